@@ -228,12 +228,12 @@ impl Server {
                 tracing::warn!(what, "left behind");
             }
         }
-        let last = async {
-            self.tools.shutdown().await;
-            self.store.close().await;
-        };
-        if tokio::time::timeout(CONNECTIONS_GRACE, last).await.is_err() {
-            tracing::warn!("tools and database did not end in time");
+        if tokio::time::timeout(CONNECTIONS_GRACE, self.tools.shutdown()).await.is_err() {
+            tracing::warn!("tools did not end in time");
+        }
+        // Whatever holds up the tools, the database is closed.
+        if tokio::time::timeout(CONNECTIONS_GRACE, self.store.close()).await.is_err() {
+            tracing::warn!("the database did not end in time");
         }
     }
 }

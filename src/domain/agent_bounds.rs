@@ -1,7 +1,7 @@
 //! What members may give their agents: no more than the agent of the settings has, and no less care.
 
 use super::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
-use super::approval::ApprovalMode;
+use super::approval::{ApprovalMode, OnDeny};
 use super::budget::Allowance;
 use super::cost::{Cost, Usd};
 
@@ -68,12 +68,25 @@ pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     }
     profile.tool_result_chars = profile.tool_result_chars.min(base.tool_result_chars);
     profile.admission = profile.admission.and(base.admission);
+    profile.approval.expires_ms = sooner(base.approval.expires_ms, profile.approval.expires_ms);
+    profile.ask_expires_ms = sooner(base.ask_expires_ms, profile.ask_expires_ms);
+    if base.approval.on_deny == OnDeny::EndTurn {
+        profile.approval.on_deny = OnDeny::EndTurn;
+    }
     profile.llm_retry.max_retry_after_ms = profile.llm_retry.max_retry_after_ms.min(base.llm_retry.max_retry_after_ms);
     if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
         profile.tools_policy = base.tools_policy;
     }
     if profile.on_unknown == OnUnknown::Rerun {
         profile.on_unknown = base.on_unknown;
+    }
+}
+
+/// The shorter of two waits, of which 0 has no end.
+fn sooner(one: u64, other: u64) -> u64 {
+    match (one, other) {
+        (0, wait) | (wait, 0) => wait,
+        (one, other) => one.min(other),
     }
 }
 
@@ -114,6 +127,9 @@ fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Inval
     if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
         return refuse("approval/ask_untrusted", "only an administrator can turn it off".to_owned());
     }
+    if base.approval.on_deny == OnDeny::EndTurn && profile.approval.on_deny != OnDeny::EndTurn {
+        return refuse("approval/on_deny", "only an administrator can have the model go on after a denial".to_owned());
+    }
     Ok(())
 }
 
@@ -136,7 +152,7 @@ impl Bound {
     }
 }
 
-fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 21] {
+fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 23] {
     let bound = |field, most, wanted| Bound { field, most, wanted, zero_is_none: false };
     let limit = |field, most, wanted| Bound { field, most, wanted, zero_is_none: true };
     let tokens = |allowance: Allowance| allowance.tokens.unwrap_or(0);
@@ -166,6 +182,8 @@ fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 21] {
         money("budget/day/usd", base.budget.day.usd, profile.budget.day.usd),
         limit("context/limit", base.context.limit.unwrap_or(0), profile.context.limit.unwrap_or(0)),
         limit("options/max_output_tokens", output(base), output(profile)),
+        limit("approval/expires_ms", base.approval.expires_ms, profile.approval.expires_ms),
+        limit("ask_expires_ms", base.ask_expires_ms, profile.ask_expires_ms),
         limit("admission/max_message_chars", base.admission.max_message_chars, profile.admission.max_message_chars),
         limit("admission/max_active_runs", base.admission.max_active_runs.into(), profile.admission.max_active_runs.into()),
         limit("admission/max_conversations", base.admission.max_conversations.into(), profile.admission.max_conversations.into()),
@@ -189,7 +207,8 @@ mod tests {
 
     fn strict() -> AgentProfile {
         let said = json!({"max_run_ms": 1_000, "breaker_scope": "conversation", "tools": ["a", "b"], "tools_policy": "first_round_only",
-            "groups": ["staff"], "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
+            "groups": ["staff"], "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "ask_expires_ms": 1_000,
+            "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}, "on_deny": "end_turn", "expires_ms": 2_000}});
         profile(&AgentProfile::default(), said)
     }
 
@@ -206,6 +225,11 @@ mod tests {
     #[case(json!({"approval": {"tools": {"x": "ask"}}}), Some("approval/tools/x"))]
     #[case(json!({"approval": {"tools": {"x": "always_ask"}}}), None)]
     #[case(json!({"approval": {"ask_untrusted": false}}), Some("approval/ask_untrusted"))]
+    #[case(json!({"approval": {"expires_ms": 0}}), Some("approval/expires_ms"))]
+    #[case(json!({"approval": {"expires_ms": 2_001}}), Some("approval/expires_ms"))]
+    #[case(json!({"approval": {"expires_ms": 1_999}}), None)]
+    #[case(json!({"approval": {"on_deny": "feed_back"}}), Some("approval/on_deny"))]
+    #[case(json!({"ask_expires_ms": 0}), Some("ask_expires_ms"))]
     #[case(json!({"tools": null}), Some("tools"))]
     #[case(json!({"tools": ["b"]}), None)]
     #[case(json!({"tools": ["b", "c"]}), Some("tools"))]
@@ -260,5 +284,8 @@ mod tests {
         assert_eq!((preset.tools_policy, preset.tool_result_chars), (ToolsPolicy::FirstRoundOnly, 2_000));
         assert_eq!((preset.llm_retry.max_retry_after_ms, preset.duplicate_calls), (1_000, 0), "guards are the preset's own");
         assert_eq!(preset.on_unknown, OnUnknown::TellModel);
+        let mut preset = profile(&AgentProfile::default(), json!({"approval": {"expires_ms": 0}, "ask_expires_ms": 500}));
+        bring_within(&strict(), &mut preset);
+        assert_eq!((preset.approval.expires_ms, preset.ask_expires_ms, preset.approval.on_deny), (2_000, 500, OnDeny::EndTurn));
     }
 }

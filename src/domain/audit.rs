@@ -79,13 +79,15 @@ pub struct AuditRecord {
     pub arguments_hash: String,
     /// How it ended.
     pub outcome: AuditOutcome,
-    /// The user who allowed or denied this call, if somebody was asked and decided, or whose standing answer let it through.
+    /// Who decided about this call: the user who allowed or denied it, whose standing answer let it through, or who was asked what became of
+    /// it when nobody knew, and answered; the last of them. Absent if nobody decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<UserId>,
     /// The standing answer that let it through, if nobody was asked about this very call. It may have been taken back since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
-    /// From its start to its answer; 0 for calls that never ran.
+    /// From its start to its answer. Where nobody measured that, or it was less than a millisecond, to when its end was stored. 0 for calls
+    /// that never ran.
     pub duration_ms: u64,
     /// When it ended, RFC 3339.
     pub at: String,

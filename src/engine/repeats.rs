@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::plan;
 use crate::domain::agent::AgentProfile;
+use crate::domain::ids::CallId;
 use crate::domain::plan::Strategy;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
@@ -83,6 +84,27 @@ pub(super) fn answered_before<'c>(
                 false => quotes_all && is_of_now(earlier) && earlier.state == ToolCallState::Done,
             }
         }),
+    }
+}
+
+/// The key of the last call of the run that was the same, if it has failed or nobody knows what became of it: it may have taken effect, and
+/// made again under its key it does nothing more. A call that has its answer is made anew.
+pub(super) fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
+    let has_key = match replay {
+        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => true,
+        ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
+    };
+    let was_made = |call: &&ToolCall| was_let_through(call) && call.state != ToolCallState::Denied;
+    let mut calls = record.calls.iter().rev().map(Arc::as_ref).filter(was_made);
+    let last = calls.find(|call| key(call) == (name, arguments_hash)).filter(|_| has_key)?;
+    match last.state {
+        ToolCallState::Failed | ToolCallState::Unknown => Some(last.key().clone()),
+        ToolCallState::Planned
+        | ToolCallState::AwaitingApproval
+        | ToolCallState::Started
+        | ToolCallState::Done
+        | ToolCallState::Denied
+        | ToolCallState::Cancelled => None,
     }
 }
 

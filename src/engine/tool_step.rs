@@ -75,6 +75,9 @@ pub(super) fn planned(
             matched_by: matched_by.map(str::to_owned),
             arguments: fixes.into_iter().map(str::to_owned).collect(),
         };
+        let name = definition.or(known.map(|tool| &**tool)).map_or(&part.name, |tool| &tool.name).clone();
+        let replay = definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone());
+        let arguments_hash = json::hash(&parsed.value);
         let call = ToolCall {
             id: part.call_id.clone(),
             run_id: message.run_id.clone(),
@@ -82,15 +85,17 @@ pub(super) fn planned(
             step,
             position,
             provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-            name: definition.or(known.map(|tool| &**tool)).map_or(&part.name, |tool| &tool.name).clone(),
+            // Two calls of one answer are two.
+            key: repeats::key_to_keep(&draft.base.record, &name, &arguments_hash, &replay)
+                .filter(|key| planned.iter().all(|other| other.call.key() != key)),
+            name,
             repair: (repair != Repair::default()).then_some(repair),
             server: definition.and_then(|tool| tool.server.clone()),
-            key: None,
             undoes: None,
             handle: None,
-            arguments_hash: json::hash(&parsed.value),
+            arguments_hash,
             arguments: parsed.value,
-            replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),
+            replay,
             state: ToolCallState::Planned,
             outcome: None,
         };

@@ -111,6 +111,7 @@ fn nobody_knows(draft: &mut Draft<'_>, id: &CallId, text: String) {
     }
 }
 
+/// Nobody has measured how long it took: the audit says how long ago it was started, by the clock of the database.
 fn unknown(draft: &mut Draft<'_>, id: &CallId, text: String) {
     let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(text, 0) };
     draft.finish_call(id, outcome);
@@ -145,6 +146,7 @@ fn ask(draft: &mut Draft<'_>, id: &CallId) {
 fn act_on(draft: &mut Draft<'_>, id: &CallId, answer: &InputAnswer) {
     let words = answer.text.as_deref();
     if answer.choice == HAPPENED.0 {
+        // Not measured either.
         let content = vec![ToolContent::text(texts::with_words(texts::HAPPENED, words))];
         draft.finish_call(id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
     } else if answer.choice == DID_NOT_HAPPEN.0 {

@@ -116,6 +116,11 @@ impl Service {
                      retried already, another message came after it, the conversation was rewound past it, or it was there only to take a call back"
                         .to_owned(),
                 )),
+                Resumed::TakenBack => Err(Error::Conflict(
+                    "a call of this answer was taken back since, or that was tried and may have taken effect, so that what its calls have \
+                     done does not hold any more: retry the turn"
+                        .to_owned(),
+                )),
                 Resumed::NoRun => Err(Error::NotFound("run")),
             }
         });

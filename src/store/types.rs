@@ -556,6 +556,8 @@ pub enum Resumed {
         /// The run.
         run: Run,
     },
+    /// Calls of an answer would be taken over, and one of them has been taken back since, or that was tried and may have happened.
+    TakenBack,
     /// No such run, or somebody else's.
     NoRun,
 }

@@ -16,15 +16,15 @@ use crate::domain::ids::{CallId, InputId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::record::Fence;
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::Store;
+use crate::store::{Store, patiently};
 use crate::support::ids::SharedIds;
 use crate::tools::Asks;
 
 /// How soon a question is looked at again if nobody says that something happened.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How soon the store is asked again that could not answer.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a database that is away is waited for.
+const STORE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Puts the questions of one call to its user.
 pub struct Asker {
@@ -94,6 +94,7 @@ impl Asker {
             biased;
             () = log.broken().cancelled() => return,
             given = self.given(&id) => given,
+            () = answer.closed() => None,
         };
         match given {
             Some(given) => hand_on(&log, id, given, answer).await,
@@ -127,17 +128,13 @@ impl Asker {
         found.request.answer.filter(|_| found.request.state == InputState::Answered)
     }
 
-    /// The answer that was taken before the question was closed. Whether there is one is asked until somebody knows.
+    /// The answer that was taken before the question was closed.
     async fn given(&self, id: &InputId) -> Option<InputAnswer> {
-        loop {
-            match self.store.input_request(&self.owner, id).await {
-                Ok(found) => return found?.request.answer,
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "an answer to a question could not be read");
-                    tokio::time::sleep(ASK_AGAIN).await;
-                }
-            }
-        }
+        let found = patiently(STORE_PATIENCE, || self.store.input_request(&self.owner, id)).await.unwrap_or_else(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "whether a question was answered could not be read");
+            None
+        });
+        found?.request.answer
     }
 }
 

@@ -35,6 +35,12 @@ const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(15);
 /// How much older than by this process's clock a lease may be by the database's, on the way of a question.
 const UNHEARD_SLACK: Duration = Duration::from_secs(1);
 
+/// How long requests that were to bring their runs are waited for at the end: longer than they bear a database that is silent.
+const REQUESTS_END: Duration = Duration::from_secs(2);
+
+/// How long is waited at the end until no run comes any more: for requests, and for a last look at what was lost.
+const CLAIMS_END: Duration = Duration::from_secs(4);
+
 /// Claims runs and drives them until it is told to stop.
 pub struct Worker {
     surround: Surround,
@@ -155,7 +161,7 @@ impl Worker {
         // Requests that are being accepted bring their runs, or lose them; nothing is taken on behind them.
         let reception = self.surround.deps.hub.reception();
         reception.close();
-        let _ = tokio::time::timeout(self.surround.options.poll, reception.pause()).await;
+        let _ = tokio::time::timeout(REQUESTS_END, reception.pause()).await;
         self.hear_of_lost(&mut doubt);
         if let Some(Doubt { since, .. }) = doubt {
             // The last look: nobody here learns of those runs any more.
@@ -324,7 +330,7 @@ impl Worker {
         self.stop_claiming.cancel();
         self.surround.drain.cancel();
         // Requests that are being accepted bring their runs within moments; one that does not leaves it to its lease.
-        let _ = tokio::time::timeout(Duration::from_secs(2), self.claimed_all.cancelled()).await;
+        let _ = tokio::time::timeout(CLAIMS_END, self.claimed_all.cancelled()).await;
         self.runs.close();
         if tokio::time::timeout(grace, self.runs.wait()).await.is_err() {
             tracing::warn!(runs = self.registry.len(), "giving up the steps still under way");

@@ -306,6 +306,27 @@ fn a_tool_that_keeps_failing_is_taken_away() {
     assert_eq!(world.executions.len(), 3);
 }
 
+/// A model that makes a call again which has failed, behind a lost connection for example, does not pay twice.
+#[test]
+fn a_keyed_call_that_failed_is_made_again_under_its_key() {
+    let mut world = World::new(AgentProfile { duplicate_calls: 0, error_rounds: 0, ..AgentProfile::default() });
+    let keyed = ReplayClass::Keyed { argument: "key".to_owned() };
+    world.claim_with(ClaimCause::First, vec![tool("pay", keyed).into(), tool("write", ReplayClass::Unsafe).into()]);
+    world.calls(&[call("pay", &json!({"n": 1})), call("write", &json!({"n": 1}))]);
+    world.tool_fails(0);
+    world.tool_fails(0);
+    world.calls(&[call("pay", &json!({"n": 1})), call("pay", &json!({"n": 2})), call("write", &json!({"n": 1}))]);
+    for _ in 0..3 {
+        world.tool_says(0, "paid");
+    }
+    // What has its answer is meant anew.
+    world.calls(&[call("pay", &json!({"n": 1}))]);
+    let keys: Vec<_> = world.rows.calls.iter().map(|call| call.key().clone()).collect();
+    let ids: Vec<_> = world.rows.calls.iter().map(|call| call.id.clone()).collect();
+    assert_eq!(keys[2], ids[0], "the same payment");
+    assert_eq!((&keys[3..], &keys[..2]), (&ids[3..], &ids[..2]));
+}
+
 /// However its name is written, it is not taken for another one.
 #[test]
 fn a_tool_that_was_taken_away_is_known_by_its_dotted_name() {

@@ -83,15 +83,22 @@ async fn take_away(
     // Whoever writes later finds no head that its fence could match.
     let active_run: Option<String> = sqlx::query_scalar(
         "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
-         -- Calls that may be under way: nobody will hear how they end.
+         -- Calls without an outcome. Of those that may be under way nobody will hear how they end, and the time since they were
+         -- started is what is known; the others are not made, and a denial that no worker has acted on is the reason for that.
          audit AS (
              INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
                  decided_by, grant_id, duration_ms, at)
-             SELECT c.id, c.owner_id, $1, c.run_id, run.agent, c.name, c.server, c.arguments_hash, 'unknown',
+             SELECT c.id, c.owner_id, $1, c.run_id, run.agent, c.name, c.server, c.arguments_hash,
+                 CASE WHEN c.state = 'started' THEN 'unknown'
+                     WHEN EXISTS (SELECT FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                         AND q.kind = 'approval' AND q.state = 'answered' AND q.answer::json ->> 'choice' = 'deny') THEN 'denied'
+                     ELSE 'skipped' END,
                  coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
-                     AND q.kind = 'approval' AND q.resolved_by IS NOT NULL), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
-                 c.grant_id, 0, now_ms()
-             FROM tool_calls c JOIN run ON run.id = c.run_id WHERE c.state = 'started' ON CONFLICT DO NOTHING
+                     AND q.kind IN ('approval', 'unknown_outcome') AND q.resolved_by IS NOT NULL
+                     ORDER BY q.resolved_at DESC LIMIT 1), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
+                 c.grant_id, greatest(now_ms() - c.started_at, 0), now_ms()
+             FROM tool_calls c JOIN run ON run.id = c.run_id WHERE c.state IN ('planned', 'awaiting_approval', 'started')
+             ON CONFLICT DO NOTHING
          ),
          lease AS (
              DELETE FROM run_leases WHERE run_id IN (

@@ -26,33 +26,83 @@ macro_rules! only_undid {
     };
 }
 
+/// Whether a rewind has taken out what a run had to answer: the first that a user has said in the newest run, up to this one, in which
+/// one has said anything. What was gone before the run began does not count: `note_rewinds` has written down what that is.
+macro_rules! turn_taken_out {
+    ($run:literal) => {
+        concat!(
+            "coalesce((
+                 SELECT m.superseded_by IS NOT NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL AND t.first_seq <= ",
+            $run,
+            ".first_seq AND NOT EXISTS (SELECT FROM runs s WHERE s.id = m.superseded_by AND s.first_seq <= ",
+            $run,
+            ".first_seq)
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), false)"
+        )
+    };
+}
+
+/// Whether anything that was said in a run is left.
+macro_rules! has_words {
+    ($run:literal) => {
+        concat!(
+            "EXISTS (SELECT FROM messages m WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.run_id = ",
+            $run,
+            ".id AND m.superseded_by IS NULL)"
+        )
+    };
+}
+
+/// Whether a rewind has taken out anything that was said in a run. What a retry takes the place of names the run of that.
+macro_rules! was_rewound {
+    ($run:literal) => {
+        concat!(
+            "EXISTS (SELECT FROM messages m WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.run_id = ",
+            $run,
+            ".id AND m.superseded_by IS NOT NULL AND NOT EXISTS (SELECT FROM runs s WHERE s.id = m.superseded_by))"
+        )
+    };
+}
+
 /// Whether a failed run can be gone on from: nothing else answers what it had to answer, and that was not taken out by a rewind. For
 /// a statement that reads the run as `$run`.
 macro_rules! is_resumable {
     ($run:literal) => {
         concat!(
             // What came after any other run than the newest has answered it, or has been resumed already. What only took a call
-            // back answers nothing.
+            // back answers nothing, and what a rewind has taken out as a whole does not any more.
             "(NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = ",
             $run,
             ".conversation_id AND (n.finished_at IS NULL OR n.first_seq > ",
             $run,
             ".first_seq AND NOT ",
             $crate::store::postgres::resume::only_undid!("n"),
-            ")) AND NOT ",
+            " AND (",
+            $crate::store::postgres::resume::has_words!("n"),
+            " OR NOT (",
+            $crate::store::postgres::resume::turn_taken_out!("n"),
+            " OR ",
+            $crate::store::postgres::resume::was_rewound!("n"),
+            ")))) AND NOT ",
             $crate::store::postgres::resume::only_undid!($run),
-            " AND coalesce((
-                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
-                 WHERE m.conversation_id = ",
-            $run,
-            ".conversation_id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
-                 ORDER BY t.first_seq DESC, m.position LIMIT 1
-             ), true))"
+            " AND (",
+            $crate::store::postgres::resume::has_words!($run),
+            " OR NOT ",
+            $crate::store::postgres::resume::turn_taken_out!($run),
+            "))"
         )
     };
 }
 
-pub(super) use {is_resumable, only_undid};
+pub(super) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
 
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
@@ -114,7 +164,7 @@ async fn go_on_after(
 ) -> StoreResult<Resumed> {
     let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
     // A call is taken back whatever came after it, once.
-    let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(concat!(
+    let (profile, title, status, is_newest, is_taken_back): (String, String, String, bool, bool) = sqlx::query_as(concat!(
         "SELECT r.profile, c.title, c.status,
              CASE WHEN $3::text IS NULL THEN ",
         is_resumable!("r"),
@@ -129,7 +179,11 @@ async fn go_on_after(
                      AND t.state IN ('failed', 'cancelled', 'unknown')))
              END
              -- The answer that is begun with may have been taken out by a rewind.
-             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true)
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true),
+             -- Its calls are taken over as they ended, or made again under their keys: of what was taken back since, neither is true.
+             EXISTS (SELECT FROM tool_calls t JOIN tool_calls u ON u.undoes = coalesce(t.key, t.id)
+                 WHERE t.run_id = r.id AND t.message_id = $2
+                     AND u.state <> 'denied' AND (u.started_at IS NOT NULL OR u.state = 'done'))
          FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1"
     ))
     .bind(run_id.as_str())
@@ -140,6 +194,9 @@ async fn go_on_after(
     .await?;
     if !is_newest {
         return Ok(Resumed::NotResumable { run });
+    }
+    if is_taken_back {
+        return Ok(Resumed::TakenBack);
     }
     if *max_active_runs > 0 && is_full(tx, owner, *max_active_runs).await? {
         return Ok(Resumed::TooManyRuns);
@@ -158,6 +215,7 @@ async fn go_on_after(
         ..run
     };
     let superseded = supersede(tx, resume, conversation).await?;
+    note_rewinds(tx, resume, conversation).await?;
     let updated = (status != ConversationStatus::Queued.as_str()).then_some(title.as_str());
     let events = compose::going_on(resume, superseded, updated);
     let resumed = Resumed::Run { run: next.clone(), events: Vec::new() };
@@ -188,12 +246,13 @@ async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &Con
     if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
     }
-    // A turn begins with the newest run that has a message of a user: those after it have gone on after another one, or have taken
-    // a call back. Models go on reading of that if the call was one of an earlier turn.
+    // A turn begins with the newest run that has a message of a user which no rewind has taken out: those after it have gone on after
+    // another one, have taken a call back, or are of what was taken out. Models go on reading of calls of earlier turns that were taken
+    // back.
     let mut superseded: Vec<(String, i64)> = sqlx::query_as(
         "WITH turn AS (
              SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
-             WHERE m.conversation_id = $2 AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
+             WHERE m.conversation_id = $2 AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL AND m.superseded_by IS NULL
          )
          UPDATE messages SET superseded_by = $1
          WHERE conversation_id = $2 AND (role <> 'user' OR body::json ->> 'internal' IS NOT NULL) AND superseded_by IS NULL
@@ -222,6 +281,21 @@ async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &Con
     .await?;
     superseded.sort_by_key(|(_, position)| *position);
     Ok(superseded.into_iter().map(|(id, _)| MessageId::from_stored(id)).collect())
+}
+
+/// Writes down that what rewinds have taken out until now was gone before the new run began: it answers what is left, and no run of
+/// before them does.
+async fn note_rewinds(tx: &mut PgConnection, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<()> {
+    sqlx::query(
+        "UPDATE messages SET superseded_by = $1
+         WHERE conversation_id = $2 AND role = 'user' AND body::json ->> 'internal' IS NULL AND superseded_by IS NOT NULL
+             AND NOT EXISTS (SELECT FROM runs WHERE runs.id = messages.superseded_by)",
+    )
+    .bind(resume.new_run_id.as_str())
+    .bind(conversation.as_str())
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
 }
 
 /// The new run begins where its predecessor had the answer with these calls.

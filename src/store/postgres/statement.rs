@@ -248,15 +248,18 @@ const CALLS_CHANGED: &str = "call_changed AS (
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
 )";
 
-/// The ends of calls. Of one that the batch does not make itself, the row says what it is.
+/// The ends of calls. Of one that the batch does not make itself, the row says what it is. Where the measured time is 0 nobody may
+/// have measured it, and the time since a call was started is what is known of one that was. A call may have been allowed and, when
+/// nobody knew what became of it, been asked about again: who answered last decided.
 const AUDIT: &str = "audit AS (
     INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by,
         grant_id, duration_ms, at)
     SELECT a.id, h.owner_id, h.conversation_id, h.run_id, r.agent, coalesce(a.name, t.name),
         CASE WHEN a.name IS NULL THEN t.server ELSE a.server END, coalesce(a.arguments_hash, t.arguments_hash), a.outcome,
-        coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = h.run_id AND q.call_id = a.id AND q.kind = 'approval'
-            AND q.resolved_by IS NOT NULL), CASE WHEN coalesce(a.grant_id, t.grant_id) IS NOT NULL THEN h.owner_id END),
-        coalesce(a.grant_id, t.grant_id), a.duration_ms, now_ms()
+        coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = h.run_id AND q.call_id = a.id
+            AND q.kind IN ('approval', 'unknown_outcome') AND q.resolved_by IS NOT NULL ORDER BY q.resolved_at DESC LIMIT 1),
+            CASE WHEN coalesce(a.grant_id, t.grant_id) IS NOT NULL THEN h.owner_id END),
+        coalesce(a.grant_id, t.grant_id), coalesce(nullif(a.duration_ms, 0), greatest(now_ms() - t.started_at, 0)), now_ms()
     FROM json_to_recordset({list})
         AS a (ord int, id text, name text, server text, arguments_hash text, outcome text, grant_id text, duration_ms bigint)
     JOIN head h ON h.ord = a.ord JOIN runs r ON r.id = h.run_id LEFT JOIN tool_calls t ON t.id = a.id AND t.run_id = h.run_id

@@ -11,34 +11,51 @@ use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
 use crate::store::rows::{AUDIT_COLUMNS, audit_page};
 use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
 
+/// Keeps the ends of the calls `c`, of runs `r`, for which `which` holds: their outcome, and the milliseconds that somebody measured.
+/// Where those are 0 nobody may have, and the time since a call was started is what is known of one that was. A call may have been
+/// allowed and, when nobody knew what became of it, been asked about again: who answered last decided.
+macro_rules! keep_ends {
+    ($outcome:literal, $duration:literal, $which:literal) => {
+        concat!(
+            "INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
+                                     decided_by, grant_id, duration_ms, at)
+             SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ",
+            $outcome,
+            ", coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                   AND q.kind IN ('approval', 'unknown_outcome') AND q.resolved_by IS NOT NULL
+                   ORDER BY q.resolved_at DESC LIMIT 1), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
+                c.grant_id, coalesce(nullif(",
+            $duration,
+            ", 0), max(",
+            now!(),
+            " - c.started_at, 0), 0), ",
+            now!(),
+            " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE ",
+            $which
+        )
+    };
+}
+
 /// Keeps the end of a call, whose row has its outcome already.
 pub(super) fn insert(batch: &mut Batch, call: &CallId, outcome: AuditOutcome, duration_ms: u64) {
-    batch.add(concat!(
-        "INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
-                                 decided_by, grant_id, duration_ms, at)
-         SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ?,
-                coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
-                   AND q.kind = 'approval' AND q.resolved_by IS NOT NULL), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
-                c.grant_id, ?, ",
-        now!(),
-        " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?"
-    ));
+    batch.add(keep_ends!("?", "?", "c.id = ?"));
     batch.bind(outcome.as_str()).bind(i64::try_from(duration_ms).unwrap_or(i64::MAX)).bind(call.as_str());
 }
 
-/// The calls of a conversation that is being deleted and that may be under way: nobody will hear how they end.
+/// The calls without an outcome of a conversation that is being deleted. Of those that may be under way nobody will hear how they
+/// end; the others are not made, and a denial that no worker has acted on is the reason for that.
 pub(super) async fn insert_abandoned(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<()> {
-    let abandoned: Vec<String> = sqlx::query_scalar(
-        "SELECT id FROM tool_calls WHERE state = 'started' AND run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
-    )
+    sqlx::query(keep_ends!(
+        "CASE WHEN c.state = 'started' THEN 'unknown'
+              WHEN EXISTS (SELECT 1 FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                  AND q.kind = 'approval' AND q.state = 'answered' AND q.answer ->> 'choice' = 'deny') THEN 'denied'
+              ELSE 'skipped' END",
+        "0",
+        "r.conversation_id = ? AND c.state IN ('planned', 'awaiting_approval', 'started')"
+    ))
     .bind(conversation.as_str())
-    .fetch_all(&mut **tx)
+    .execute(&mut **tx)
     .await?;
-    let mut batch = Batch::default();
-    for call in abandoned {
-        insert(&mut batch, &CallId::from_stored(call), AuditOutcome::Unknown, 0);
-    }
-    batch.run(tx).await?;
     Ok(())
 }
 

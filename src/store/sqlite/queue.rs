@@ -166,12 +166,14 @@ impl QueueStore for SqliteStore {
         .fetch_all(&mut *tx)
         .await?;
         sqlx::query(
-            "UPDATE runs SET crashes = max(crashes - 1, 0) WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NULL",
+            "UPDATE runs SET crashes = max(crashes - 1, 0),
+                 claim_cause = CASE WHEN claim_cause = 'crash' OR status = 'queued' THEN claim_cause ELSE 'handed_back' END
+             WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NULL",
         )
         .bind(json!(held).to_string())
         .execute(&mut *tx)
         .await?;
-        take_away(&mut tx, &held, ClaimCause::HandedBack).await?;
+        take_away(&mut tx, &held, None).await?;
         tx.commit().await?;
         // Nobody else writes meanwhile.
         Ok(Vec::new())
@@ -221,7 +223,7 @@ impl QueueStore for SqliteStore {
         );
         let expired: Vec<(String, Option<String>)> = expired.bind(counted_at).bind(limit).fetch_all(&mut *tx).await?;
         let (runs, traces): (Vec<_>, Vec<_>) = expired.into_iter().unzip();
-        take_away(&mut tx, &runs, ClaimCause::Crash).await?;
+        take_away(&mut tx, &runs, Some(ClaimCause::Crash)).await?;
         tx.commit().await?;
         let taken = runs.into_iter().zip(traces);
         let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
@@ -232,7 +234,7 @@ impl QueueStore for SqliteStore {
         let mut tx = self.write().await?;
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
-        take_away(&mut tx, &foreign, ClaimCause::Crash).await?;
+        take_away(&mut tx, &foreign, Some(ClaimCause::Crash)).await?;
         // Only who waits has a time to wait for, unless he was answered, woken or cancelled meanwhile, or taken from a worker before he went on.
         // Anybody else stands in the queue since before, however the clock was set.
         sqlx::query(concat!(
@@ -423,8 +425,8 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
 }
 
 /// Takes runs away from workers that are dead or late, or give them up: their fences are void from here on. `cause` is that of the next
-/// claim.
-async fn take_away(tx: &mut Tx, runs: &[String], cause: ClaimCause) -> StoreResult<()> {
+/// claim, if it is another one from here on.
+async fn take_away(tx: &mut Tx, runs: &[String], cause: Option<ClaimCause>) -> StoreResult<()> {
     if runs.is_empty() {
         return Ok(());
     }
@@ -436,9 +438,9 @@ async fn take_away(tx: &mut Tx, runs: &[String], cause: ClaimCause) -> StoreResu
     let rows = concat!(
         "UPDATE runs SET claimable_at = ",
         now!(),
-        ", claim_cause = ?2 WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL"
+        ", claim_cause = coalesce(?2, claim_cause) WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL"
     );
-    sqlx::query(rows).bind(&ids).bind(cause.as_str()).execute(&mut **tx).await?;
+    sqlx::query(rows).bind(&ids).bind(cause.map(ClaimCause::as_str)).execute(&mut **tx).await?;
     let leases = "DELETE FROM run_leases WHERE run_id IN (SELECT value FROM json_each(?1))";
     sqlx::query(leases).bind(&ids).execute(&mut **tx).await?;
     failpoint::reached("C28");

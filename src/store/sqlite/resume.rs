@@ -26,33 +26,83 @@ macro_rules! only_undid {
     };
 }
 
+/// Whether a rewind has taken out what a run had to answer: the first that a user has said in the newest run, up to this one, in which
+/// one has said anything. What was gone before the run began does not count: `note_rewinds` has written down what that is.
+macro_rules! turn_taken_out {
+    ($run:literal) => {
+        concat!(
+            "coalesce((
+                 SELECT m.superseded_by IS NOT NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.role = 'user' AND m.body ->> 'internal' IS NULL AND t.first_seq <= ",
+            $run,
+            ".first_seq AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by AND s.first_seq <= ",
+            $run,
+            ".first_seq)
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), 0)"
+        )
+    };
+}
+
+/// Whether anything that was said in a run is left.
+macro_rules! has_words {
+    ($run:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.run_id = ",
+            $run,
+            ".id AND m.superseded_by IS NULL)"
+        )
+    };
+}
+
+/// Whether a rewind has taken out anything that was said in a run. What a retry takes the place of names the run of that.
+macro_rules! was_rewound {
+    ($run:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.run_id = ",
+            $run,
+            ".id AND m.superseded_by IS NOT NULL AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by))"
+        )
+    };
+}
+
 /// Whether a failed run can be gone on from: nothing else answers what it had to answer, and that was not taken out by a rewind. For
 /// a statement that reads the run as `$run`.
 macro_rules! is_resumable {
     ($run:literal) => {
         concat!(
             // What came after any other run than the newest has answered it, or has been resumed already. What only took a call
-            // back answers nothing.
+            // back answers nothing, and what a rewind has taken out as a whole does not any more.
             "(NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = ",
             $run,
             ".conversation_id AND (n.finished_at IS NULL OR n.first_seq > ",
             $run,
             ".first_seq AND NOT ",
             $crate::store::sqlite::resume::only_undid!("n.id"),
-            ")) AND NOT ",
+            " AND (",
+            $crate::store::sqlite::resume::has_words!("n"),
+            " OR NOT (",
+            $crate::store::sqlite::resume::turn_taken_out!("n"),
+            " OR ",
+            $crate::store::sqlite::resume::was_rewound!("n"),
+            ")))) AND NOT ",
             $crate::store::sqlite::resume::only_undid!($run, ".id"),
-            " AND coalesce((
-                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
-                 WHERE m.conversation_id = ",
-            $run,
-            ".conversation_id AND m.role = 'user' AND m.body ->> 'internal' IS NULL
-                 ORDER BY t.first_seq DESC, m.position LIMIT 1
-             ), 1))"
+            " AND (",
+            $crate::store::sqlite::resume::has_words!($run),
+            " OR NOT ",
+            $crate::store::sqlite::resume::turn_taken_out!($run),
+            "))"
         )
     };
 }
 
-pub(super) use {is_resumable, only_undid};
+pub(super) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
 
 pub(super) async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
     let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
@@ -83,7 +133,7 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed>
 /// back whatever came after it, once.
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
-    let is_newest: bool = sqlx::query_scalar(concat!(
+    let (is_newest, is_taken_back): (bool, bool) = sqlx::query_as(concat!(
         "SELECT CASE WHEN ?2 IS NULL THEN ",
         is_resumable!("r"),
         " ELSE
@@ -97,7 +147,11 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
                      AND state IN ('failed', 'cancelled', 'unknown')))
              END
              -- The answer that is begun with may have been taken out by a rewind.
-             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?1), 1)
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?1), 1),
+             -- Its calls are taken over as they ended, or made again under their keys: of what was taken back since, neither is true.
+             EXISTS (SELECT 1 FROM tool_calls t JOIN tool_calls u ON u.undoes = coalesce(t.key, t.id)
+                 WHERE t.run_id = r.id AND t.message_id = ?1
+                     AND u.state <> 'denied' AND (u.started_at IS NOT NULL OR u.state = 'done'))
          FROM runs r WHERE r.id = ?4"
     ))
     .bind(resume.how.original())
@@ -109,12 +163,16 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
     if !is_newest {
         return Ok(Resumed::NotResumable { run: ended.into_run()? });
     }
+    if is_taken_back {
+        return Ok(Resumed::TakenBack);
+    }
     if resume.max_active_runs > 0 && unfinished_runs(tx, &resume.owner).await? >= resume.max_active_runs {
         return Ok(Resumed::TooManyRuns);
     }
     let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&ended.id).fetch_one(&mut **tx).await?;
     let profile = decode_profile(&ended.id, profile.try_get("profile")?)?;
     let superseded = supersede(tx, resume, &conversation_id).await?;
+    note_rewinds(tx, resume, &conversation_id).await?;
     let new = NewRun {
         id: &resume.new_run_id,
         conversation_id: &conversation_id,
@@ -136,12 +194,13 @@ async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationI
     if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
     }
-    // A turn begins with the newest run that has a message of a user: those after it have gone on after another one, or have taken
-    // a call back. Models go on reading of that if the call was one of an earlier turn.
+    // A turn begins with the newest run that has a message of a user which no rewind has taken out: those after it have gone on after
+    // another one, have taken a call back, or are of what was taken out. Models go on reading of calls of earlier turns that were taken
+    // back.
     let mut superseded: Vec<(String, i64)> = sqlx::query_as(
         "WITH turn AS (
              SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
-             WHERE m.conversation_id = ?2 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
+             WHERE m.conversation_id = ?2 AND m.role = 'user' AND m.body ->> 'internal' IS NULL AND m.superseded_by IS NULL
          )
          UPDATE messages SET superseded_by = ?1
          WHERE conversation_id = ?2 AND (role <> 'user' OR body ->> 'internal' IS NOT NULL) AND superseded_by IS NULL
@@ -170,6 +229,21 @@ async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationI
     .await?;
     superseded.sort_by_key(|(_, position)| *position);
     Ok(superseded.into_iter().map(|(id, _)| MessageId::from_stored(id)).collect())
+}
+
+/// Writes down that what rewinds have taken out until now was gone before the new run began: it answers what is left, and no run of
+/// before them does.
+async fn note_rewinds(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<()> {
+    sqlx::query(
+        "UPDATE messages SET superseded_by = ?1
+         WHERE conversation_id = ?2 AND role = 'user' AND body ->> 'internal' IS NULL AND superseded_by IS NOT NULL
+             AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = messages.superseded_by)",
+    )
+    .bind(resume.new_run_id.as_str())
+    .bind(conversation.as_str())
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }
 
 /// The new run begins where its predecessor had the answer with these calls.

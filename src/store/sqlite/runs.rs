@@ -80,7 +80,7 @@ impl RunStore for SqliteStore {
                 idempotency::keep(&mut tx, idempotency.as_ref(), &resumed).await?;
                 tx.commit().await?;
             }
-            Resumed::NotResumable { .. } | Resumed::TooManyRuns | Resumed::NoRun => {}
+            Resumed::NotResumable { .. } | Resumed::TakenBack | Resumed::TooManyRuns | Resumed::NoRun => {}
         }
         Ok(Keyed::Fresh(resumed))
     }

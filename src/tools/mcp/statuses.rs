@@ -50,20 +50,23 @@ fn is_turned_away(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The answer to a message, which a client that is [noted] sends. Of one with the status of a gateway nobody knows what it is about, so
-/// it is an error of the transport, whatever its words are.
+/// it is an error of the transport, whatever its words are. So is one whose status was not shown: behind a request that was sent three
+/// times.
 pub fn judged(sending: impl Future<Output = Answer>) -> impl Future<Output = Answer> {
     // It is large, and would lie twice in the future around it.
     let sending = Box::pin(sending);
     STATUS.scope(Cell::new(None), async move {
         let answer = sending.await;
-        match (answer, STATUS.try_with(Cell::get).unwrap_or_default()) {
-            (Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(said), _)), Some(status))
-                if fates::is_of_gateway(status.as_u16()) =>
+        let status = STATUS.try_with(Cell::get).unwrap_or_default();
+        match answer {
+            Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(said), _))
+                if status.is_none_or(|status| fates::is_of_gateway(status.as_u16())) =>
             {
+                let status = status.map_or("of a status that was not shown".to_owned(), |status| status.to_string());
                 let words = format!("HTTP {status}: {}", said.error.message);
                 Err(StreamableHttpError::UnexpectedServerResponse(words.into()))
             }
-            (answer, _) => answer,
+            answer => answer,
         }
     })
 }

@@ -48,6 +48,13 @@ async fn question(server: &Server, run: &str) -> Value {
     asked["data"].clone()
 }
 
+/// What the audit says of the one call of a run.
+async fn audited(server: &Server, run: &str) -> Value {
+    let found = server.get_json(&format!("/audit?run_id={run}")).await["data"].as_array().unwrap().clone();
+    let [record] = found.as_slice() else { panic!("one call: {found:#?}") };
+    record.clone()
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_decides_what_becomes_of_the_call(
@@ -108,6 +115,10 @@ async fn an_answer_decides_what_becomes_of_the_call(
     assert_eq!(again.json::<Value>().await.unwrap(), answered);
     let second = server.post_json(&path, &answer).await;
     assert_eq!((second.0.as_u16(), &second.1["code"]), (409, &json!("conflict")));
+    let outcome = if state == "done" { "success" } else { state };
+    let audited = audited(&server, &run).await;
+    assert_eq!((&audited["outcome"], &audited["decided_by"]), (&json!(outcome), &audited["owner_id"]), "{audited}");
+    assert!(audited["duration_ms"].as_u64().unwrap() > 0, "it ran: {audited}");
     let resolved = server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "input.resolved");
     let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((&resolved["data"]["state"], &resolved["data"]["answer"]), (&json!("answered"), &answer));
@@ -173,6 +184,9 @@ async fn a_question_that_nobody_answers_ends_in_time(#[values(Kind::Sqlite, Kind
     let late = server.post_json(&format!("/input-requests/{id}"), &json!({"choice": "happened"})).await;
     assert_eq!((late.0.as_u16(), late.1["detail"].as_str().unwrap().contains("its time is over")), (409, true), "{}", late.1);
     assert_eq!(site.ledger.count("append", "one"), 1, "what nobody knows is not made again");
+    let audited = audited(&server, run).await;
+    assert_eq!((&audited["outcome"], audited.get("decided_by")), (&json!("unknown"), None), "{audited}");
+    assert!(audited["duration_ms"].as_u64().unwrap() > 1_000, "it waited for an answer for 1.5 s: {audited}");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -3,11 +3,12 @@
 use capstan::domain::audit::{AuditOutcome, AuditRecord};
 use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::Change;
-use capstan::domain::ids::{CallId, GrantId, PartId, UserId};
+use capstan::domain::ids::{CallId, GrantId, InputId, PartId, UserId};
+use capstan::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use capstan::domain::message::{Part, ToolCallPart, ToolContent};
 use capstan::domain::record::Fence;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use capstan::store::{AuditFilter, Page};
+use capstan::store::{AuditFilter, Page, ResolveInput, Resolved};
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
@@ -17,10 +18,14 @@ use super::load::tools;
 contract! {
     ;
     each_end_is_written_once_with_its_outcome,
+    who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end,
     it_outlives_the_conversation_and_is_removed_when_it_is_old,
     pages_and_filters,
     a_call_is_read_whole_by_its_owner,
 }
+
+/// More than a test takes.
+const EARLIER_MS: u64 = 20_000_000;
 
 /// The calls of a new run, `count` of them.
 async fn calls(world: &World, owner: &UserId, count: u32) -> (Fence, Vec<ToolCall>) {
@@ -42,6 +47,49 @@ fn of(owner: &UserId) -> AuditFilter {
 
 async fn all(world: &World, filter: &AuditFilter) -> Vec<AuditRecord> {
     world.store.tool_audit(filter, &page(100, None)).await.unwrap().items
+}
+
+/// A human is asked about a call, and answers if there is a choice.
+async fn asked(world: &World, fence: &Fence, call: &ToolCall, kind: InputKind, choice: Option<&str>) {
+    let question = Question {
+        text: "Well?".to_owned(),
+        choices: Vec::new(),
+        tool: None,
+        arguments: None,
+        form: None,
+        elicitation: None,
+        approval: None,
+    };
+    let request = InputRequest {
+        id: InputId::generate(&UuidIds),
+        conversation_id: fence.conversation_id.clone(),
+        run_id: fence.run_id.clone(),
+        call_id: Some(call.id.clone()),
+        kind,
+        question,
+        state: InputState::Pending,
+        answer: None,
+        expires_in_ms: None,
+    };
+    let id = request.id.clone();
+    let mut ask = vec![Change::AskInput(request)];
+    if kind == InputKind::Approval {
+        ask.push(Change::ToolAsked(call.id.clone()));
+    }
+    world.commit_one(changes(fence, ask)).await.unwrap();
+    if let Some(choice) = choice {
+        let owner = world.owner_of(&fence.conversation_id).await;
+        let answer = InputAnswer::new(choice, Some("since I \"say\" so".to_owned()));
+        let resolve = ResolveInput { owner, id, answer, grant: None, now: NOW };
+        let resolved = fresh(world.store.resolve_input(resolve, None).await.unwrap());
+        assert!(matches!(resolved, Resolved::Answered { .. }), "{resolved:?}");
+    }
+}
+
+/// As if all calls that have been started had been started so much earlier.
+async fn started_earlier(world: &World) {
+    let earlier = format!("UPDATE tool_calls SET started_at = started_at - {EARLIER_MS} WHERE started_at IS NOT NULL");
+    world.database.rows(&earlier).await;
 }
 
 async fn each_end_is_written_once_with_its_outcome(world: &World) {
@@ -108,9 +156,42 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
     assert_eq!((&record.grant_id, &record.decided_by), (&Some(grant), &Some(owner)));
 }
 
+async fn who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end(world: &World) {
+    let (owner, first) = (user(), user());
+    let (fence, calls) = calls(world, &owner, 4).await;
+    asked(world, &fence, &calls[0], InputKind::Approval, Some("allow")).await;
+    let start = calls[..3].iter().map(|call| Change::ToolStarted(call.id.clone()));
+    world.commit_one(changes(&fence, start.collect())).await.unwrap();
+    started_earlier(world).await;
+    // As if somebody else had allowed it: whoever answered last is named.
+    let by_another = format!("UPDATE input_requests SET resolved_by = '{}', resolved_at = resolved_at - 1000", first.as_str());
+    world.database.rows(&by_another).await;
+    asked(world, &fence, &calls[0], InputKind::UnknownOutcome, Some("happened")).await;
+
+    let (unmeasured, measured) = (0, 7);
+    let ends = [
+        (ToolCallState::Done, unmeasured),
+        (ToolCallState::Unknown, unmeasured),
+        (ToolCallState::Done, measured),
+        (ToolCallState::Denied, unmeasured),
+    ];
+    let ends = calls.iter().zip(ends).map(|(call, (state, ms))| Change::ToolFinished(call.id.clone(), ended(state, ms)));
+    world.commit_one(changes(&fence, ends.collect())).await.unwrap();
+    let found = all(world, &of(&owner)).await;
+    let [asked_about, lost, seen, not_made] = [0, 1, 2, 3].map(|at: usize| {
+        let record = found.iter().find(|record| record.call_id == calls[at].id).unwrap();
+        (record.outcome, record.decided_by.as_ref(), record.duration_ms)
+    });
+    assert_eq!((asked_about.0, asked_about.1), (AuditOutcome::Success, Some(&owner)));
+    assert_eq!((lost.0, lost.1), (AuditOutcome::Unknown, None));
+    assert!(asked_about.2 >= EARLIER_MS && lost.2 >= EARLIER_MS, "since they were started: {found:#?}");
+    assert_eq!(seen, (AuditOutcome::Success, None, measured), "what was measured stays");
+    assert_eq!(not_made, (AuditOutcome::Denied, None, 0));
+}
+
 async fn it_outlives_the_conversation_and_is_removed_when_it_is_old(world: &World) {
     let owner = user();
-    let (fence, calls) = calls(world, &owner, 3).await;
+    let (fence, calls) = calls(world, &owner, 6).await;
     let write = changes(
         &fence,
         vec![
@@ -120,17 +201,32 @@ async fn it_outlives_the_conversation_and_is_removed_when_it_is_old(world: &Worl
         ],
     );
     world.commit_one(write).await.unwrap();
+    started_earlier(world).await;
+    for (call, choice) in [(&calls[2], Some("deny")), (&calls[3], Some("allow")), (&calls[4], None)] {
+        asked(world, &fence, call, InputKind::Approval, choice).await;
+    }
     world.store.delete_conversation(&owner, &fence.conversation_id).await.unwrap().unwrap();
-    let mut found = all(world, &of(&owner)).await;
-    found.sort_by(|one, other| one.call_id.cmp(&other.call_id));
-    let found: Vec<_> = found.iter().map(|record| (&record.call_id, record.outcome)).collect();
+    let found = all(world, &of(&owner)).await;
+    let record_of = |call: &ToolCall| found.iter().find(|record| record.call_id == call.id).unwrap();
+    let by_owner = Some(owner.clone());
+    let expected = [
+        (AuditOutcome::Success, None),
+        (AuditOutcome::Unknown, None),
+        (AuditOutcome::Denied, by_owner.clone()),
+        (AuditOutcome::Skipped, by_owner),
+        (AuditOutcome::Skipped, None),
+        (AuditOutcome::Skipped, None),
+    ];
+    let ends = calls.iter().map(|call| (record_of(call).outcome, record_of(call).decided_by.clone()));
     assert_eq!(
-        found,
-        [(&calls[0].id, AuditOutcome::Success), (&calls[1].id, AuditOutcome::Unknown)],
-        "the one under way may have taken effect, the planned one has not begun"
+        ends.collect::<Vec<_>>(),
+        expected,
+        "the one under way may have taken effect; no worker has acted on the answers; the last one has not begun"
     );
+    assert!(record_of(&calls[1]).duration_ms >= EARLIER_MS, "since it was started: {found:#?}");
+    assert!(calls[2..].iter().all(|call| record_of(call).duration_ms == 0), "they never ran: {found:#?}");
     assert_eq!(world.store.remove_old_audit(60_000).await.unwrap(), 0, "they are young");
-    assert_eq!(world.store.remove_old_audit(0).await.unwrap(), 2);
+    assert_eq!(world.store.remove_old_audit(0).await.unwrap(), 6);
     assert_eq!(all(world, &of(&owner)).await, []);
 }
 

@@ -178,7 +178,9 @@ async fn what_cannot_be_resumed(world: &World) {
     let owner = user();
     let refused = |resumed: Keyed<Resumed>| match fresh(resumed) {
         Resumed::NotResumable { run } => run,
-        other @ (Resumed::Run { .. } | Resumed::TooManyRuns | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
+        other @ (Resumed::Run { .. } | Resumed::TakenBack | Resumed::TooManyRuns | Resumed::NoRun) => {
+            panic!("expected a refusal: {other:?}")
+        }
     };
     let queued = world.run(&owner).await.run;
     assert_eq!(refused(world.store.resume_run(resume(&owner, &queued.id), None).await.unwrap()), queued);

@@ -215,7 +215,7 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who has given it up writes nothing more");
     let again = world.store.claim_runs(&world.node, 10, 1).await.unwrap().remove(0);
-    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::HandedBack, &fence.run_id));
+    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::First, &fence.run_id), "nobody has begun it");
     let record = world.load(&again.fence).await;
     assert_eq!((record.attempt, record.crashes), (2, 0), "none is counted");
     // Told once more, when somebody else has it: nothing is taken from them, and their crash is one.
@@ -224,6 +224,18 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     world.store.give_up_leases(&[fence, again.fence]).await.unwrap();
     let last = world.claim(10).await.remove(0);
     assert_eq!(world.load(&last.fence).await.crashes, 1);
+    // Nobody has decided what that death means.
+    assert_eq!(last.cause, ClaimCause::Crash);
+    world.store.give_up_leases(&[last.fence]).await.unwrap();
+    let last = world.claim(10).await.remove(0);
+    assert_eq!(last.cause, ClaimCause::Crash);
+    // Who goes on with it has.
+    world.commit_one(released(&last.fence, Some(0), ReleaseCause::Waiting)).await.unwrap();
+    let last = world.claim(10).await.remove(0);
+    world.commit_one(started(&last.fence)).await.unwrap();
+    world.store.give_up_leases(&[last.fence]).await.unwrap();
+    let last = world.claim(10).await.remove(0);
+    assert_eq!(last.cause, ClaimCause::HandedBack);
     // A run that is over stays so.
     world.commit_one(completed(&last.fence)).await.unwrap();
     world.store.give_up_leases(&[last.fence]).await.unwrap();

@@ -24,6 +24,7 @@ contract! {
     only_the_newest_run_that_has_ended,
     a_retry_counts_like_a_message,
     a_call_is_taken_back_once,
+    what_was_taken_back_is_not_taken_over,
     what_was_made_by_a_retry_only_is_taken_back,
     what_took_back_a_call_of_an_earlier_turn_stays,
     what_goes_on_has_the_profile_of_its_run,
@@ -163,7 +164,9 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     let owner = user();
     let refused = |resumed: Resumed| match resumed {
         Resumed::NotResumable { run } => run,
-        other @ (Resumed::Run { .. } | Resumed::TooManyRuns | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
+        other @ (Resumed::Run { .. } | Resumed::TakenBack | Resumed::TooManyRuns | Resumed::NoRun) => {
+            panic!("expected a refusal: {other:?}")
+        }
     };
     let again = async |run: &Run| ask(world, retry(&owner, &run.id, GoOn::Turn)).await;
     let run = world.run(&owner).await.run;
@@ -339,6 +342,76 @@ async fn a_call_is_taken_back_once(world: &World) {
     assert!(is_refused(undo(true)).await, "it is done");
     // What only took a call back answers nothing: the turn before it is still the newest.
     assert!(matches!(ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await, Resumed::Run { .. }));
+}
+
+/// A retry of a call takes the results of its neighbours over, and the key that it had.
+async fn what_was_taken_back_is_not_taken_over(world: &World) {
+    // Whether it is the call itself that was taken back or its neighbour, and what became of that.
+    for (is_itself, became, is_free) in [
+        (false, ToolCallState::Done, false),
+        (true, ToolCallState::Done, false),
+        (true, ToolCallState::Unknown, false),
+        (false, ToolCallState::Failed, false),
+        (true, ToolCallState::Denied, true),
+    ] {
+        let owner = user();
+        let fence = world.claimed(&owner).await;
+        let message = assistant(&fence, "calls");
+        let (moved, failing) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
+        let work = vec![
+            Change::FreezeTools(Vec::new()),
+            Change::StepStarted { step: 2, kind: StepKind::Tools },
+            Change::AddMessage(message.clone()),
+            Change::AddToolCalls(vec![moved.clone(), failing.clone()]),
+            Change::ToolStarted(moved.id.clone()),
+            Change::ToolStarted(failing.id.clone()),
+            Change::ToolFinished(moved.id.clone(), outcome(ToolCallState::Done)),
+            Change::ToolFinished(failing.id.clone(), outcome(ToolCallState::Failed)),
+        ];
+        world.commit_one(changes(&fence, work)).await.unwrap();
+        world.commit_one(completed(&fence)).await.unwrap();
+        let undone = if is_itself { &failing } else { &moved };
+        assert!(matches!(ask(world, undo(&owner, (&fence.run_id, &message, undone), true)).await, Resumed::Run { .. }));
+        let undoing = world.claim_one().await;
+        let id = world.load(&undoing).await.calls[0].id.clone();
+        let mut ended = vec![Change::ToolFinished(id.clone(), outcome(became))];
+        if became != ToolCallState::Denied {
+            ended.insert(0, Change::ToolStarted(id));
+        }
+        world.commit_one(changes(&undoing, ended)).await.unwrap();
+        world.commit_one(completed(&undoing)).await.unwrap();
+
+        let new = RunId::generate(&UuidIds);
+        let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
+        let of_new = |call: &ToolCall, state, outcome| ToolCall {
+            id: CallId::generate(&UuidIds),
+            run_id: new.clone(),
+            message_id: copy.id.clone(),
+            step: 1,
+            key: Some(call.id.clone()),
+            state,
+            outcome,
+            ..call.clone()
+        };
+        let calls = vec![
+            of_new(&moved, ToolCallState::Done, Some(outcome(ToolCallState::Done))),
+            of_new(&failing, ToolCallState::Planned, None),
+        ];
+        let batch = CallBatch { original: message.id.clone(), message: copy.clone(), calls, tools: Vec::new(), twin: None };
+        let log = world.log(&owner, &fence.conversation_id).await.len();
+        let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, GoOn::Call(Box::new(batch))) };
+        let resumed = ask(world, resume).await;
+        if is_free {
+            assert!(matches!(resumed, Resumed::Run { .. }), "{resumed:?}");
+        } else {
+            assert_eq!(resumed, Resumed::TakenBack, "{is_itself} {became:?}");
+            assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), log, "nothing is written");
+            // The turn can be answered once more: what was taken back goes with the call.
+            let again = ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await;
+            assert_eq!(superseded(&again).len(), 2);
+        }
+        world.commit_one(failed(&world.claim_one().await)).await.unwrap();
+    }
 }
 
 async fn what_goes_on_has_the_profile_of_its_run(world: &World) {

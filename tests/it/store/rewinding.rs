@@ -18,6 +18,8 @@ contract! {
     later_messages_are_taken_out,
     nothing_is_taken_out_where_that_cannot_be,
     what_was_taken_out_is_not_gone_on_from,
+    an_earlier_turn_is_answered_again,
+    a_retry_that_was_taken_out_stands_in_nobodys_way,
     a_message_is_said_anew_in_one_step,
 }
 
@@ -48,6 +50,12 @@ async fn turn(world: &World, owner: &UserId, id: &ConversationId) -> (MessageId,
     world.commit_one(changes(&fence, vec![Change::AddMessage(answer.clone())])).await.unwrap();
     world.commit_one(completed(&fence)).await.unwrap();
     (asked, answer)
+}
+
+async fn go_on(world: &World, owner: &UserId, run: &RunId, how: GoOn) -> Resumed {
+    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+    let resume = ResumeRun { owner: owner.clone(), run_id: run.clone(), how, new_run_id, trace, max_active_runs: 0, now: NOW };
+    fresh(world.store.resume_run(resume, None).await.unwrap())
 }
 
 async fn later_messages_are_taken_out(world: &World) {
@@ -119,11 +127,7 @@ async fn nothing_is_taken_out_where_that_cannot_be(world: &World) {
 
 async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
     let (owner, id) = (user(), conversation());
-    let go_on = async |run: &RunId, how: GoOn| {
-        let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-        let resume = ResumeRun { owner: owner.clone(), run_id: run.clone(), how, new_run_id, trace, max_active_runs: 0, now: NOW };
-        fresh(world.store.resume_run(resume, None).await.unwrap())
-    };
+    let go_on = async |run: &RunId, how: GoOn| go_on(world, &owner, run, how).await;
     let (_, first_answer) = turn(world, &owner, &id).await;
     let second = world.accept(hello(&owner, &id)).await;
     let fence = world.claim_one().await;
@@ -143,6 +147,79 @@ async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
         let refused = go_on(&run.id, how).await;
         assert!(matches!(refused, Resumed::NotResumable { .. }), "{refused:?}");
     }
+}
+
+/// The first of two turns is what is left.
+async fn an_earlier_turn_is_answered_again(world: &World) {
+    for from_answer in [false, true] {
+        let (owner, id) = (user(), conversation());
+        let (asked, answer) = turn(world, &owner, &id).await;
+        let (_, later) = turn(world, &owner, &id).await;
+        let refused = go_on(world, &owner, &answer.run_id, GoOn::Turn).await;
+        assert!(matches!(refused, Resumed::NotResumable { .. }), "another turn came after it: {refused:?}");
+        // A retry of what is taken out goes with it, though it has said nothing.
+        let Resumed::Run { run: silent, .. } = go_on(world, &owner, &later.run_id, GoOn::Turn).await else { panic!("the newest") };
+        world.commit_one(failed(&world.claim_one().await)).await.unwrap();
+        let to = if from_answer { &answer.id } else { &asked };
+        rewind(world, &owner, &id, RewindFrom::After(to.clone())).await;
+        for run in [&later.run_id, &silent.id] {
+            for how in [GoOn::Turn, GoOn::Resume] {
+                let refused = go_on(world, &owner, run, how).await;
+                assert!(matches!(refused, Resumed::NotResumable { .. }), "its message is gone: {refused:?}");
+            }
+        }
+
+        let resumed = go_on(world, &owner, &answer.run_id, GoOn::Turn).await;
+        let Resumed::Run { run, events } = resumed else { panic!("it is the newest turn that is left: {resumed:?}") };
+        assert_eq!(events[0].data.contains(answer.id.as_str()), from_answer, "the old answer does not stand beside the new one");
+        let fence = world.claim_one().await;
+        assert_eq!(fence.run_id, run.id);
+        let read: Vec<_> = world.load(&fence).await.history.into_iter().map(|message| message.id).collect();
+        assert_eq!(read, [asked]);
+        // It has failed before it said anything: it is the one that is gone on from, and no other.
+        world.commit_one(failed(&fence)).await.unwrap();
+        for run in [&answer.run_id, &later.run_id, &silent.id] {
+            let refused = go_on(world, &owner, run, GoOn::Turn).await;
+            assert!(matches!(refused, Resumed::NotResumable { .. }), "it has been retried: {refused:?}");
+        }
+        let resumable = world.store.explain_run(&owner, &run.id).await.unwrap().unwrap().resumable;
+        assert!(resumable, "which is what is told of it");
+        let resumed = go_on(world, &owner, &run.id, GoOn::Resume).await;
+        assert!(matches!(resumed, Resumed::Run { .. }), "{resumed:?}");
+        let fence = world.claim_one().await;
+        world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "better"))])).await.unwrap();
+        world.commit_one(completed(&fence)).await.unwrap();
+
+        // And once more after another turn.
+        let better = listed(world, &owner, &id).await.pop().unwrap();
+        turn(world, &owner, &id).await;
+        rewind(world, &owner, &id, RewindFrom::After(better.clone())).await;
+        let resumed = go_on(world, &owner, &fence.run_id, GoOn::Turn).await;
+        let Resumed::Run { events, .. } = resumed else { panic!("it is the newest again: {resumed:?}") };
+        assert!(events[0].data.contains(better.as_str()), "{}", events[0].data);
+        world.commit_one(failed(&world.claim_one().await)).await.unwrap();
+    }
+}
+
+/// A message of which only the run is known that was the first to answer it.
+async fn a_retry_that_was_taken_out_stands_in_nobodys_way(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let (asked, answer) = turn(world, &owner, &id).await;
+    assert!(matches!(go_on(world, &owner, &answer.run_id, GoOn::Turn).await, Resumed::Run { .. }));
+    let fence = world.claim_one().await;
+    let again = assistant(&fence, "again");
+    world.commit_one(changes(&fence, vec![Change::AddMessage(again.clone())])).await.unwrap();
+    world.commit_one(completed(&fence)).await.unwrap();
+    let refused = go_on(world, &owner, &answer.run_id, GoOn::Turn).await;
+    assert!(matches!(refused, Resumed::NotResumable { .. }), "it has been retried: {refused:?}");
+    turn(world, &owner, &id).await;
+    assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(asked.clone())).await).len(), 3);
+    let resumed = go_on(world, &owner, &answer.run_id, GoOn::Turn).await;
+    assert!(matches!(resumed, Resumed::Run { .. }), "{resumed:?}");
+    let refused = go_on(world, &owner, &fence.run_id, GoOn::Turn).await;
+    assert!(matches!(refused, Resumed::NotResumable { .. }), "one answer at a time: {refused:?}");
+    let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
+    assert_eq!(read, [asked]);
 }
 
 async fn edit(world: &World, owner: &UserId, id: &ConversationId, message: &MessageId, claim: Option<&str>) -> Keyed<Edited> {

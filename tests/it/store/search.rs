@@ -174,8 +174,9 @@ async fn only_what_clients_hide_is_not_found(world: &World) {
     let nul = says("A harbour in fog.", vec![call(json!({"internal": true, "nul": "\\u0000"}))]);
     let hint = Message { internal: true, role: Role::User, ..says("A harbour for the model.", Vec::new()) };
     let hidden = Message { internal: true, ..says("A harbour for nobody.", vec![call(json!({"internal": true}))]) };
-    let said = [&plain, &answer, &nested, &nul, &hint, &hidden].map(|message| Change::AddMessage(message.clone()));
-    world.commit_one(RunWrite { changes: said.into(), ..completed(&fence) }).await.unwrap();
+    for message in [&plain, &answer, &nested, &nul, &hint, &hidden] {
+        world.commit_one(RunWrite { changes: vec![Change::AddMessage(message.clone())], ..completed(&fence) }).await.unwrap();
+    }
     let told = async || {
         let mut found: Vec<String> = find(world, &owner, "harbour").await.iter().map(|found| found.message.text()).collect();
         found.sort_unstable();

@@ -69,11 +69,12 @@ impl Story {
         }
     }
 
-    /// How often its run is claimed if nothing fails: for the first time, when its call is allowed, and when it may ask the model again.
+    /// How often its run is claimed if nothing fails: for the first time, when a human has answered during its calls, when one of them is
+    /// allowed, and when it may ask the model again.
     fn attempts(self) -> u32 {
         match self {
             Self::Rounds => 1,
-            Self::Waits => 3,
+            Self::Waits => 4,
         }
     }
 

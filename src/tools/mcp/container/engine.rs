@@ -150,8 +150,12 @@ impl Engine {
         let inspect = ["image", "inspect", name];
         let said = match asked(program, Some(&variables), &inspect, PATIENCE).await {
             Ok(said) => said,
-            // Whatever the reason is, it is met again.
-            Err(_) => {
+            // What is there is not fetched: a name can stand for another image elsewhere by now.
+            Err(reason) => {
+                let there = asked(program, Some(&variables), &["images", "--quiet", name], PATIENCE).await.map_err(failed)?;
+                if !there.is_empty() {
+                    return Err(failed(reason));
+                }
                 asked(program, Some(&variables), &["pull", "--quiet", name], FETCH_LIMIT).await.map_err(failed)?;
                 asked(program, Some(&variables), &inspect, PATIENCE).await.map_err(failed)?
             }

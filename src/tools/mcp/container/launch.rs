@@ -331,7 +331,8 @@ mod tests {
         let line = launched(&engine, &container, options).await.unwrap();
         assert!(line.ends_with(" --mount=type=volume,target=/data,ro sha256:0f"), "{line}");
         assert_eq!(line.matches("type=volume").count(), 1, "{line}");
-        let asked = ["ps --quiet", "run --help", "image inspect tiny:1", "pull --quiet tiny:1", "image inspect tiny:1"];
+        let inspect = "image inspect tiny:1";
+        let asked = ["ps --quiet", "run --help", inspect, "images --quiet tiny:1", "pull --quiet tiny:1", inspect];
         assert_eq!(was_asked(folder.path()), asked);
     }
 

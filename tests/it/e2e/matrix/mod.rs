@@ -26,7 +26,7 @@ use crate::support::chance::Chance;
 use crate::support::database::Kind;
 use crate::support::{setting, tell, wait};
 use case::{Case, Way};
-use points::{POINTS, Point, TRIED_ELSEWHERE, WITHOUT_POINT};
+use points::{Often, POINTS, Point, TRIED_ELSEWHERE, WITHOUT_POINT};
 
 /// How long a case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(120);
@@ -115,7 +115,7 @@ struct Tally {
 impl Tally {
     fn add(&mut self, case: &Case) {
         self.played += 1;
-        self.is_certain |= case.seed == 0;
+        self.is_certain |= case.seed == 0 && case.point.often != Often::Siblings;
     }
 
     /// Whether it is no accident that the point was never reached.
@@ -130,7 +130,8 @@ impl Tally {
 /// A way does nothing before its point is reached, so that it cannot be why it is not. What can is the script of a seed: when words or
 /// results fall together, its run gets to a point less often than was counted. Each seed of the full form draws its script and its time
 /// anew, and of [`ENOUGH`] of them one gets there. Seed 0 does the same each time, and its time is the first one, or one that the table
-/// names because its run is there for certain: it counts by itself, and the quick form has no other. Nothing is demanded of a few other
+/// names because its run is there for certain: it counts by itself, and the quick form has no other. Only whether two results fall together
+/// is not the script's alone to say. Nothing is demanded of a few other
 /// seeds that `CAPSTAN_MATRIX_ONLY` has picked, but that they reach each of their points in one way.
 fn combination(case: &Case) -> String {
     match setting("CAPSTAN_MATRIX_SEEDS") {

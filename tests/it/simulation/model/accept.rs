@@ -9,7 +9,7 @@ use capstan::domain::message::{Message, MessageStatus, Part, Role};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, FirstClaim};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus, WaitReason};
-use capstan::domain::tool::ToolCallState;
+use capstan::domain::tool::{ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{AcceptRun, Accepted, CallBatch, Cancelled, GoOn, ResumeRun, Resumed};
 use capstan::support::clock::UnixMillis;
@@ -230,6 +230,8 @@ impl State {
                 .map(|message| (first_seq, message))
                 .collect(),
             gone: Vec::new(),
+            is_rewound: false,
+            is_turn_out: false,
         };
         self.runs.insert(new.id.clone(), row);
         events
@@ -312,6 +314,9 @@ impl State {
             RunStatus::Failed | RunStatus::Completed | RunStatus::Cancelled
                 if (run.status == RunStatus::Failed || resume.how != GoOn::Resume) && self.may_go_on_after(resume, &run) =>
             {
+                if self.has_taken_back(resume) {
+                    return (Resumed::TakenBack, false);
+                }
                 if resume.max_active_runs > 0 && self.unfinished_of(&resume.owner) >= resume.max_active_runs as usize {
                     return (Resumed::TooManyRuns, false);
                 }
@@ -349,16 +354,34 @@ impl State {
     pub fn is_resumable(&self, run: &Run) -> bool {
         let runs = self.runs_in(&run.conversation_id);
         let only_undid = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some()) && !row.is_asked();
-        let is_newest = runs.iter().rfind(|row| !only_undid(row)).is_some_and(|newest| newest.run.id == run.id);
-        let asked = runs.iter().rfind(|row| row.is_asked()).map(|row| row.said());
-        let asked = asked.iter().flatten().find(|(_, message)| message.role == Role::User && !message.internal);
-        is_newest && !asked.is_some_and(|(_, asked)| self.is_gone(run, asked.id.as_str())) && runs.iter().all(|row| row.is_over())
+        let counts = |row: &RunRow| !only_undid(row) && !(row.messages.is_empty() && (row.is_turn_out || row.is_rewound));
+        let row = &self.runs[&run.id];
+        let is_out = row.messages.is_empty() && row.is_turn_out;
+        let is_newest = !runs.iter().any(|later| later.first_seq > row.first_seq && counts(later));
+        is_newest && !only_undid(row) && !is_out && runs.iter().all(|row| row.is_over())
     }
 
     /// Whether a message was taken out of the conversation of a run.
     fn is_gone(&self, run: &Run, id: &str) -> bool {
         let runs = self.runs_in(&run.conversation_id);
         runs.iter().any(|row| row.gone.iter().any(|(_, message)| message.id.as_str() == id))
+    }
+
+    /// Whether a call of the answer that is begun with may have been taken back.
+    fn has_taken_back(&self, resume: &ResumeRun) -> bool {
+        let GoOn::Call(batch) = &resume.how else { return false };
+        let calls = self.runs[&resume.run_id].calls.iter().filter(|call| call.message_id == batch.original);
+        let keys: Vec<&CallId> = calls.map(ToolCall::key).collect();
+        let all = self.runs.values().flat_map(|row| &row.calls);
+        let undoing = all.filter(|call| call.undoes.as_ref().is_some_and(|undone| keys.contains(&undone)));
+        undoing.map(|call| call.state).any(|state| match state {
+            ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Denied => false,
+            ToolCallState::Started
+            | ToolCallState::Done
+            | ToolCallState::Failed
+            | ToolCallState::Cancelled
+            | ToolCallState::Unknown => true,
+        })
     }
 
     fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
@@ -387,7 +410,7 @@ impl State {
             GoOn::Resume | GoOn::Undo { .. } => return Vec::new(),
             GoOn::Turn => {
                 let runs = self.runs_in(&run.conversation_id);
-                let first = runs.iter().filter(|row| row.is_asked()).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
+                let first = runs.iter().filter(|row| row.asks()).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
                 // What took back a call of an earlier turn is no answer to this one.
                 let is_earlier =
                     |id: &CallId| runs.iter().any(|row| row.first_seq < first && row.calls.iter().any(|call| call.id == *id));

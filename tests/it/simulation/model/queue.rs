@@ -8,6 +8,7 @@ use capstan::domain::input::{InputRecord, InputRequest, InputState};
 use capstan::domain::message::{Message, Role};
 use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
+use capstan::domain::run::RunStatus;
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
 use tokio::time::Instant;
@@ -89,8 +90,10 @@ impl QueueStore for ModelStore {
             }
             if let Some(row) = state.runs.get_mut(&fence.run_id).filter(|row| !row.is_over()) {
                 row.crashes = row.crashes.saturating_sub(1);
+                let stays = row.cause == ClaimCause::Crash || row.run.status == RunStatus::Queued;
+                row.cause = if stays { row.cause } else { ClaimCause::HandedBack };
             }
-            state.take_away(&fence.run_id);
+            state.take_away(&fence.run_id, None);
         }
         Ok(Vec::new())
     }
@@ -118,7 +121,7 @@ impl QueueStore for ModelStore {
         expired.sort();
         expired.truncate(limit as usize);
         let taken = expired.into_iter().map(|(_, run_id)| {
-            state.take_away(&run_id);
+            state.take_away(&run_id, Some(ClaimCause::Crash));
             Taken { trace: state.runs.get(&run_id).map(|row| row.trace.clone()), run_id }
         });
         Ok(Sweep { expired: found, taken: taken.collect(), outage_suspected: false })
@@ -240,12 +243,12 @@ impl State {
         Claim { fence, owner, cause, queued_ms, trace, crashes, claimed_at }
     }
 
-    fn take_away(&mut self, id: &RunId) {
+    fn take_away(&mut self, id: &RunId, cause: Option<ClaimCause>) {
         let now = self.now;
         self.leases.remove(id);
         let Some(row) = self.runs.get_mut(id) else { return };
         if !row.is_over() {
-            (row.claimable_at, row.cause) = (Some(now), ClaimCause::Crash);
+            (row.claimable_at, row.cause) = (Some(now), cause.unwrap_or(row.cause));
         }
         let conversation = self.conversations.get_mut(&row.run.conversation_id).unwrap();
         conversation.writer.take_if(|writer| writer == id);

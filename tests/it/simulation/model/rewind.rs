@@ -2,7 +2,7 @@
 
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent};
-use capstan::domain::ids::{ConversationId, MessageId};
+use capstan::domain::ids::{ConversationId, MessageId, RunId};
 use capstan::domain::message::{Message, Role};
 use capstan::domain::summary::{compacted, section};
 use capstan::store::{AcceptRun, Accepted, Compact, Compacted, Edited, IdempotencyClaim, Keyed, Rewind, RewindFrom, Rewound};
@@ -33,6 +33,24 @@ impl State {
         }
     }
 
+    /// Which runs have lost something that was said in them, and which of them what they had to answer.
+    fn note_rewound(&mut self, id: &ConversationId, gone: &[MessageId]) {
+        let runs: Vec<RunId> = self.runs_in(id).into_iter().map(|row| row.run.id.clone()).collect();
+        let mut is_turn_out = false;
+        for run in runs {
+            let row = self.run_mut(&run);
+            row.is_rewound |= row.gone.iter().any(|(_, message)| gone.contains(&message.id));
+            // What was out before is not what a run of after that has to answer.
+            if row.is_turn_out {
+                continue;
+            }
+            if row.is_asked() {
+                is_turn_out = !row.asks();
+            }
+            row.is_turn_out = is_turn_out;
+        }
+    }
+
     /// What comes of a request to take a conversation back, and whether it is kept.
     pub fn rewind(&mut self, rewind: &Rewind) -> (Rewound, bool) {
         let Rewind { owner, conversation_id: id, from, now } = rewind;
@@ -54,6 +72,7 @@ impl State {
         let mut events = Vec::new();
         if !superseded.is_empty() {
             self.take_out(id, &superseded);
+            self.note_rewound(id, &superseded);
             let row = self.conversations.get_mut(id).unwrap();
             (row.status, row.updated_at) = (ConversationStatus::Idle, *now);
             let (title, supersedes) = (Some(row.title.clone()), superseded.clone());

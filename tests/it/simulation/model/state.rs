@@ -75,6 +75,10 @@ pub struct RunRow {
     pub messages: Vec<(i64, Message)>,
     /// Those that were taken out of it.
     pub gone: Vec<(i64, Message)>,
+    /// A rewind has taken some of them out.
+    pub is_rewound: bool,
+    /// A rewind has taken out what it had to answer.
+    pub is_turn_out: bool,
 }
 
 /// A lease.
@@ -124,6 +128,11 @@ impl RunRow {
     /// Whether a user has said something in it.
     pub fn is_asked(&self) -> bool {
         self.said().iter().any(|(_, message)| message.role == Role::User && !message.internal)
+    }
+
+    /// Whether something that a user has said in it is still there.
+    pub fn asks(&self) -> bool {
+        self.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal)
     }
 
     pub fn is_over(&self) -> bool {
