@@ -157,7 +157,8 @@ impl RunCounters {
 pub enum Change {
     /// A new status that is not terminal. The conversation's status follows.
     Status(RunStatus, Option<WaitReason>),
-    /// The run's start time is now, if it has none.
+    /// The run goes on under this claim. Its start time is now, if it has none. What its claim was for is done with: a lease that is given
+    /// up from here on hands it back.
     Started,
     /// The frozen set of tools.
     FreezeTools(Vec<Arc<ToolDefinition>>),

@@ -98,10 +98,7 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>, contexts: Opt
         }
         return go_on(draft);
     }
-    if draft.work.record.steps.first().is_some_and(|row| row.kind == StepKind::Tools) {
-        // The claim before this one may have ended before it said so.
-        draft.change(Change::Started);
-    }
+    draft.change(Change::Started);
     draft.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
     if draft.is_out_of_time() {
         end_lost_step(draft);

@@ -258,8 +258,8 @@ pub trait QueueStore: Send + Sync {
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
 
     /// Gives up leases that their worker could not renew because the database was away. It lives, so these claims do not count
-    /// as crashes, and the runs can be claimed at once, as if they were handed back. One that nobody has begun stays that, and one
-    /// whose last worker has died stays interrupted: whoever gives it up may not have come to decide what that means. Leases that somebody else has
+    /// as crashes, and the runs can be claimed at once: for the reason for which they were claimed if they have not gone on since
+    /// ([`Change::Started`](crate::domain::change::Change::Started)), and else as if they were handed back. Leases that somebody else has
     /// ended are left alone: repeating it changes nothing more. Returns the runs that still have theirs, because somebody else is at their
     /// rows: they are to be given up again.
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>>;

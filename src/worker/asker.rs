@@ -16,7 +16,7 @@ use crate::domain::ids::{CallId, InputId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::record::Fence;
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{Store, patiently};
+use crate::store::{Store, StoreResult, patiently};
 use crate::support::ids::SharedIds;
 use crate::tools::Asks;
 
@@ -94,12 +94,15 @@ impl Asker {
             biased;
             () = log.broken().cancelled() => return,
             given = self.given(&id) => given,
-            () = answer.closed() => None,
         };
         match given {
-            Some(given) => hand_on(&log, id, given, answer).await,
-            None => {
+            Ok(Some(given)) => hand_on(&log, id, given, answer).await,
+            Ok(None) => {
                 let _ = log.commit(&[told], Vec::new()).await;
+            }
+            // Nobody is told what nobody knows.
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "whether a question was answered could not be read");
             }
         }
     }
@@ -129,12 +132,9 @@ impl Asker {
     }
 
     /// The answer that was taken before the question was closed.
-    async fn given(&self, id: &InputId) -> Option<InputAnswer> {
-        let found = patiently(STORE_PATIENCE, || self.store.input_request(&self.owner, id)).await.unwrap_or_else(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "whether a question was answered could not be read");
-            None
-        });
-        found?.request.answer
+    async fn given(&self, id: &InputId) -> StoreResult<Option<InputAnswer>> {
+        let found = patiently(STORE_PATIENCE, || self.store.input_request(&self.owner, id)).await?;
+        Ok(found.and_then(|found| found.request.answer))
     }
 }
 

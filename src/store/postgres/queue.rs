@@ -167,9 +167,7 @@ const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
         UPDATE conversation_heads h SET run_id = NULL
         FROM locked k JOIN gone g ON g.run_id = k.id WHERE h.conversation_id = k.conversation_id AND h.run_id = k.id
     ), run AS (
-        UPDATE runs r SET crashes = greatest(r.crashes - 1, 0), claimable_at = now_ms(),
-            claim_cause = CASE WHEN r.claim_cause = 'crash' OR r.status = 'queued' THEN r.claim_cause ELSE 'handed_back' END
-        FROM gone g WHERE r.id = g.run_id
+        UPDATE runs r SET crashes = greatest(r.crashes - 1, 0), claimable_at = now_ms() FROM gone g WHERE r.id = g.run_id
     )
     SELECT lost.run_id FROM lost WHERE NOT EXISTS (SELECT 1 FROM locked k WHERE k.id = lost.run_id)";
 

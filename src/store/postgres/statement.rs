@@ -172,7 +172,8 @@ const RUNS: &str = "run AS (
             ELSE r.claimable_at
         END,
         answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
-        claim_cause = coalesce(p.claim_cause, r.claim_cause),
+        -- From here on whoever gives the run up hands it back.
+        claim_cause = coalesce(p.claim_cause, CASE WHEN p.started THEN 'handed_back' ELSE r.claim_cause END),
         crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
     FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text, contexts text,
         counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,

@@ -165,6 +165,8 @@ impl RunPatch {
                started_at = CASE WHEN ? THEN coalesce(started_at, ",
             now!(),
             ") ELSE started_at END,
+               -- From here on whoever gives the run up hands it back.
+               claim_cause = CASE WHEN ? THEN 'handed_back' ELSE claim_cause END,
                tools_hash = coalesce(?, tools_hash),
                counters = coalesce(?, counters),
                usage = coalesce(?, usage),
@@ -173,7 +175,7 @@ impl RunPatch {
         ));
         let Self { status, started, tools_hash, contexts, counters, usage } = self;
         batch.bind(status.map(|(status, _)| status)).bind(status.is_some()).bind(status.and_then(|(_, reason)| reason));
-        batch.bind(started).bind(tools_hash).bind(counters).bind(usage).bind(contexts).bind(run.as_str());
+        batch.bind(started).bind(started).bind(tools_hash).bind(counters).bind(usage).bind(contexts).bind(run.as_str());
     }
 }
 

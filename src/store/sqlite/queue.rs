@@ -166,9 +166,7 @@ impl QueueStore for SqliteStore {
         .fetch_all(&mut *tx)
         .await?;
         sqlx::query(
-            "UPDATE runs SET crashes = max(crashes - 1, 0),
-                 claim_cause = CASE WHEN claim_cause = 'crash' OR status = 'queued' THEN claim_cause ELSE 'handed_back' END
-             WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NULL",
+            "UPDATE runs SET crashes = max(crashes - 1, 0) WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NULL",
         )
         .bind(json!(held).to_string())
         .execute(&mut *tx)

@@ -230,8 +230,6 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     let last = world.claim(10).await.remove(0);
     assert_eq!(last.cause, ClaimCause::Crash);
     // Who goes on with it has.
-    world.commit_one(released(&last.fence, Some(0), ReleaseCause::Waiting)).await.unwrap();
-    let last = world.claim(10).await.remove(0);
     world.commit_one(started(&last.fence)).await.unwrap();
     world.store.give_up_leases(&[last.fence]).await.unwrap();
     let last = world.claim(10).await.remove(0);

@@ -3,6 +3,7 @@
 //!
 //! There are two stories. One is a run that is never kept waiting; the other one has all that a run may have to wait for.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,12 +70,12 @@ impl Story {
         }
     }
 
-    /// How often its run is claimed if nothing fails: for the first time, when a human has answered during its calls, when one of them is
-    /// allowed, and when it may ask the model again.
-    fn attempts(self) -> u32 {
+    /// How often its run is claimed if nothing fails: for the first time, when its call is allowed, and when it may ask the model again. An
+    /// answer that comes while its calls are under way wakes it once more.
+    fn attempts(self) -> RangeInclusive<u32> {
         match self {
-            Self::Rounds => 1,
-            Self::Waits => 4,
+            Self::Rounds => 1..=1,
+            Self::Waits => 3..=4,
         }
     }
 
@@ -412,7 +413,7 @@ async fn every_action_may_be_done_twice(
     let (models, tools) = (Arc::new(AskedTwice(play.model.clone())), Arc::new(RunTwice(play.tools())));
     let deps = WorkerDeps { models, tools, ..play.deps(store) };
     let run = play.play(deps, "twice", || false).await;
-    assert_eq!(run.attempt, story.attempts());
+    assert!(story.attempts().contains(&run.attempt), "{} attempts", run.attempt);
     for &(tool, calls) in story.unsafe_calls() {
         assert_eq!(play.executed(tool), calls, "{tool}");
     }
@@ -449,7 +450,7 @@ async fn any_call_of_the_database_may_fail(
         let run = play.play(play.deps(store), &format!("call {n} {how}"), has_failed).await;
         let made = calls.load(Ordering::SeqCst);
         if made < n {
-            assert_eq!(run.attempt, story.attempts(), "nothing failed");
+            assert!(story.attempts().contains(&run.attempt), "nothing failed, and there were {} attempts", run.attempt);
             assert!(n > story.least_calls(), "the story makes only {made} calls");
             return;
         }

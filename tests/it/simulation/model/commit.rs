@@ -181,6 +181,7 @@ impl State {
                 effects.status = Some((*status).into());
             }
             Change::Started => {
+                row.cause = ClaimCause::HandedBack;
                 row.started_at.get_or_insert(self.now);
                 row.run.started_at.get_or_insert_with(|| self.now_text());
             }

@@ -8,7 +8,6 @@ use capstan::domain::input::{InputRecord, InputRequest, InputState};
 use capstan::domain::message::{Message, Role};
 use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
-use capstan::domain::run::RunStatus;
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
 use tokio::time::Instant;
@@ -90,8 +89,6 @@ impl QueueStore for ModelStore {
             }
             if let Some(row) = state.runs.get_mut(&fence.run_id).filter(|row| !row.is_over()) {
                 row.crashes = row.crashes.saturating_sub(1);
-                let stays = row.cause == ClaimCause::Crash || row.run.status == RunStatus::Queued;
-                row.cause = if stays { row.cause } else { ClaimCause::HandedBack };
             }
             state.take_away(&fence.run_id, None);
         }
