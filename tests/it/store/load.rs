@@ -150,6 +150,8 @@ async fn everything_comes_back(world: &World) {
     let record = world.load(&fence).await;
     let row = |step, kind, status| StepRow { run_id: fence.run_id.clone(), step, kind, status };
     let expected = RunRecord {
+        // It goes on: what its claim was for is done with.
+        cause: ClaimCause::HandedBack,
         status: RunStatus::ToolLoop,
         tools: Some(tools()),
         contexts: Some(contexts),
