@@ -20,6 +20,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::http::OneTooMany;
+
 /// How long a client may take to send the head of a request, and a kept-alive connection may rest.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
@@ -45,6 +47,13 @@ const UNSENT_BYTES: u32 = 32 * 1024;
 #[cfg(target_os = "linux")]
 const UNREAD_LIMIT: Duration = Duration::from_secs(45);
 
+/// How many connections beyond the most are told so at a time. More wait to be accepted.
+const TURNED_AWAY: usize = 64;
+
+/// How long one of these may take to say anything, and to send the head of its request: others want to be told as well.
+const EXTRA_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
+const EXTRA_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
@@ -66,14 +75,16 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves until `drain`, then closes the listening socket, lets requests under way end, and returns when all connections are
-/// closed, or at `stop`, which closes those that are left.
+/// closed, or at `stop`, which closes those that are left. A connection beyond `max_connections` is [told so](OneTooMany), and closed.
 pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
     let mut either = auto::Builder::new(TokioExecutor::new());
     either.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     either.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS).keep_alive_interval(Duration::from_secs(20));
     let mut http1 = http1::Builder::new();
     http1.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let room = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+    let mut once = http1.clone();
+    once.keep_alive(false).header_read_timeout(EXTRA_HEAD_TIMEOUT);
+    let room = Room::new(max_connections);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -81,7 +92,7 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
             accepted = accept(&listener, &room) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let (stream, peer, permit) = match accepted {
+        let (stream, peer, Seat { permit, is_extra }) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a connection could not be accepted");
@@ -89,15 +100,27 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
                 continue;
             }
         };
-        let service = app.clone().map_request(|request: axum::http::Request<_>| request.map(axum::body::Body::new));
-        let (either, http1, drain) = (either.clone(), http1.clone(), drain.clone());
+        let service = app.clone().map_request(move |request: axum::http::Request<_>| {
+            let mut request = request.map(axum::body::Body::new);
+            if is_extra {
+                request.extensions_mut().insert(OneTooMany);
+            }
+            request
+        });
+        let (http1, patience) = match is_extra {
+            true => (once.clone(), EXTRA_FIRST_BYTE_TIMEOUT),
+            false => (http1.clone(), FIRST_BYTE_TIMEOUT),
+        };
+        let (either, drain) = (either.clone(), drain.clone());
         connections.spawn(async move {
             let begins = tokio::select! {
                 () = drain.cancelled() => return,
-                begins = tokio::time::timeout(FIRST_BYTE_TIMEOUT, begins_as_http1(&stream)) => begins,
+                begins = tokio::time::timeout(patience, begins_as_http1(&stream)) => begins,
             };
             let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
             let ended = match begins {
+                // Whoever speaks HTTP/2 has no way to be told in one answer, and tries again when it is closed.
+                Ok(Ok(false)) if is_extra => Ok(()),
                 // Boxed, so that a connection takes no more room than its version needs.
                 Ok(Ok(false)) => {
                     let mut connection = Box::pin(either.serve_connection_with_upgrades(io, service));
@@ -144,9 +167,48 @@ async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
     Ok(!b"PRI".starts_with(&first[..length]))
 }
 
-async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(std::io::Error::other)?;
+/// How many connections there may be.
+struct Room {
+    usual: Arc<Semaphore>,
+    extra: Arc<Semaphore>,
+}
+
+/// One connection's place in it.
+struct Seat {
+    permit: OwnedSemaphorePermit,
+    /// It is beyond the most.
+    is_extra: bool,
+}
+
+impl Room {
+    fn new(max_connections: usize) -> Self {
+        let usual = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+        Self { usual, extra: Arc::new(Semaphore::new(TURNED_AWAY)) }
+    }
+
+    async fn seat(&self) -> std::io::Result<Seat> {
+        let (permit, is_extra) = tokio::select! {
+            biased;
+            permit = Arc::clone(&self.usual).acquire_owned() => (permit, false),
+            permit = Arc::clone(&self.extra).acquire_owned() => (permit, true),
+        };
+        Ok(Seat { permit: permit.map_err(std::io::Error::other)?, is_extra })
+    }
+
+    /// The same place, or a usual one if there is one by now.
+    fn rather_usual(&self, seat: Seat) -> Seat {
+        match Arc::clone(&self.usual).try_acquire_owned() {
+            Ok(permit) if seat.is_extra => Seat { permit, is_extra: false },
+            Ok(_) | Err(_) => seat,
+        }
+    }
+}
+
+/// A place first, and then who takes it: a connection that was accepted is not lost when this is given up.
+async fn accept(listener: &TcpListener, room: &Room) -> std::io::Result<(TcpStream, SocketAddr, Seat)> {
+    let seat = room.seat().await?;
     let (stream, peer) = listener.accept().await?;
+    let seat = room.rather_usual(seat);
     // Tokens are small and each one matters now.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -155,7 +217,7 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Resul
         socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
         socket.set_tcp_user_timeout(Some(UNREAD_LIMIT))?;
     }
-    Ok((stream, peer, permit))
+    Ok((stream, peer, seat))
 }
 
 #[cfg(test)]

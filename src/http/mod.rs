@@ -40,4 +40,5 @@ mod ws;
 
 pub use openapi::{openapi, openapi_json};
 pub use options::{Auth, HttpLimits, HttpOptions};
+pub use request::OneTooMany;
 pub use router::{router, system_router};

@@ -45,6 +45,22 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
     response
 }
 
+/// Marks the requests of a connection that is beyond the most that there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct OneTooMany;
+
+/// What tells how the server is, and what decides from outside whether it lives.
+const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Turns away whoever is [one too many](OneTooMany), and would find nobody who listens otherwise.
+pub(crate) async fn admit(request: Request, next: Next) -> Response {
+    if request.extensions().get::<OneTooMany>().is_none() || ALWAYS_ANSWERED.contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
+    let detail = "the server has as many connections as limits.max_connections allows; try again when some are closed";
+    Problem::new(ProblemCode::Unavailable, detail).into_response()
+}
+
 /// The trace that the client is in. A header that is not valid, or is there twice, says nothing.
 fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
     let mut all = headers.get_all("traceparent").iter();

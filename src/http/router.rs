@@ -7,7 +7,7 @@ use axum::http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LINK, LOCATION, RETRY_AFTER,
 };
 use axum::http::{HeaderValue, Method};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -126,6 +126,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .merge(swagger)
         .merge(page)
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(request::admit))
         .layer(cors)
         .layer(from_fn_with_state(app.clone(), request::finish))
         .with_state(app)
@@ -135,7 +136,10 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
 pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
     let open: Router<App> = open().into();
-    open.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(app.clone(), request::finish)).with_state(app)
+    open.layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(request::admit))
+        .layer(from_fn_with_state(app.clone(), request::finish))
+        .with_state(app)
 }
 
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {

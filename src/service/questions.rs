@@ -9,7 +9,7 @@ use crate::domain::ids::InputId;
 use crate::domain::input::{ACCEPT, InputAnswer, InputKind, InputRecord, InputState};
 use crate::domain::principal::Principal;
 use crate::store::{Asked, InputCursor, Page, PageRequest, ResolveInput, Resolved};
-use crate::support::text;
+use crate::support::{failpoint, text};
 use crate::tools::schema;
 use serde_json::Value;
 
@@ -59,6 +59,7 @@ impl Service {
         let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         self.whole(async move {
             let (resolved, replay) = keyed(store.resolve_input(resolve, claim).await?)?;
+            failpoint::reached("C18-answered");
             match resolved {
                 Resolved::Answered { record, events } => {
                     tracing::info!(run.id = %record.request.run_id, input.id = %record.request.id, "a question was answered");

@@ -66,7 +66,8 @@ pub(super) async fn get_ready(
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }
     record.profile = surround.profiles.shared(record.profile);
-    if let Some(cause) = cause {
+    // What the claim was for stays so until the run goes on: the death of its last worker has to be decided about, whatever has failed since.
+    if let Some(cause) = cause.filter(|_| record.cause == ClaimCause::HandedBack) {
         record.cause = cause;
     }
     let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);

@@ -119,7 +119,11 @@ impl Registry {
 
     /// The runs that were [excused](Held::excuse) and whose drivers have ended, once.
     pub fn take_given_up(&self) -> Vec<Fence> {
-        std::mem::take(&mut lock(&self.given_up))
+        let mut given_up = std::mem::take(&mut *lock(&self.given_up));
+        // The next number may be that of a later claim, if both were made within a thousandth of a millisecond, or the clock was set back.
+        let runs = lock(&self.runs);
+        given_up.retain(|fence| runs.get(&fence.run_id).is_none_or(|held| held.fence.epoch != fence.epoch));
+        given_up
     }
 
     /// Gives back what could not be told.
@@ -165,7 +169,13 @@ impl Drop for HeldGuard {
         }
         drop(runs);
         if self.held.lease.is_excused.load(Ordering::Acquire) {
-            self.registry.keep_given_up(vec![self.held.fence.clone()]);
+            let fence = &self.held.fence;
+            let mut fences = vec![fence.clone()];
+            if self.held.is_letting_go() {
+                // It may have been raised, and nobody has heard of that.
+                fences.push(Fence { epoch: fence.epoch + 1, ..fence.clone() });
+            }
+            self.registry.keep_given_up(fences);
         }
     }
 }

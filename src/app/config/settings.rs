@@ -485,7 +485,7 @@ impl McpServersConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Connections of clients at a time; more wait to be accepted.
+    /// Connections of clients at a time; more get 503.
     pub max_connections: usize,
     /// The largest request body, in bytes.
     pub body_bytes: usize,

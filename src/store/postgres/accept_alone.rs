@@ -9,7 +9,7 @@ use std::time::Instant;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::accept::{fresh_counters, fresh_usage, profile_json, record};
-use super::queue::millis;
+use super::queue::{millis, next_epoch};
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent};
@@ -33,13 +33,15 @@ const NEW: &str = "WITH conversation AS (
     SELECT $1, $2, $3, 'words', 'queued', $4, $4 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
 ), head AS (
     INSERT INTO conversation_heads (conversation_id, owner_id, last_seq, run_id, epoch)
-    SELECT id, $2, cardinality($15::text[]), {run_id}, {claims} FROM conversation
+    SELECT id, $2, cardinality($15::text[]), {run_id}, CASE {claims} WHEN 0 THEN 0 ELSE now_ms() * 1000 END
+    FROM conversation
     RETURNING conversation_id AS id, 0::bigint AS base, $3 AS title, epoch, joined, NULL::text AS system_prompt,
         NULL::text AS instructions
 )";
 
 /// The head of a conversation in which nothing happens. It must still stand where this statement has read it.
-const IDLE: &str = "WITH found AS MATERIALIZED (
+const IDLE: &str = concat!(
+    "WITH found AS MATERIALIZED (
     SELECT c.id, h.last_seq AS base, CASE c.title WHEN '' THEN $3 ELSE c.title END AS title, c.system_prompt,
         c.instructions
     FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
@@ -48,14 +50,18 @@ const IDLE: &str = "WITH found AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM idempotency_keys k WHERE k.owner_id = $2 AND k.key = $19)
         AND {has_room}
 ), head AS (
-    UPDATE conversation_heads h SET last_seq = found.base + cardinality($15::text[]), run_id = {run_id}, epoch = epoch + {claims}
+    UPDATE conversation_heads h SET last_seq = found.base + cardinality($15::text[]), run_id = {run_id},
+        epoch = CASE {claims} WHEN 0 THEN h.epoch ELSE ",
+    next_epoch!(),
+    " END
     FROM found WHERE h.conversation_id = found.id AND h.last_seq = found.base
     RETURNING found.id, found.base, found.title, h.epoch, h.joined, found.system_prompt, found.instructions
 ), conversation AS (
     UPDATE conversations c SET title = head.title, title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END,
         status = 'queued', updated_at = $4, archived_at = NULL
     FROM head WHERE c.id = head.id
-)";
+)"
+);
 
 /// The run, its message and their events. The last event is put together from the title that the statement has met.
 const RUN: &str = ", run AS (

@@ -59,6 +59,17 @@ macro_rules! max_crashes {
     };
 }
 
+/// The epoch of a claim, of the head `h`: above all that the head has had, and a number made of the moment. A database that goes on
+/// without its last commits, as after a failover, may have forgotten a claim that its holder knows of, and would count the next one to
+/// the same number: two workers would hold one fence. There are as many numbers to the millisecond as where a copy of a database is
+/// accepted, which lifts all epochs (`lineage::NUMBERS_PER_MS`).
+macro_rules! next_epoch {
+    () => {
+        "greatest(h.epoch + 1, now_ms() * 1000)"
+    };
+}
+pub(super) use next_epoch;
+
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
 /// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
 /// limit), and one of those that have killed `$7` workers and that the next death would end, if this node has taken none of them up in the
@@ -115,7 +126,9 @@ const CLAIM: &str = concat!(
         RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.crashes - 1 AS crashes, l.rank,
             (SELECT now FROM clock) - l.claimable_at AS queued_ms
     ), head AS (
-        UPDATE conversation_heads h SET run_id = c.id, epoch = h.epoch + 1
+        UPDATE conversation_heads h SET run_id = c.id, epoch = ",
+    next_epoch!(),
+    "
         FROM claimed c WHERE h.conversation_id = c.conversation_id RETURNING c.id, h.epoch
     ), lease AS (
         INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)

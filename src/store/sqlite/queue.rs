@@ -367,12 +367,15 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     }
     let ids: Vec<&str> = rows.iter().map(|row| row.try_get("id")).collect::<Result<_, _>>()?;
     let ids = json!(ids).to_string();
-    let epochs: Vec<(String, i64)> = sqlx::query_as(
-        "UPDATE conversation_heads SET run_id = r.id, epoch = epoch + 1
+    // Made of the moment, as on Postgres: what follows a number is its own raised fence, and no later claim.
+    let epochs: Vec<(String, i64)> = sqlx::query_as(concat!(
+        "UPDATE conversation_heads SET run_id = r.id, epoch = max(epoch + 1, ",
+        now!(),
+        " * 1000)
          FROM json_each(?) AS claimed JOIN runs r ON r.id = claimed.value
          WHERE conversation_heads.conversation_id = r.conversation_id
          RETURNING conversation_heads.conversation_id, conversation_heads.epoch",
-    )
+    ))
     .bind(&ids)
     .fetch_all(&mut **tx)
     .await?;

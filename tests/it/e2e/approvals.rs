@@ -304,14 +304,17 @@ async fn a_yes_to_a_call_of_a_disabled_server_leaves_the_run_waiting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_and_a_no_make_no_call(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
-    let site = site(kind, &model).await.env("CAPSTAN_AGENT__APPROVAL__EXPIRES_MS", "1500");
-    let server = site.start().await;
+    let site = site(kind, &model).await;
+    let mut server = site.start_with(&[("CAPSTAN_AGENT__APPROVAL__EXPIRES_MS", "3000")]).await;
     let (run, path) = waiting(&server, INPUT).await;
     assert_eq!(server.finished(&run).await["status"], "completed");
     let late = server.post_json(&path, &json!({"decision": "allow"})).await;
     assert_eq!((late.0.as_u16(), detail(&late).contains("its time is over")), (409, true), "{}", late.1);
     assert_eq!(server.get_json(&path).await["status"], "expired");
 
+    // Whoever says something from here on has the time for it.
+    server.kill9().await;
+    let server = site.start().await;
     let (run, path) = waiting(&server, INPUT).await;
     let denied = server.post_json(&path, &json!({"decision": "deny", "reason": "not today"})).await;
     assert_eq!((denied.0.as_u16(), &denied.1["status"]), (200, &json!("denied")), "{}", denied.1);

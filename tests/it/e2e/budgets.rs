@@ -28,6 +28,8 @@ async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlit
     let model = ModelMock::start().await;
     // A call takes a few hundred tokens of request, and 3,000 for its answer: there is room for one at a time.
     let site = Site::scripted(kind, &model).await.short_leases().env("CAPSTAN_AGENT__OPTIONS__MAX_OUTPUT_TOKENS", "3000");
+    // Calls are given up when the process dies, and not because the machine stands still for a moment.
+    let site = site.env("CAPSTAN_WORKER__LEASE_MS", "8000").env("CAPSTAN_WORKER__SELF_STOP_MS", "6000");
     let mut server = site.start().await;
     let of_day = |input: &str, tokens: u64| json!({"input": input, "limits": {"max_day_tokens": tokens}});
     let first = server.start_run(&of_day("[[id:a]][[text:2,0]][[hold]]", 6_000)).await;

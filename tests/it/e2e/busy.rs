@@ -79,7 +79,8 @@ async fn interrupt_cancels_and_starts_anew(#[values(Kind::Sqlite, Kind::Postgres
     assert_eq!(server.finished(id(&second)).await["status"], "completed");
     assert_eq!(server.finished(&first).await["status"], "cancelled");
     assert_eq!(server.finished(id(&queued)).await["status"], "cancelled");
-    assert!(model.exchanges("one")[0].hung_up.is_some());
+    // It may be heard of after the end of the run.
+    model.wait_for("the hang-up", "one", |seen| seen.first().is_some_and(|first| first.hung_up.is_some())).await;
     assert_eq!(site.ledger.entries().len(), 0);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;

@@ -115,7 +115,7 @@ async fn reaches_the_worker_from_another_server() {
     api.post_json(&format!("/runs/{}/cancel", run["id"].as_str().unwrap()), &json!({})).await;
     let seen = model.wait_for("the hang-up", "x", |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
     let took = seen[0].hung_up.unwrap().duration_since(asked);
-    assert!(took < Duration::from_secs(1), "the worker reacted after {took:?}");
+    assert!(took < Duration::from_secs(5), "the worker reacted after {took:?}");
     assert_eq!(api.finished(run["id"].as_str().unwrap()).await["status"], "cancelled");
     drop(worker);
     audit::assert_sound(&site.database).await;

@@ -67,7 +67,8 @@ async fn a_run_that_kills_its_worker_takes_nobody_with_it(#[values(Kind::Sqlite,
         let ended = server.finished(run).await;
         assert_eq!(ended["status"], "completed", "{ended}");
     }
-    assert_eq!(model.exchanges("guilty").len(), 3);
+    // Not before its third death. A lease that is lost on a busy machine is no death, and costs a request all the same.
+    assert!(model.exchanges("guilty").len() >= 3);
     audit::assert_sound(&site.database).await;
 }
 

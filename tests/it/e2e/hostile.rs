@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use crate::support::audit;
 use crate::support::database::Kind;
@@ -189,7 +191,7 @@ async fn closed_after(url: &str, frame: &[u8]) -> Option<u16> {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let hello = format!(
         "GET /api/v1/ws HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-extensions: permessage-deflate\r\n\r\n"
     );
     socket.write_all(hello.as_bytes()).await.unwrap();
     socket.write_all(frame).await.unwrap();
@@ -197,6 +199,8 @@ async fn closed_after(url: &str, frame: &[u8]) -> Option<u16> {
     // The end may come as a reset.
     let _ = wait::within("the end", Duration::from_secs(20), socket.read_to_end(&mut received)).await;
     let head = received.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+    // Nothing is ever unpacked here, so that nothing can burst.
+    assert!(!String::from_utf8_lossy(&received[..head]).to_lowercase().contains("deflate"));
     match &received[head..] {
         [0x88, _length, high, low, ..] => Some(u16::from_be_bytes([*high, *low])),
         _ => None,
@@ -261,12 +265,26 @@ async fn web_socket_frames() {
         ("a long ping", long_ping, 1002),
         ("half a close code", masked(0x88, b"x"), 1002),
         ("no UTF-8", masked(0x81, &[0xff, 0xfe]), 1007),
+        // What is announced is not waited for.
+        ("a hundred MiB", [&[0x81, 0xff], (100_u64 << 20).to_be_bytes().as_slice(), &[0; 4]].concat(), 1009),
     ];
     for (what, frame, code) in broken {
         assert_eq!(closed_after(&server.url, &frame).await, Some(code), "{what}");
     }
     // A goodbye is answered with its own code.
     assert_eq!(closed_after(&server.url, &masked(0x88, &1000_u16.to_be_bytes())).await, Some(1000));
+
+    // A message in pieces is one message, and a flood of pings is no more than that.
+    let pieces =
+        [(r#"{"id":"whole","#, Data::Text, false), (r#""method":"pi"#, Data::Continue, false), (r#"ng"}"#, Data::Continue, true)];
+    for (piece, kind, is_last) in pieces {
+        assert!(socket.send(Message::Frame(Frame::message(piece, OpCode::Data(kind), is_last))).await);
+    }
+    let Incoming::Text(answer) = socket.next().await else { panic!("the socket closed after a message in pieces") };
+    assert!(answer.contains("whole") && answer.contains("result"), "{answer}");
+    for _ in 0..10_000 {
+        assert!(socket.send(Message::Ping("flood".into())).await);
+    }
     assert!(socket.call("ping", json!({})).await.get("result").is_some());
     assert_unharmed(&mut server, &site).await;
 }

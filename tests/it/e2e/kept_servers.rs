@@ -38,6 +38,19 @@ async fn change(server: &Server, id: &str, body: &Value) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// The same when it has been tried. Whoever makes or changes it waits for that, but no longer than for five seconds.
+async fn tried(server: &Server, shown: &Value) -> Value {
+    if shown["status"]["state"] != "starting" {
+        return shown.clone();
+    }
+    let path = format!("/mcp-servers/{}", shown["id"].as_str().unwrap());
+    wait::until("the server to be tried", Duration::from_secs(60), || async {
+        let shown = server.get_json(&path).await;
+        (shown["status"]["state"] != "starting").then_some(shown)
+    })
+    .await
+}
+
 async fn append(server: &Server, tool: &str) -> Value {
     let script = format!(r#"[[id:kept]][[call:{tool} {{"text":"x"}}]][[next]][[text:1,0]]"#);
     let run = server.start_run(&json!({"input": script})).await;
@@ -58,7 +71,8 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     let mut server = site.start().await;
     server.set_key(&ann);
     let made = make(&server, &json!({"name": "ledger", "entry": ledger(&site)})).await;
-    assert_eq!((&made["status"]["state"], &made["scope"]), (&json!("ok"), &json!("own")), "{made}");
+    let shown = tried(&server, &made).await;
+    assert_eq!((&shown["status"]["state"], &made["scope"]), (&json!("ok"), &json!("own")), "{shown}");
     assert_eq!(made["entry"]["env"]["API_TOKEN"], "${API_TOKEN}");
     let id = made["id"].as_str().unwrap().to_owned();
     assert_eq!(append(&server, "ledger__append").await["status"], "completed");
@@ -107,7 +121,8 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     assert_eq!(status, 409);
     // What stood for a secret goes on to stand for it.
     let on = change(&server, &id, &json!({"enabled": true, "entry": off["entry"], "name": "book"})).await;
-    assert_eq!(on["status"]["state"], "ok", "{on}");
+    let shown = tried(&server, &on).await;
+    assert_eq!(shown["status"]["state"], "ok", "{shown}");
     append(&server, "book__append").await;
     assert_eq!(site.ledger.count("append", "x"), 3);
     let stale = server.request(Method::DELETE, &format!("/mcp-servers/{id}")).header("if-match", "\"1\"").send().await.unwrap();
@@ -148,8 +163,8 @@ async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_an_administrator_serve_everybody() {
-    let folder = installed().await;
-    let (_everything, address) = everything_over_http(&folder).await;
+    installed().await;
+    let (_everything, address) = everything_over_http().await;
     let model = ModelMock::start().await;
     let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_SECRET_KEY", MASTER);
     let (ok, admin) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
@@ -173,17 +188,19 @@ async fn of_an_administrator_serve_everybody() {
     let headers = json!({"Authorization": format!("Bearer {CANARY}")});
     let body = json!({"name": "remote", "entry": {"url": address, "headers": headers}, "scope": "global"});
     let made = make(&server, &body).await;
-    assert_eq!((&made["status"]["state"], &made["scope"]), (&json!("ok"), &json!("global")), "{made}");
+    let shown = tried(&server, &made).await;
+    assert_eq!((&shown["status"]["state"], &made["scope"]), (&json!("ok"), &json!("global")), "{shown}");
     let id = made["id"].as_str().unwrap().to_owned();
     let (status, _) = server.post_json("/mcp-servers", &body).await;
     assert_eq!(status, 409);
     // One that cannot be reached is kept, and says so.
     let broken = make(&server, &json!({"name": "broken", "entry": {"command": "/no/such/program"}, "scope": "global"})).await;
+    let broken = tried(&server, &broken).await;
     let state = &broken["status"];
     assert!(state["state"] == "error" && state["error"].as_str().unwrap().contains("/no/such/program"), "{broken}");
     // Where it is may be a secret by itself, which is in its entry and not in what goes wrong.
     let far = json!({"name": "far", "entry": {"url": "http://127.0.0.1:9/s/hidden-path/mcp"}, "scope": "global"});
-    let far = make(&server, &far).await;
+    let far = tried(&server, &make(&server, &far).await).await;
     let error = far["status"]["error"].as_str().unwrap();
     assert!(!error.is_empty() && !error.contains("hidden-path"), "{error}");
     // Its secrets were given for this host.
@@ -220,7 +237,8 @@ async fn of_an_administrator_serve_everybody() {
     let (status, stopped) = server.post_json(&format!("/mcp-servers/{id}/stop"), &json!({})).await;
     assert_eq!((status, &stopped["status"]["state"]), (StatusCode::OK, &json!("unknown")), "{stopped}");
     let (_, restarted) = server.post_json(&format!("/mcp-servers/{id}/restart"), &json!({})).await;
-    assert_eq!(restarted["status"]["state"], "ok", "{restarted}");
+    let shown = tried(&server, &restarted).await;
+    assert_eq!(shown["status"]["state"], "ok", "{shown}");
     assert!(!server.log_text().contains("canary"));
 }
 
@@ -382,7 +400,8 @@ async fn end_in_every_process_on_postgres() {
     assert_eq!(made["status"]["state"], "unknown");
     site.ledger.no_server_left().await;
     let on = change(&one, id, &json!({"enabled": true})).await;
-    assert_eq!(on["status"]["state"], "ok", "{on}");
+    let shown = tried(&one, &on).await;
+    assert_eq!(shown["status"]["state"], "ok", "{shown}");
     wait::until("the other process to offer it", Duration::from_secs(10), || async {
         offered(&other).await.contains("ledger__append").then_some(())
     })
@@ -403,7 +422,7 @@ async fn end_in_every_process_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn list_their_resources_and_prompts() {
     let folder = installed().await;
-    let (_everything, address) = everything_over_http(&folder).await;
+    let (_everything, address) = everything_over_http().await;
     let python = folder.join("venv/bin/python").display().to_string();
     let site = Site::new(Kind::Sqlite).await;
     let server = site.start().await;

@@ -1,13 +1,13 @@
 //! Real MCP servers from their packages, over both transports, with the scripted model.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
+use crate::mcp::packages::everything_at;
 use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
@@ -28,16 +28,8 @@ pub async fn installed() -> PathBuf {
 }
 
 /// server-everything over Streamable HTTP.
-pub async fn everything_over_http(folder: &std::path::Path) -> (Child, String) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut command = Command::new("node");
-    command.arg(folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")).arg("streamableHttp");
-    command.env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    let child = command.spawn().unwrap();
-    wait::until("server-everything to listen", Duration::from_secs(30), || async {
-        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()
-    })
-    .await;
+pub async fn everything_over_http() -> (Child, String) {
+    let (child, port) = everything_at("streamableHttp").await;
     (child, format!("http://127.0.0.1:{port}/mcp"))
 }
 
@@ -46,7 +38,7 @@ pub async fn everything_over_http(folder: &std::path::Path) -> (Child, String) {
 async fn work_over_stdio_and_http(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let folder = installed().await;
     let packages = folder.join("node_modules/@modelcontextprotocol");
-    let (_everything, address) = everything_over_http(&folder).await;
+    let (_everything, address) = everything_over_http().await;
     let model = ModelMock::start().await;
     let site = Site::new(kind).await.with_model(&model);
     let files = site.folder.path().join("shared");

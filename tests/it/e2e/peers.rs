@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use super::mcp_servers::installed;
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site, repository};
+use crate::support::server::{Port, Server, Site, repository};
 use crate::support::wait;
 
 const KEY: &str = "sk-canary-0123456789";
@@ -18,15 +18,15 @@ const KEY: &str = "sk-canary-0123456789";
 /// Loading either of them takes its time on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A process that listens on a port, once it answers there.
-async fn listening(mut command: Command, folder: &Path, path: &str) -> (Child, u16) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+/// A process that listens on a port, once it answers there. The port comes first, so that it is given back when the process is gone.
+async fn listening(mut command: Command, folder: &Path, path: &str) -> (Port, Child) {
+    let port = Port::free();
     let log = std::fs::File::create(folder.join("peer.log")).unwrap();
-    command.args(["--host", "127.0.0.1", "--port", &port.to_string()]).current_dir(folder).kill_on_drop(true);
+    command.args(["--host", "127.0.0.1", "--port", &port.number.to_string()]).current_dir(folder).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let mut child = command.spawn().unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let url = format!("http://127.0.0.1:{port}{path}");
+    let url = format!("http://127.0.0.1:{}{path}", port.number);
     wait::until("the peer to listen", PATIENCE, || {
         let ended = child.try_wait().unwrap();
         let request = client.get(&url).bearer_auth(KEY).send();
@@ -36,7 +36,7 @@ async fn listening(mut command: Command, folder: &Path, path: &str) -> (Child, u
         }
     })
     .await;
-    (child, port)
+    (port, child)
 }
 
 async fn finished(server: &Server, body: &Value) -> (Value, String) {
@@ -73,9 +73,9 @@ async fn litellm_relays_every_wire() {
     let mut command = Command::new(packages.join("venv-models/bin/litellm"));
     // It would fetch a list of prices.
     command.args(["--config", "litellm.yaml", "--telemetry", "False"]).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
-    let (_litellm, port) = listening(command, site.folder.path(), "/health/liveliness").await;
+    let (port, _litellm) = listening(command, site.folder.path(), "/health/liveliness").await;
 
-    let host = format!("http://127.0.0.1:{port}");
+    let host = format!("http://127.0.0.1:{}", port.number);
     let whole =
         format!("[providers.whole]\nkind = 'openai'\nbase_url = '{host}/v1'\nkey_env = 'OPENAI_API_KEY'\nstreaming = false\n");
     std::fs::write(site.folder.path().join("capstan.toml"), whole).unwrap();
@@ -137,12 +137,13 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
         "False",
     ]);
     command.args(["--chat_format", "chatml-function-calling", "--api_key", KEY]);
-    let (_llama, port) = listening(command, site.folder.path(), "/v1/models").await;
+    let (port, _llama) = listening(command, site.folder.path(), "/v1/models").await;
 
     let ledger = site.ledger.mcp_config();
     // It gives answers of calls alone the content `null`, and does not take that back.
     let site = site.env("CAPSTAN_PROVIDERS__OPENAI__ACCENT", "{ null_content = false }");
-    let site = site.mcp(ledger).env("OPENAI_BASE_URL", &format!("http://127.0.0.1:{port}/v1")).env("OPENAI_API_KEY", KEY);
+    let url = format!("http://127.0.0.1:{}/v1", port.number);
+    let site = site.mcp(ledger).env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
     let site = site.env(
         "CAPSTAN_AGENT__OPTIONS",
         r#"{ tool_choice = { tool = "ledger__environment" }, max_output_tokens = 24, temperature = 0.0 }"#,

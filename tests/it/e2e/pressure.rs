@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ use crate::support::measure::{percentile, size};
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::ws::{Incoming, WsClient};
-use crate::support::{tell, wait};
+use crate::support::{setting, tell, wait};
 
 /// What a reader saw: the number of each word, or of the first of those that came together, and when it came.
 type Words = Vec<(usize, Instant)>;
@@ -139,8 +139,11 @@ async fn stalled_readers_are_closed_and_harm_nobody() {
     ));
     assert!(closed_at.is_some(), "readers that do not read are closed");
     assert!(each <= 1_126, "{each} KiB for each stalled reader");
-    // The machine has other things to do than this test: the bound is for a server that waits for its slowest reader.
-    assert!(pressed <= quiet * 11 / 10 + 100_000, "{quiet} us before, {pressed} us with stalled readers");
+    // The machine has other things to do than a short form: there the bound is for a server that waits for its slowest reader.
+    let is_full = setting("CAPSTAN_STALLED").is_some();
+    let bound = quiet * 11 / 10 + if is_full { 0 } else { 100_000 };
+    assert!(stands <= bound, "{quiet} us before, {stands} us beside readers that stand still");
+    assert!(pressed <= bound + 100_000, "{quiet} us before, {pressed} us with the seconds in which they all come");
     drop(sockets);
 }
 
@@ -159,6 +162,46 @@ async fn an_operator_says_how_many_sockets_and_subscriptions_there_may_be() {
     assert_eq!(codes, [None, Some("too_many_requests".to_owned())]);
     let mut second = WsClient::connect(&server.url, None).await;
     assert!(matches!(second.next().await, Incoming::Closed(Some(4429))));
+}
+
+/// W-09: whoever is one too many is told so, and nobody takes the server for dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_most_connections_everybody_is_told() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LIMITS__MAX_CONNECTIONS", "3");
+    let server = site.start().await;
+    let address = server.url.trim_start_matches("http://").to_owned();
+    // With a connection of its own.
+    let ask = async |path: &str| {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        wait::within("the answer", Duration::from_secs(20), socket.read_to_string(&mut answer)).await.unwrap();
+        answer
+    };
+    // Requests that are not whole hold their connections.
+    let held = join_all((0..3).map(async |_| {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        socket.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        socket
+    }))
+    .await;
+    let refused = wait::until("an answer to one too many", Duration::from_secs(20), || async {
+        Some(ask("/api/v1/conversations").await).filter(|answer| answer.starts_with("HTTP/1.1 503"))
+    })
+    .await;
+    assert!(refused.contains("retry-after: 2") && refused.contains("connection: close"), "{refused}");
+    assert!(refused.contains(r#""code":"unavailable""#) && refused.contains("limits.max_connections"), "{refused}");
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let answer = ask(path).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+    drop(held);
+    wait::until("room", Duration::from_secs(20), || async {
+        ask("/api/v1/conversations").await.starts_with("HTTP/1.1 200").then_some(())
+    })
+    .await;
 }
 
 /// W-02.

@@ -53,7 +53,8 @@ async fn a_call_that_can_be_asked_about_takes_effect_once(
     assert_eq!(site.ledger.count("pay", "rent"), 1);
     let entries = site.ledger.entries();
     let questions: Vec<_> = entries.iter().filter(|entry| entry.tool == "paid").collect();
-    assert_eq!(questions.len(), 2, "{entries:?}");
+    // Once more for each lease that is lost meanwhile: to ask changes nothing.
+    assert!(questions.len() >= 2, "{entries:?}");
     let call = site.database.rows("SELECT id FROM tool_calls").await[0][0].clone().unwrap();
     for question in questions {
         assert_eq!(question.arguments, json!({"key": call, "tool": "pay", "arguments": {"text": "rent"}}));

@@ -36,7 +36,7 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     }
     let [(old, old_frames), (young, young_frames)] = &streams[..] else { unreachable!() };
     let deltas = |frames: &[Frame]| sse::kinds(frames).iter().filter(|kind| *kind == "part.delta").count();
-    assert!(deltas(old_frames) > 10, "{}", deltas(old_frames));
+    assert!(deltas(old_frames) > 1, "{}", deltas(old_frames));
 
     let age = 30 * DAY_MS;
     site.database.rows(&format!("UPDATE runs SET finished_at = finished_at - {age} WHERE id = '{old}' RETURNING id")).await;

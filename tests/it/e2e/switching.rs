@@ -145,7 +145,7 @@ async fn a_provider_that_keeps_failing_is_left_alone_for_a_while() {
     answers.push(Dialect::Anthropic.answer(text("Well again.")));
     let wire = Wire::play(answers).await;
     let site = site(Kind::Sqlite, &[(Dialect::Anthropic, &wire)]).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[]");
-    let site = site.env("CAPSTAN_BREAKER__OPEN_MS", "1500");
+    let site = site.env("CAPSTAN_BREAKER__OPEN_MS", "5000");
     let server = site.start().await;
     let ask = async || {
         let run = server.start_run(&json!({"input": "Are you there?"})).await;

@@ -60,11 +60,11 @@ async fn a_deploy_waits_for_no_task() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Postgres, &model).await;
     let mut one = site.start().await;
-    let run = one.start_run(&script(6_000)).await["id"].as_str().unwrap().to_owned();
+    let run = one.start_run(&script(15_000)).await["id"].as_str().unwrap().to_owned();
     at_work(&site).await;
     let other = site.start().await;
     one.signal("TERM").await;
-    let status = one.ended(Duration::from_secs(4)).await;
+    let status = one.ended(Duration::from_secs(10)).await;
     assert!(status.success(), "{status}");
     is_built_once(&site, &other, &run).await;
     let events = other.run_events_json(&run).await;

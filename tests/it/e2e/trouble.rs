@@ -61,10 +61,12 @@ async fn last_text(server: &Server, run: &Value) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_breaks_off(#[case] breaks: Step, #[case] code: &str, #[values(false, true)] has_shown: bool) {
     let is_cut = matches!(breaks, Step::Cut);
+    // Only silence is waited out. All else is to be over long before, on a busy machine, too.
+    let patience = if matches!(breaks, Step::Hang) { "2000" } else { "20000" };
     let start = if has_shown { vec![Step::Send(begun("Half an")), breaks] } else { vec![breaks] };
     let wire = Wire::play(vec![Answer::events(start), text(Dialect::Anthropic, "A whole answer.")]).await;
-    let site = site(Kind::Sqlite, Dialect::Anthropic, &wire).await.env("CAPSTAN_PROVIDERS__ANTHROPIC__IDLE_MS", "400");
-    let site = site.env("CAPSTAN_PROVIDERS__ANTHROPIC__FIRST_BYTE_MS", "400");
+    let site = site(Kind::Sqlite, Dialect::Anthropic, &wire).await.env("CAPSTAN_PROVIDERS__ANTHROPIC__IDLE_MS", patience);
+    let site = site.env("CAPSTAN_PROVIDERS__ANTHROPIC__FIRST_BYTE_MS", patience);
     let server = site.start().await;
     let (ended, frames) = streamed(&server, "Say it.").await;
     assert_eq!((&ended["status"], wire.asked().len()), (&json!("completed"), 2), "{ended}");
@@ -358,7 +360,7 @@ async fn cancel_hangs_up_on_the_provider(#[values(Kind::Sqlite, Kind::Postgres)]
     let (status, _) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
     assert!(status.is_success());
     let took = wire.hung_up(PATIENCE).await.duration_since(asked);
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
     let ended = server.finished(&run).await;
     let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
     assert_eq!((&ended["status"], &messages.last().unwrap()["status"]), (&json!("cancelled"), &json!("partial")));

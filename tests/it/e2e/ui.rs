@@ -105,8 +105,9 @@ async fn a_message_is_answered_on_the_page() {
     assert_eq!(browser.count("#progress[hidden]").await, 1);
 
     browser.click(".call summary").await;
-    let call = browser.shows(".call[open][data-state=done]", "ledger__lookup").await;
-    assert!(call.contains("\"text\": \"a\"") && call.contains("Result"), "{call}");
+    // What is inside is drawn when the page hears that it was opened, a moment after it was.
+    let call = browser.shows(".call[open][data-state=done]", "Result").await;
+    assert!(call.contains("ledger__lookup") && call.contains("\"text\": \"a\""), "{call}");
     // Milliseconds, or seconds.
     browser.shows(".call .time", "s").await;
     browser.click(".thinking summary").await;
@@ -424,7 +425,8 @@ async fn a_key_is_asked_for_and_forgotten() {
     let server = site.start().await;
     let browser = looking_at(&server).await;
     browser.write("#key-dialog[open] #key", &format!("cap_wrong{ENTER}")).await;
-    browser.shows("#key-trouble", "does not let you in").await;
+    // The words stand there from the beginning, and are hidden until a key was tried.
+    browser.shows("#key-trouble:not([hidden])", "does not let you in").await;
     browser.write("#key-dialog[open] #key", &format!("{key}{ENTER}")).await;
     browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
     say(&browser, "[[id:key]][[say:secret]]").await;

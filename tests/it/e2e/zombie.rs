@@ -28,10 +28,13 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     model.release(id);
     let second = site.start().await;
     let ended = second.finished(&run).await;
-    assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(2)), "{ended}");
+    // More than one if the machine stood still for as long as the short lease of the second.
+    assert!(ended["status"] == "completed" && ended["attempt"].as_u64() >= Some(2), "{ended}");
     let size = log_size(&site.database, &run).await;
-    let epochs = "SELECT CAST(sum(epoch) AS text) FROM conversation_heads";
-    let epoch = site.database.count(epochs).await;
+    let epoch_of = format!(
+        "SELECT CAST(epoch AS text) FROM conversation_heads WHERE conversation_id = (SELECT conversation_id FROM runs WHERE id = '{run}')"
+    );
+    let epoch = site.database.count(&epoch_of).await;
 
     first.signal("CONT").await;
     // It has woken when it answers, and has found out when it has been asked for its state and does other work.
@@ -43,7 +46,7 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     .await;
     assert_eq!(first.finished(&after).await["status"], "completed");
     assert_eq!(log_size(&site.database, &run).await, size, "rows by the old epoch");
-    assert_eq!(site.database.count(epochs).await, epoch + 1, "only the run after raised an epoch");
+    assert_eq!(site.database.count(&epoch_of).await, epoch, "nobody has claimed it again, or raised a fence");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
@@ -75,7 +78,7 @@ async fn a_tool_is_not_called_by_who_slept_before_the_call() {
     let run = first.start_run(&json!({"input": r#"[[id:s]][[call:ledger__append {"text":"s"}]][[next]][[text:2,0]]"#})).await;
     let second = site.start().await;
     let ended = second.finished(run["id"].as_str().unwrap()).await;
-    assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(2)), "{ended}");
+    assert!(ended["status"] == "completed" && ended["attempt"].as_u64() >= Some(2), "{ended}");
     let states = site.database.rows("SELECT state FROM tool_calls").await;
     let ran = site.ledger.count("append", "s");
     first.signal("CONT").await;

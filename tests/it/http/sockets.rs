@@ -317,7 +317,7 @@ async fn a_silent_peer_is_left() {
 
 #[tokio::test]
 async fn who_may_open_a_socket() {
-    let limits = HttpLimits { ws_auth_timeout: Duration::from_millis(200), ws_max_per_principal: 2, ..HttpLimits::default() };
+    let limits = HttpLimits { ws_auth_timeout: Duration::from_secs(2), ws_max_per_principal: 2, ..HttpLimits::default() };
     let mut rig = Rig::with(limits, |_| {}, Keys::One).await;
     let address = rig.listen().await;
     let key = rig.key.clone().unwrap();

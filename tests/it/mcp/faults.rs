@@ -52,7 +52,7 @@ async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
     // The tool that may repeat failed; what the unsafe one did, nobody knows.
     assert_eq!((waited.state, died.state), (ToolCallState::Failed, ToolCallState::Unknown), "{waited:?} {died:?}");
     let apart = waited_until.max(died_at) - waited_until.min(died_at);
-    assert!(apart < Duration::from_secs(1) && began.elapsed() < PATIENCE, "{apart:?}");
+    assert!(apart < Duration::from_secs(5) && began.elapsed() < PATIENCE, "{apart:?}");
     let said = text(&died);
     assert!(said.contains("exit status: 3"), "{said}");
     assert!(
@@ -86,12 +86,10 @@ async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
     let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"timeout": "300ms"});
-    let tools = Tools::new(&json!({"s": entry})).await;
-    let outcome = tools.call("s__hang", json!({})).await;
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let outcome = tools.call_within(Duration::from_secs(1), "s__hang", json!({})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "an unsafe tool may have taken effect");
-    assert!(text(&outcome).contains("did not answer within 300ms"), "{outcome:?}");
+    assert!(text(&outcome).contains("did not answer within 1s"), "{outcome:?}");
     wait::until("the server to be told", PATIENCE, || async { (!server.log("cancelled").is_empty()).then_some(()) }).await;
 
     let cancel = CancellationToken::new();
@@ -112,12 +110,11 @@ async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
     let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"timeout": "1s"});
-    let tools = Tools::new(&json!({"s": entry})).await;
-    assert_eq!(tools.call("s__wedge", json!({})).await.state, ToolCallState::Unknown);
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let limit = Duration::from_secs(1);
+    assert_eq!(tools.call_within(limit, "s__wedge", json!({})).await.state, ToolCallState::Unknown);
     // More than fits into the pipe: the call cannot be written to its end, and neither can its cancellation.
-    let outcome = tools.call("s__echo", json!({"text": "x".repeat(1024 * 1024)})).await;
+    let outcome = tools.call_within(limit, "s__echo", json!({"text": "x".repeat(1024 * 1024)})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "{outcome:?}");
     assert_eq!(text(&tools.call("s__echo", json!({"text": "replaced"})).await), "replaced");
     assert_eq!(server.log("ready").len(), 2);
@@ -168,12 +165,12 @@ async fn a_server_that_babbles_without_end_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_survive_a_cancelled_call_is_replaced(#[case] habit: &str) {
     let server = Scripted::new();
-    let mut entry = server.entry(&[habit]);
-    entry["capstan"] = json!({"timeout": "500ms"});
-    let tools = Tools::new(&json!({"s": entry})).await;
-    assert_eq!(tools.call("s__hang", json!({})).await.state, ToolCallState::Unknown);
-    wait::until("the server to be used again", Duration::from_secs(20), || async {
-        (text(&tools.call("s__echo", json!({"text": "again"})).await) == "again").then_some(())
+    let tools = Tools::new(&json!({"s": server.entry(&[habit])})).await;
+    assert_eq!(tools.call_within(Duration::from_secs(1), "s__hang", json!({})).await.state, ToolCallState::Unknown);
+    wait::until("the server to be used again", PATIENCE, || async {
+        // One that has not been found out yet takes the call, and does not answer.
+        let outcome = tools.call_within(Duration::from_secs(5), "s__echo", json!({"text": "again"})).await;
+        (text(&outcome) == "again").then_some(())
     })
     .await;
     assert_eq!(server.log("ready").len(), 2);
@@ -185,12 +182,10 @@ async fn a_server_that_does_not_survive_a_cancelled_call_is_replaced(#[case] hab
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_goes_to_its_own_call_or_to_none() {
     let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"timeout": "300ms"});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     assert_eq!(text(&tools.call("s__twice", json!({})).await), "first");
     assert_eq!(text(&tools.call("s__echo", json!({"text": "mine"})).await), "mine");
-    assert_eq!(tools.call("s__late", json!({})).await.state, ToolCallState::Unknown);
+    assert_eq!(tools.call_within(Duration::from_secs(1), "s__late", json!({})).await.state, ToolCallState::Unknown);
     wait::until("the late answer", PATIENCE, || async { (!server.log("finished").is_empty()).then_some(()) }).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": "mine, too"})).await), "mine, too");
     assert_eq!(server.log("ready").len(), 1, "the server was not restarted");

@@ -6,7 +6,7 @@ mod faults;
 mod floods;
 mod kept;
 mod owners;
-mod packages;
+pub mod packages;
 mod processes;
 mod scripted;
 mod sessions;

@@ -223,9 +223,11 @@ async fn progress_extends_the_limit_of_a_call() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     let (progress, mut reports) = mpsc::channel(16);
-    let outcome = tools.call_with("s__progress", json!({}), Duration::from_millis(600), progress, CancellationToken::new()).await;
+    // So many tenths of a second: twice the limit, which each report renews.
+    let (steps, limit) = (json!({"text": "40"}), Duration::from_secs(2));
+    let outcome = tools.call_with("s__progress", steps, limit, progress, CancellationToken::new()).await;
     assert_eq!((outcome.state, text(&outcome)), (ToolCallState::Done, "all steps".to_owned()));
-    assert!(outcome.duration_ms >= 1_000, "{outcome:?}");
+    assert!(outcome.duration_ms >= 4_000, "{outcome:?}");
     let mut heard = Vec::new();
     while let Some(report) = super::setup::heard(&mut reports).await {
         heard.push(report.progress);
@@ -239,11 +241,11 @@ async fn progress_extends_the_limit_of_a_call() {
 async fn progress_extends_it_up_to_a_hard_limit() {
     let server = Scripted::new();
     let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"timeout": "400ms", "max_timeout": "600ms"});
+    entry["capstan"] = json!({"timeout": "2s", "max_timeout": "3s"});
     let tools = Tools::new(&json!({"s": entry})).await;
-    let outcome = tools.call("s__progress", json!({})).await;
+    let outcome = tools.call("s__progress", json!({"text": "60"})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown);
-    assert!(text(&outcome).contains("did not answer within 600ms"), "{outcome:?}");
+    assert!(text(&outcome).contains("did not answer within 3s"), "{outcome:?}");
     tools.shutdown().await;
 }
 

@@ -167,9 +167,10 @@ def call(request):
         sys.stderr.flush()
         answer(request, "after the noise")
     elif name == "progress":
-        for step in range(1, 11):
+        steps = int(arguments["text"])
+        for step in range(1, steps + 1):
             time.sleep(0.1)
-            send(method="notifications/progress", params={"progressToken": token, "progress": step, "total": 10})
+            send(method="notifications/progress", params={"progressToken": token, "progress": step, "total": steps})
         answer(request, "all steps")
     elif name == "change":
         habits.append("changed")
@@ -194,7 +195,7 @@ def call(request):
         answer(request, "second")
         send(id=None, error={"code": -32600, "message": "of nothing"})
     elif name == "late":
-        time.sleep(0.6)
+        time.sleep(3)
         answer(request, "too late")
         log(finished="late")
     elif name == "deep":

@@ -110,8 +110,13 @@ impl Tools {
 
     /// Calls a tool and waits for its outcome.
     pub async fn call(&self, name: &str, arguments: Value) -> ToolOutcome {
+        self.call_within(PATIENCE, name, arguments).await
+    }
+
+    /// The same with a limit. An entry's own would be that of all calls, of those that are to succeed, too.
+    pub async fn call_within(&self, limit: Duration, name: &str, arguments: Value) -> ToolOutcome {
         let (progress, _reports) = mpsc::channel(1);
-        self.call_with(name, arguments, PATIENCE, progress, CancellationToken::new()).await
+        self.call_with(name, arguments, limit, progress, CancellationToken::new()).await
     }
 
     /// Calls a tool with all there is to choose.

@@ -109,7 +109,7 @@ async fn the_connection_is_closed_after_the_end(#[values(Chat, Responses, Anthro
     let wire = Wire::play(vec![Answer::events(vec![dialect.text(), end, Step::Hang])]).await;
     let outcome = dialect.ask(&wire, |options| options.limits.after_finish = SHORT).await;
     assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hel", ModelFinish::Stop));
-    wire.hung_up(Duration::from_millis(250)).await;
+    wire.hung_up(Duration::from_secs(10)).await;
 }
 
 fn overloaded() -> Value {
@@ -403,7 +403,7 @@ async fn silence_is_noticed(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
     let outcome = dialect.ask(&wire, |options| options.limits.idle = SHORT).await;
     assert_eq!(outcome.error(), ModelErrorKind::Timeout);
     assert_eq!(outcome.end.unwrap_err().message, "no byte came for 200 ms");
-    wire.hung_up(Duration::from_millis(250)).await;
+    wire.hung_up(Duration::from_secs(10)).await;
 }
 
 // L-13
@@ -415,7 +415,7 @@ async fn signs_of_life_are_no_progress(#[values(Chat, Responses, Anthropic, Gemi
     let outcome = dialect.ask(&wire, |options| options.limits.progress = Duration::from_millis(400)).await;
     assert_eq!(outcome.error(), ModelErrorKind::Timeout);
     assert_eq!(outcome.end.unwrap_err().message, "nothing but signs of life came for 400 ms");
-    wire.hung_up(Duration::from_millis(250)).await;
+    wire.hung_up(Duration::from_secs(10)).await;
 }
 
 // L-14
@@ -550,6 +550,6 @@ async fn dropping_the_stream_closes_the_connection(#[values(Chat, Responses, Gem
     assert_eq!(stream.next().await, Some(Ok(ModelEvent::Text("Hel".to_owned()))));
     let dropped = Instant::now();
     drop(stream);
-    let hung_up = wire.hung_up(Duration::from_millis(250)).await;
-    assert!(hung_up - dropped < Duration::from_millis(250));
+    let hung_up = wire.hung_up(Duration::from_secs(10)).await;
+    assert!(hung_up - dropped < Duration::from_secs(5));
 }

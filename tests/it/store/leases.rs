@@ -68,7 +68,7 @@ async fn a_fence_of_a_later_claim_is_nobody_elses(world: &World) {
     let old = dead_claims(world, 1).await.remove(0);
     sweep(world, 10, true).await;
     let new = world.claim_one().await;
-    assert_eq!(new, Fence { epoch: old.epoch + 1, ..old.clone() });
+    assert!(new.run_id == old.run_id && new.epoch > old.epoch);
     assert_eq!(world.store.raise_fence(&old, 1).await.unwrap(), None);
     assert!(world.commit_one(deltas(&new, 1)).await.is_ok(), "nothing was raised");
 }

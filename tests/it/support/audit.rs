@@ -46,6 +46,16 @@ async fn runs(database: &Database, wrong: &mut Vec<String>) {
     for row in database.rows("SELECT id, state FROM input_requests WHERE state NOT IN ('applied', 'expired', 'cancelled')").await {
         wrong.push(format!("question left open: {row:?}"));
     }
+    let begun = "SELECT s.run_id, s.kind, s.status FROM run_steps s JOIN runs r ON r.id = s.run_id \
+                 WHERE r.finished_at IS NOT NULL AND s.status = 'started'";
+    for row in database.rows(begun).await {
+        wrong.push(format!("step of a run that has ended, and has not itself: {row:?}"));
+    }
+    let held = "SELECT run_id, CAST(held_tokens AS text), CAST(held_cost AS text) FROM spending \
+                WHERE held_epoch IS NOT NULL OR held_tokens <> 0 OR held_cost <> 0";
+    for row in database.rows(held).await {
+        wrong.push(format!("budget that is held for nothing: {row:?}"));
+    }
     let status = "SELECT id, status FROM conversations WHERE status NOT IN ('idle', 'failed')";
     for row in database.rows(status).await {
         wrong.push(format!("conversation not at rest: {row:?}"));

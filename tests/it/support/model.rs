@@ -181,7 +181,7 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
     notes.changed.send_modify(|count| *count += 1);
     let tools = request["tools"].as_array().map_or(&[][..], Vec::as_slice);
     let choosing = matches!(tools, [tool] if tool["function"]["name"] == "select_categories");
-    let acts = script.acts(round, choosing);
+    let acts = script.acts(round, notes.asked(&script.id, round), choosing);
     let acts = match acts.first() {
         None => vec![Act::Say("done".to_owned())],
         Some(Act::Mute(times)) if notes.asked(&script.id, round) <= *times => Vec::new(),
@@ -365,7 +365,7 @@ impl Frames {
                 Act::Call { name, arguments } => calls.push((name.clone(), arguments.clone())),
                 Act::Hold => beats.push(Beat::Hold),
                 Act::Cut => beats.push(Beat::Cut),
-                Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) => {}
+                Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) | Act::Or => {}
             }
         }
         beats.extend(self.call_beats(&calls, request));
@@ -414,7 +414,7 @@ impl Frames {
                     "id": self.call_id(calls.len()), "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 })),
-                Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) => {}
+                Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) | Act::Or => {}
             }
         }
         let reason = if calls.is_empty() { "stop" } else { "tool_calls" };

@@ -4,7 +4,8 @@
 //! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[wrote:TOOL TEXT]]` with arguments that need be no JSON, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
 //! `[[cut]]` ends the connection without a finish, `[[end]]` ends the answer without one, after its calls, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
-//! times, `[[mute:TIMES]]` says nothing at all so many times before it answers. A round without words says `done`. `[[choose:A,B]]` is what is said, once for the whole script, when the model is asked for
+//! times, `[[mute:TIMES]]` says nothing at all so many times before it answers. `[[or]]` stands between what is answered at first and what
+//! is answered when the same round is asked for again. A round without words says `done`. `[[choose:A,B]]` is what is said, once for the whole script, when the model is asked for
 //! categories of tools and offered nothing else; without names it says words.
 
 use serde_json::Value;
@@ -48,13 +49,21 @@ pub enum Act {
     Flaky(usize, u16),
     /// Nothing at all so many times, before the answer.
     Mute(usize),
+    /// What follows is for the next time that the round is asked for.
+    Or,
 }
 
 impl Script {
-    /// What the model says in a round, or when it is offered nothing but to name categories.
-    pub fn acts(&self, round: usize, choosing: bool) -> Vec<Act> {
+    /// What the model says in a round when it is asked for it the `time`-th time, counted from 1, or when it is offered nothing but
+    /// to name categories.
+    pub fn acts(&self, round: usize, time: usize, choosing: bool) -> Vec<Act> {
         match self.choice.as_deref().filter(|_| choosing) {
-            None => self.rounds.get(round).cloned().unwrap_or_default(),
+            None => {
+                let all = self.rounds.get(round).map_or(&[][..], Vec::as_slice);
+                let mut turns = all.split(|act| *act == Act::Or);
+                let last = all.rsplit(|act| *act == Act::Or).next();
+                turns.nth(time - 1).or(last).unwrap_or_default().to_vec()
+            }
             Some("") => vec![Act::Say("I have no tools.".to_owned())],
             Some(names) => {
                 let arguments = serde_json::json!({"categories": names.split(',').collect::<Vec<_>>()}).to_string();
@@ -133,6 +142,7 @@ impl Script {
                 "status" => Act::Status(value.parse().unwrap()),
                 "flaky" => Act::Flaky(pair(&value).0, u16::try_from(pair(&value).1).unwrap()),
                 "mute" => Act::Mute(value.parse().unwrap()),
+                "or" => Act::Or,
                 other => panic!("no such word in a script: {other}"),
             };
             script.rounds.last_mut().unwrap().push(act);
@@ -167,4 +177,7 @@ fn script_is_read() {
     ];
     assert_eq!(script.rounds[0], first);
     assert_eq!(script.rounds[1], [Act::Text(3, 20), Act::Hold, Act::Say("bye".into())]);
+    let script = Script::parse("[[end]][[or]][[hold]][[next]][[cut]]");
+    assert_eq!([1, 2, 3].map(|time| script.acts(0, time, false)), [[Act::End], [Act::Hold], [Act::Hold]]);
+    assert_eq!((script.acts(1, 2, false), script.acts(2, 1, false)), (vec![Act::Cut], Vec::new()));
 }

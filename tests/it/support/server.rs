@@ -221,8 +221,9 @@ impl Site {
 }
 
 /// A port for one server, which no server of another test takes: those run side by side in processes of their own.
-struct Port {
-    number: u16,
+pub struct Port {
+    /// Its number.
+    pub number: u16,
     /// The same port of another address of this machine stands for the right to use it. Whoever cannot have it looks further.
     /// None where there is no such address.
     _right: Option<std::net::TcpListener>,
@@ -230,7 +231,7 @@ struct Port {
 
 impl Port {
     /// One below those that the system gives out itself.
-    fn free() -> Self {
+    pub fn free() -> Self {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         loop {
             let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -27,8 +27,9 @@ async fn a_jump_of_the_clock_changes_nothing(#[case] jump: i64) {
     h.model.then(Answer::Calls(vec!["once"]));
     h.model.then(Answer::Held("finished", Arc::clone(&gate)));
     let mut numbers = options(&h.ids);
-    (numbers.lease, numbers.renew) = (Duration::from_millis(600), Duration::from_millis(100));
-    (numbers.self_stop, numbers.sweep) = (Duration::from_millis(400), Duration::from_millis(50));
+    // A lease is renewed often, and ends only where the machine stands still for long.
+    (numbers.lease, numbers.renew) = (Duration::from_secs(2), Duration::from_millis(100));
+    (numbers.self_stop, numbers.sweep) = (Duration::from_millis(1_500), Duration::from_millis(50));
     let worker = Worker::start(WorkerDeps { clock: clock.clone(), ..h.deps() }, numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
     // While it waits for its next try, and while it has its lease.
@@ -38,7 +39,7 @@ async fn a_jump_of_the_clock_changes_nothing(#[case] jump: i64) {
     clock.advance(jump);
     // Longer than its lease lasts without renewals.
     let explain = async || h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
-    until("the lease to be renewed", async || (explain().await.lease_age_ms? > 1_500).then_some(())).await;
+    until("the lease to be renewed", async || (explain().await.lease_age_ms? > 2_500).then_some(())).await;
     gate.notify_one();
     let done = h.until(&run, RunStatus::Completed).await;
     assert_eq!(done.attempt, 2, "claimed once at first and once after the wait");

@@ -276,7 +276,7 @@ async fn an_outage_is_no_crash() {
     let deps = WorkerDeps { store: store.clone(), ..h.deps() };
     let mut numbers = options(&h.ids);
     numbers.renew = Duration::from_millis(20);
-    numbers.self_stop = Duration::from_millis(200);
+    numbers.self_stop = Duration::from_secs(1);
     // Whoever goes on has not waited for a lease to end.
     numbers.lease = Duration::from_secs(60);
     let worker = Worker::start(deps, numbers).await.unwrap();
@@ -286,13 +286,55 @@ async fn an_outage_is_no_crash() {
     h.model.then(Answer::Text("at last"));
     let (_, run) = h.say("go").await;
     for outage in 1..=OUTAGES {
-        until("a model call", async || (h.model.request_count() == outage).then_some(())).await;
+        until("a model call", async || (h.model.request_count() >= outage).then_some(())).await;
         store.trouble(|_| Fate::Fails(away()));
         until("the run to be given up", async || (worker.active() == 0).then_some(())).await;
         store.trouble(|_| Fate::Goes);
     }
     let run = h.until(&run, RunStatus::Completed).await;
     assert_eq!((h.model.request_count(), run.attempt), (OUTAGES + 1, u32::try_from(OUTAGES).unwrap() + 1));
+}
+
+/// Nor has one that had raised its fence, of which nobody heard because the database was away from then on.
+#[tokio::test]
+async fn an_outage_that_begins_with_a_fence_is_no_crash() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("in vain"));
+    h.model.then(Answer::Text("at last"));
+    let store = FaultyStore::new(h.store.clone());
+    let deps = WorkerDeps { store: store.clone(), ..h.deps() };
+    let mut numbers = options(&h.ids);
+    numbers.renew = Duration::from_millis(20);
+    numbers.self_stop = Duration::from_millis(1_000);
+    // Whoever goes on has not waited for a lease to end.
+    numbers.lease = Duration::from_secs(60);
+    let raised = Arc::new(AtomicUsize::new(0));
+    let (begun, is_away) = (Arc::clone(&raised), Arc::clone(&raised));
+    store.trouble(move |name| match (name, begun.load(Ordering::SeqCst)) {
+        ("raise_fence", 0) => {
+            begun.fetch_add(1, Ordering::SeqCst);
+            Fate::Unheard(away())
+        }
+        (_, 0) => Fate::Goes,
+        (_, _) => Fate::Fails(away()),
+    });
+    // What leads to the fence: a write that fails once.
+    let mut left = 1;
+    store.judge(move |writes| {
+        let ends = |write: &RunWrite| write.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
+        let fails = left > 0 && writes.iter().any(ends);
+        left -= i32::from(fails);
+        if fails { Fate::Fails(away()) } else { Fate::Goes }
+    });
+    let worker = Worker::start(deps, numbers).await.unwrap();
+    let (_, run) = say_to_the_careful(&h).await;
+    until("the outage", async || (is_away.load(Ordering::SeqCst) == 1).then_some(())).await;
+    until("the run to be given up", async || (worker.active() == 0).then_some(())).await;
+    // It is none of the claims that nobody has heard of, which are given back as well.
+    h.database.rows("UPDATE run_leases SET claimed_at = claimed_at - 60000 RETURNING run_id").await;
+    store.trouble(|_| Fate::Goes);
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!((h.model.request_count(), run.attempt), (2, 2));
 }
 
 /// The disk of SQLite may stand still for seconds, and then do what it was asked to.
@@ -304,7 +346,7 @@ async fn a_renewal_that_comes_too_late_is_no_crash() {
     let deps = WorkerDeps { store: store.clone(), ..h.deps() };
     let mut numbers = options(&h.ids);
     numbers.renew = Duration::from_millis(50);
-    numbers.self_stop = Duration::from_millis(400);
+    numbers.self_stop = Duration::from_millis(1_500);
     numbers.lease = Duration::from_secs(60);
     let worker = Worker::start(deps, numbers).await.unwrap();
     for _ in 0..STALLS {
@@ -313,7 +355,7 @@ async fn a_renewal_that_comes_too_late_is_no_crash() {
     h.model.then(Answer::Text("at last"));
     let (_, run) = h.say("go").await;
     for stall in 1..=STALLS {
-        until("a model call", async || (h.model.request_count() == stall).then_some(())).await;
+        until("a model call", async || (h.model.request_count() >= stall).then_some(())).await;
         let gate = Arc::new(Notify::new());
         let late = Arc::clone(&gate);
         store.trouble(move |name| if name == "renew_leases" { Fate::Late(Arc::clone(&late)) } else { Fate::Goes });
@@ -404,6 +446,29 @@ async fn a_claim_that_nobody_has_heard_of_interrupts_nobody() {
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options(&h.ids)).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     assert_eq!((done.attempt, h.model.request_count()), (3, 3));
+}
+
+/// An agent that does not go on from where a worker died does not go on because something failed as its run was taken over.
+#[tokio::test]
+async fn a_death_is_decided_about_whatever_fails_first() {
+    for is_loaded in [false, true] {
+        let h = Harness::new().await;
+        h.model.then(Answer::Hang("not yet "));
+        let (store, _worker) = worker(&h).await;
+        let (conversation, run) = say_to_the_careful(&h).await;
+        until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+        let left = Arc::new(AtomicUsize::new(1));
+        let fails = move |now: bool| now && left.fetch_min(0, Ordering::SeqCst) > 0;
+        match is_loaded {
+            false => store.trouble(move |name| if fails(name == "load_run") { Fate::Fails(away()) } else { Fate::Goes }),
+            true => store.judge(move |_| if fails(true) { Fate::Fails(away()) } else { Fate::Goes }),
+        }
+        let other = NodeId::generate(h.ids.as_ref());
+        assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);
+        h.hub.queue_signal().notify();
+        let failed = h.until(&run, RunStatus::Failed).await;
+        assert_eq!((failed.error.unwrap().code.as_str(), failed.attempt, h.model.request_count()), ("interrupted", 2, 1));
+    }
 }
 
 /// Time is made to pass while nothing else happens.

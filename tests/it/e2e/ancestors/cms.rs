@@ -61,7 +61,8 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn three_runs_at_a_time_fifty_conversations_ten_thousand_characters() {
     let model = ModelMock::start().await;
-    let server = Site::scripted(Kind::Sqlite, &model).await.start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
     let send = async |agent: &str, input: &str| server.post_json("/runs", &json!({"input": input, "agent": agent})).await;
 
     let long = "ä".repeat(10_001);

@@ -59,6 +59,8 @@ pub struct Case {
     pub outage: Duration,
     /// When a sleeper whose work another process does meanwhile wakes up.
     waking: Waking,
+    /// Whether each reader lags who is one event behind.
+    lags_soon: bool,
     /// A bug that is planted in the servers.
     bug: Option<&'static str>,
 }
@@ -84,12 +86,13 @@ impl Case {
         // Short of the lease, about as long, or longer than the statements wait for the file.
         let outage = if seed == 0 { 1_500 } else { chance.pick(&[50, 400, 1_500, 2_500, 6_000]) };
         let waking = if seed == 0 { Waking::AtTakeover } else { chance.pick(&[Waking::AtTakeover, Waking::AtEnd]) };
-        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage), waking, bug: None }
+        let lags_soon = if seed == 0 { matches!(point.name, "C07" | "C23") } else { chance.pick(&[false, true]) };
+        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage), waking, lags_soon, bug: None }
     }
 
-    /// The same with a bug planted in the servers.
-    pub fn with_bug(self, bug: &'static str, waking: Waking) -> Self {
-        Self { bug: Some(bug), waking, ..self }
+    /// The same with a bug planted in the servers, or without one.
+    pub fn with_bug(self, bug: Option<&'static str>, waking: Waking) -> Self {
+        Self { bug, waking, ..self }
     }
 
     /// What reports call it.
@@ -154,6 +157,14 @@ impl Stage {
             for (name, value) in EARLIER_IS_TOO_LONG {
                 site = site.env(name, value);
             }
+        }
+        if case.point.scenario == Scenario::Approval {
+            let mut entry = site.ledger.mcp_server();
+            entry["capstan"]["approval"] = json!({"append": "ask"});
+            site = site.mcp(json!({"mcpServers": {"ledger": entry}}));
+        }
+        if case.lags_soon {
+            site = site.env("CAPSTAN_LIMITS__STREAM_BUFFER_EVENTS", "1");
         }
         if let Some(bug) = case.bug {
             site = site.env("CAPSTAN_PLANTED", bug);
@@ -362,6 +373,8 @@ impl Stage {
                 | Scenario::SlowTools
                 | Scenario::Takeover
                 | Scenario::Retry
+                | Scenario::CutCall
+                | Scenario::Approval
                 | Scenario::Summary
                 | Scenario::Delete
                 | Scenario::Rotation => {
@@ -374,7 +387,7 @@ impl Stage {
                     checks::text(&self.model, death, &log);
                 }
             }
-            if scenario == Scenario::Retry {
+            if matches!(scenario, Scenario::Retry | Scenario::CutCall) {
                 checks::retry(&self.model, death, &log);
             }
             if scenario == Scenario::Summary {
@@ -452,9 +465,14 @@ pub async fn cut(link: Option<&Link>, site: &Site, outage: Duration, question: Q
 /// Does what the scenario wants from outside, when its time has come.
 async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address: watch::Receiver<String>, mut run: Known) {
     match scenario {
-        Scenario::Turn | Scenario::SlowTools | Scenario::Retry | Scenario::Takeover | Scenario::Summary | Scenario::Rotation => {
-            return;
-        }
+        Scenario::Turn
+        | Scenario::SlowTools
+        | Scenario::Retry
+        | Scenario::CutCall
+        | Scenario::Takeover
+        | Scenario::Summary
+        | Scenario::Rotation => return,
+        Scenario::Approval => return allow(address).await,
         Scenario::Cancel | Scenario::Delete => {
             model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent.len() == 2)).await;
         }
@@ -469,4 +487,19 @@ async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address
     } else {
         insist(address, |http, url| http.post(format!("{url}/api/v1/runs/{run}/cancel")).json(&json!({}))).await;
     }
+}
+
+/// Allows the call that the run waits for. A decision that is stored, though nobody has heard of it, is answered the same again.
+async fn allow(address: watch::Receiver<String>) {
+    let asked = wait::until("the approval", Duration::from_secs(60), || async {
+        let answer = insist(address.clone(), |http, url| http.get(format!("{url}/api/v1/approvals?status=pending"))).await;
+        answer.json::<Value>().await.ok()?["data"].get(0).cloned()
+    })
+    .await;
+    let path = format!("approvals/{}", asked["id"].as_str().unwrap());
+    let body = json!({"decision": "allow", "arguments_hash": asked["arguments_hash"]});
+    let decide = |http: &reqwest::Client, url: &str| {
+        http.post(format!("{url}/api/v1/{path}")).header("idempotency-key", "allowed").json(&body)
+    };
+    insist(address, decide).await;
 }

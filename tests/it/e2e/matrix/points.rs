@@ -23,6 +23,10 @@ pub enum Scenario {
     SlowTools,
     /// The model fails at first.
     Retry,
+    /// The model's first answer ends behind a call, without a word that it is whole.
+    CutCall,
+    /// A human has to allow the first call, and does.
+    Approval,
     /// The run is cancelled while the model speaks.
     Cancel,
     /// The run is cancelled while a tool is under way.
@@ -79,9 +83,16 @@ pub const POINTS: &[Point] = &[
     Point { failpoint: "outgoing-outcome", ..point("C13-outgoing", Scenario::SlowTools, Often::At(1)) },
     point("C14", Scenario::Turn, Often::Siblings),
     Point { also: &[2], ..point("C15", Scenario::Turn, Often::LaterAnswers) },
+    // It waits for a human, and nothing is held.
+    Point { failpoint: "C19", ..point("C17", Scenario::Approval, Often::At(1)) },
+    // The decision is stored, and nobody is told.
+    point("C18-answered", Scenario::Approval, Often::At(1)),
+    // Somebody has taken the run up for it.
+    Point { failpoint: "C04", ..point("C18", Scenario::Approval, Often::At(2)) },
     point("C19", Scenario::Retry, Often::At(1)),
     // The timer has fired: the second claim.
     Point { failpoint: "C04", ..point("C19-fires", Scenario::Retry, Often::At(2)) },
+    Point { failpoint: "C19", ..point("C19-cut", Scenario::CutCall, Often::At(1)) },
     // The request is stored, and nobody is told.
     point("C20-asked", Scenario::Cancel, Often::At(1)),
     // The owner has heard of it.
@@ -103,8 +114,6 @@ pub const POINTS: &[Point] = &[
 /// Rows of RELIABILITY section 5 without a point, and why.
 pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C16", "results are stored in their row, whatever their size; uploads are, in pieces, before anything names them"),
-    ("C17", "a run that waits has no process that could die: e2e::approvals restarts the server meanwhile"),
-    ("C18", "e2e::approvals kills the process that takes the run up after the decision, at C04, at C10 and at C13"),
     ("C24", "there are no webhooks yet"),
     ("C25", "there are no sub-agents yet"),
     ("C29", "a step of a migration is one transaction of the database, with nothing of ours between two of them"),

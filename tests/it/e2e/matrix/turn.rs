@@ -31,6 +31,9 @@ const SLOW_MS: u64 = 300;
 /// The same for a tool that does not answer before it is cancelled.
 const ENDLESS_MS: u64 = 30_000;
 
+/// What the model says at first when its answer is cut behind a call.
+const CUT_CALL: &str = r#"[[text:3,0]][[call:ledger__append {"text":"cut"}]][[end]][[or]]"#;
+
 /// How many words the last answer has.
 pub const LAST_WORDS: usize = 12;
 
@@ -43,6 +46,8 @@ impl Turn {
             Scenario::Turn | Scenario::Takeover | Scenario::Summary => ("", any_rounds(id, "append", chance)),
             Scenario::SlowTools => ("", any_rounds(id, "slow_append", chance)),
             Scenario::Retry => ("[[flaky:1,503]]", Vec::new()),
+            Scenario::CutCall => (CUT_CALL, Vec::new()),
+            Scenario::Approval => ("", vec![vec![named("append", "one"), named("lookup", "two")]]),
             Scenario::Cancel | Scenario::Delete => ("[[text:2,0]][[hold]]", Vec::new()),
             Scenario::Rotation => ("", Vec::new()),
             Scenario::CancelTool => ("", vec![vec![Call { tool: "slow_append", text: "endless".to_owned() }]]),

@@ -230,7 +230,7 @@ impl State {
         let (owner, cause, trace) = (row.owner.clone(), row.cause, Some(row.trace.clone()));
         let conversation_id = row.run.conversation_id.clone();
         let conversation = self.conversations.get_mut(&conversation_id).unwrap();
-        conversation.epoch += 1;
+        conversation.epoch = (conversation.epoch + 1).max(now * 1_000);
         conversation.writer = Some(id.clone());
         let epoch = conversation.epoch;
         let until = now + i64::try_from(lease_ms).unwrap();
