@@ -472,7 +472,7 @@ async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address
         | Scenario::Takeover
         | Scenario::Summary
         | Scenario::Rotation => return,
-        Scenario::Approval => return allow(address).await,
+        Scenario::Approval => {}
         Scenario::Cancel | Scenario::Delete => {
             model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent.len() == 2)).await;
         }
@@ -482,16 +482,22 @@ async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address
         }
     }
     let (run, conversation) = run.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-    if scenario == Scenario::Delete {
+    if scenario == Scenario::Approval {
+        allow(address, &run).await;
+    } else if scenario == Scenario::Delete {
         insist(address, |http, url| http.delete(format!("{url}/api/v1/conversations/{conversation}"))).await;
     } else {
         insist(address, |http, url| http.post(format!("{url}/api/v1/runs/{run}/cancel")).json(&json!({}))).await;
     }
 }
 
-/// Allows the call that the run waits for. A decision that is stored, though nobody has heard of it, is answered the same again.
-async fn allow(address: watch::Receiver<String>) {
+/// Allows the call that the run waits for, not before it has let go of everything else. A decision that is stored, though nobody has heard of it, is answered the same again.
+async fn allow(address: watch::Receiver<String>, run: &str) {
     let asked = wait::until("the approval", Duration::from_secs(60), || async {
+        let state = insist(address.clone(), |http, url| http.get(format!("{url}/api/v1/runs/{run}"))).await;
+        if state.json::<Value>().await.ok()?["status"] != "waiting" {
+            return None;
+        }
         let answer = insist(address.clone(), |http, url| http.get(format!("{url}/api/v1/approvals?status=pending"))).await;
         answer.json::<Value>().await.ok()?["data"].get(0).cloned()
     })
