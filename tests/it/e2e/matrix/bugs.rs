@@ -1,7 +1,7 @@
 //! Bugs that are planted in the server, one at a time, each with the smallest case of the matrix that must find it.
 //!
 //! `CAPSTAN_PLANTED=NAME` plants one in a server that is built with failpoints. A case that holds in spite of its bug could not
-//! fail at all. The cases themselves, without the bugs, are among those of the quick form, see [`super::every_point_on_sqlite`].
+//! fail at all. The cases themselves, without the bugs, are among those of the quick form, or are played here first.
 
 use std::time::Duration;
 
