@@ -169,7 +169,7 @@ impl Server {
         };
         let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
         greet(&config, &socket, &models, &auth, &node)?;
-        tools.mcp().remove_left_containers();
+        tools.mcp().prepare_containers();
         listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
         listener.close();
         Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, commits, tasks })

@@ -82,6 +82,10 @@ pub struct ToolSafety {
     /// twice, or its server that it destroys something.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub alone: bool,
+    /// Whether its server says that it only reads, and the operator says nothing of what it does. Whoever believes a server that is not
+    /// trusted may only make a call once more for it that the model has asked for.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub says_it_reads: bool,
 }
 
 impl ApprovalPolicy {

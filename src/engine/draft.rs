@@ -261,7 +261,8 @@ impl<'a> Draft<'a> {
         let part = |call: &ToolCall| {
             let mut part = results::part(self.part_id(), call, limit);
             // One that was answered with an earlier one has done nothing that could be taken back.
-            let is_quoted = || repeats::answered_before((self.profile(), &self.work.record), std::iter::empty(), call).is_some();
+            let is_quoted =
+                || repeats::answered_before((self.profile(), self.tools(), &self.work.record), std::iter::empty(), call).is_some();
             part.undoable = call.state == ToolCallState::Done && self.has_undo(&call.name) && !is_quoted();
             if let Some(repair) = &call.repair {
                 part.content.insert(0, ToolContent::text(texts::mended(repair, &call.name)));

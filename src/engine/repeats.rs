@@ -3,7 +3,7 @@
 //! A message that joins may ask for just that once more, so what was done before it answers nothing. What may have taken effect is
 //! different: a user who does not know of it has not asked for it twice. They can do so in a run of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::plan;
@@ -11,7 +11,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::ids::CallId;
 use crate::domain::plan::Strategy;
 use crate::domain::record::RunRecord;
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition};
 
 /// What two calls have in common that are the same: the tool and the arguments.
 type Key<'c> = (&'c str, &'c str);
@@ -20,9 +20,29 @@ fn key(call: &ToolCall) -> Key<'_> {
     (&call.name, &call.arguments_hash)
 }
 
+/// The tools of a run that only read, as far as anybody says so: a file is to be read again when something was written meanwhile, also if it
+/// is a server that nobody trusts which says what it does.
+struct Readers<'c>(HashSet<&'c str>);
+
+impl<'c> Readers<'c> {
+    fn among(tools: &'c [Arc<ToolDefinition>]) -> Self {
+        Self(tools.iter().filter(|tool| tool.safety.says_it_reads).map(|tool| tool.name.as_str()).collect())
+    }
+
+    /// Whether a call has changed nothing.
+    fn reads(&self, call: &ToolCall) -> bool {
+        call.replay == ReplayClass::Read || self.0.contains(call.name.as_str())
+    }
+
+    /// Whether making a call again that has been answered does nothing that the first one has not done.
+    fn repeats_nothing(&self, call: &ToolCall) -> bool {
+        repeats_nothing(call) || self.reads(call)
+    }
+}
+
 /// The calls of a run that got as far as their tools, in order, without those that were answered with an earlier one.
-#[derive(Default)]
 struct Made<'c> {
+    readers: Readers<'c>,
     /// The last one of each kind.
     last: HashMap<Key<'c>, &'c ToolCall>,
     /// Those that may have changed something.
@@ -37,7 +57,7 @@ impl<'c> Made<'c> {
         }
         self.last.insert(key(call), call);
         // What a human has denied was not made.
-        if call.replay != ReplayClass::Read && call.state != ToolCallState::Denied {
+        if !self.readers.reads(call) && call.state != ToolCallState::Denied {
             self.changes.push(call);
         }
     }
@@ -47,18 +67,19 @@ impl<'c> Made<'c> {
     fn answers(&self, call: &ToolCall) -> Option<&'c ToolCall> {
         let earlier = *self.last.get(&key(call)).filter(|earlier| earlier.state == ToolCallState::Done)?;
         let mut since = self.changes.iter().rev().take_while(|change| change.step >= earlier.step);
-        let is_stale = repeats_nothing(earlier) && since.any(|change| !is_same(change, call));
+        let is_stale = self.readers.repeats_nothing(earlier) && since.any(|change| !is_same(change, call));
         (!is_stale).then_some(earlier)
     }
 }
 
 /// The same call, if an earlier one of the run has answered it and it shall not be made again. `beside` are the calls before it in the
-/// same answer that are about to be made, if the record does not have them yet.
+/// same answer that are about to be made, if the record does not have them yet; `tools` are those of the run.
 pub(super) fn answered_before<'c>(
-    (profile, record): (&AgentProfile, &'c RunRecord),
+    (profile, tools, record): (&AgentProfile, &'c [Arc<ToolDefinition>], &'c RunRecord),
     beside: impl Iterator<Item = &'c ToolCall>,
     call: &ToolCall,
 ) -> Option<&'c ToolCall> {
+    let readers = Readers::among(tools);
     let quotes_all = profile.duplicate_calls > 0;
     let before = |other: &&ToolCall| (other.step, other.position) < (call.step, call.position);
     let calls = record.calls.iter().map(Arc::as_ref).filter(before);
@@ -66,18 +87,18 @@ pub(super) fn answered_before<'c>(
     let mut same = calls.clone().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
         Strategy::Loop if quotes_all => {
-            let mut made = Made::default();
+            let mut made = Made { readers, last: HashMap::new(), changes: Vec::new() };
             calls.filter(is_of_now).filter(|call| was_let_through(call)).chain(beside).for_each(|call| made.add(call));
             made.answers(call)
         }
         Strategy::Loop => None,
         // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
         Strategy::PlanExecute if plan::has_made(record, &call.id) => {
-            same.find(|earlier| has_told(earlier) && !has_changed_since(record, earlier, call))
+            same.find(|earlier| has_told(earlier) && !has_changed_since(record, &readers, earlier, call))
         }
         // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
         Strategy::PlanExecute => same.find(|earlier| {
-            let is_stale = repeats_nothing(earlier) && has_changed_since(record, earlier, call);
+            let is_stale = readers.repeats_nothing(earlier) && has_changed_since(record, &readers, earlier, call);
             let is_answer = is_of_now(earlier) || earlier.state == ToolCallState::Unknown;
             match plan::has_made(record, &earlier.id) {
                 true => is_answer && has_told(earlier) && !is_stale,
@@ -128,11 +149,11 @@ fn has_told(call: &ToolCall) -> bool {
 }
 
 /// Whether a call of another kind, made between these two, may have changed something.
-fn has_changed_since(record: &RunRecord, earlier: &ToolCall, call: &ToolCall) -> bool {
+fn has_changed_since(record: &RunRecord, readers: &Readers<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
     let mut others =
         record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
-    others.any(|other| other.replay != ReplayClass::Read)
+    others.any(|other| !readers.reads(other))
 }
 
 /// Whether a call got as far as its tool, or a human who said no.

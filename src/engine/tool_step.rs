@@ -156,7 +156,7 @@ fn refused(
     if profile.duplicate_calls > 0 && beside().any(|other| repeats::is_same(other, call)) {
         return by_rule(texts::TWIN_CALL.to_owned());
     }
-    let earlier = repeats::answered_before((profile, &draft.work.record), beside(), call)?;
+    let earlier = repeats::answered_before((profile, draft.tools(), &draft.work.record), beside(), call)?;
     if earlier.state == ToolCallState::Unknown {
         return by_rule(texts::UNKNOWN_BEFORE.to_owned());
     }
@@ -439,8 +439,8 @@ fn end_undoing(draft: &mut Draft<'_>, step: u32) -> bool {
 fn count_rounds(draft: &mut Draft<'_>, step: u32) {
     let profile = draft.profile();
     let has_only_errors = draft.work.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));
-    let record = &draft.work.record;
-    let repeats = |call: &ToolCall| repeats::answered_before((profile, record), std::iter::empty(), call).is_some();
+    let (tools, record) = (draft.tools(), &draft.work.record);
+    let repeats = |call: &ToolCall| repeats::answered_before((profile, tools, record), std::iter::empty(), call).is_some();
     let has_only_duplicates = draft.work.batch(step).all(repeats);
     let has_progress = draft.work.batch(step).any(|call| call.state == ToolCallState::Done && !repeats(call));
     let counters = draft.counters();

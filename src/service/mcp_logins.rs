@@ -126,8 +126,9 @@ impl Service {
         let target = self.login_target(&server)?;
         let refused = |reason: String| Error::Conflict(format!("the login has come to nothing: {reason}"));
         let wire = Wire::new(&target.url, target.reach).map_err(refused)?;
-        if !pending.is_for(wire.server()) {
-            return Err(refused("the entry of the MCP server has another URL by now; begin it anew".to_owned()));
+        if !pending.is_for(wire.server(), target.entry.issuer.as_deref()) {
+            let reason = "the entry of the MCP server has another URL or authorization server by now; begin it anew";
+            return Err(refused(reason.to_owned()));
         }
         let (service, user, server) = (Arc::clone(self), principal.clone(), id.clone());
         // A code is exchanged once: whatever becomes of the browser, what came of it is kept.

@@ -379,6 +379,13 @@ impl Service {
                 },
             ));
         }
+        // Each is tried, as one that is made or changed by itself is, but side by side: how many there are is for their document to say.
+        let servers = &self.mcp_deps()?.servers;
+        let tried = outcomes.iter().filter_map(|(_, outcome)| match outcome {
+            Imported::Made(id) | Imported::Replaced(id) => Some(servers.start(&principal.user_id, id, PROBE)),
+            Imported::Refused(_) => None,
+        });
+        futures_util::future::join_all(tried).await;
         Ok(outcomes)
     }
 

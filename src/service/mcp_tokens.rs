@@ -65,7 +65,7 @@ impl Kept {
             let unreadable = |error: StoreError| format!("the tokens of its login cannot be read: {error}");
             let Some(row) = self.store.mcp_tokens(&of.server).await.map_err(unreadable)? else { return Ok(None) };
             let tokens = self.opened(of, &row)?;
-            let Some(token) = tokens.access_for(&of.url) else { return Ok(None) };
+            let Some(token) = tokens.access_for(&of.url, of.issuer.as_deref()) else { return Ok(None) };
             let refresh = tokens.refresh();
             let is_refused = refused.is_some_and(|refused| refused.expose_secret() == token.expose_secret());
             let is_fresh = row.fresh_for_ms.is_none_or(|ms| ms > 0);
@@ -119,7 +119,7 @@ impl Kept {
                 let ended = ended.map_err(|error| format!("the tokens of its login cannot be kept: {error}"))?;
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
                 let fresh_for = fresh_for_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-                match anew.access_for(&of.url).filter(|_| ended) {
+                match anew.access_for(&of.url, of.issuer.as_deref()).filter(|_| ended) {
                     Some(token) => Ok(Refreshed::Done(Access { token, refresh: anew.refresh(), fresh_for })),
                     None => Ok(Refreshed::Overtaken),
                 }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, NameRepair, OnLimit, OnUnknown, RepairPolicy, ToolErrorPolicy};
+use crate::domain::approval::ToolSafety;
 use crate::domain::context::ContextPolicy;
 use crate::domain::event::EventBody;
 use crate::domain::message::Part;
@@ -208,6 +209,33 @@ fn what_may_have_changed_is_read_again() {
     world.tool_says(0, "written");
     world.calls(&[call("write", &json!({"path": "a"}))]);
     assert!(world.under_way.is_empty());
+}
+
+/// Tools of a server that is not trusted count as unsafe, but a file that was written is to be read again all the same.
+#[test]
+fn what_a_server_says_that_it_only_reads_is_read_again_too() {
+    let mut world = World::new(AgentProfile::default());
+    let reader =
+        ToolDefinition { safety: ToolSafety { says_it_reads: true, ..ToolSafety::default() }, ..tool("read", ReplayClass::Unsafe) };
+    let other = ToolDefinition { name: "list".to_owned(), ..reader.clone() };
+    world.claim_with(ClaimCause::First, vec![reader.into(), other.into(), tool("write", ReplayClass::Unsafe).into()]);
+    let (reads, lists) = (|| call("read", &json!({"path": "a"})), || call("list", &json!({})));
+    for (calls, made) in [
+        (reads(), true),
+        (lists(), true),
+        (reads(), false),
+        (call("write", &json!({"path": "a"})), true),
+        (reads(), true),
+        (lists(), true),
+        (reads(), false),
+        (call("write", &json!({"path": "a"})), false),
+    ] {
+        world.calls(std::slice::from_ref(&calls));
+        assert_eq!(!world.under_way.is_empty(), made, "{calls:?} {:?}", world.results());
+        if made {
+            world.tool_says(0, "ok");
+        }
+    }
 }
 
 /// What is only quoted has changed nothing.

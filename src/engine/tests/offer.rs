@@ -90,18 +90,18 @@ fn a_name_that_is_nearly_one_that_is_not_offered_is_known() {
 }
 
 #[rstest]
-#[case::by_name("Look into MAIL, please", &["mail__t00", "mail__t01", "mail__t02", "mail__t03"])]
-#[case::by_a_word("anything in my in-box?", &["mail__t00", "mail__t01", "mail__t02", "mail__t03"])]
-#[case::by_both("move mail to files", &["files__t00", "files__t01", "files__t02", "files__t03"])]
-#[case::not_by_a_part("mailing lists", &["clock"])]
-fn servers_that_the_user_speaks_of_come_first(#[case] says: &str, #[case] expected: &[&str]) {
+#[case::by_name("Look into MAIL, please", &["mail__t00", "mail__t08"], 9)]
+#[case::by_a_word("anything in my in-box?", &["mail__t00", "mail__t08"], 9)]
+#[case::by_both("move mail to files", &["files__t00", "files__t08", "mail__t00", "mail__t08"], 18)]
+#[case::not_by_a_part("mailing lists", &["clock"], 2)]
+fn servers_that_the_user_speaks_of_come_first(#[case] says: &str, #[case] expected: &[&str], #[case] count: usize) {
     let hint = ServerHint { words: vec!["in-box".to_owned()], ..ServerHint::default() };
     let filter = ToolFilter { servers: [("mail".to_owned(), hint)].into(), ..semantic(2) };
     let world = asked(profile(filter), says, many(&["files", "mail"], 9));
     let names = offered(&world);
     assert!(expected.iter().all(|name| names.contains(name)), "{names:?}");
-    // As many as twice K, and the question to the user.
-    assert!(names.len() <= 5, "{names:?}");
+    // All of theirs, or else K, and the question to the user.
+    assert!((count..=count + 1).contains(&names.len()), "{names:?}");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn without_vectors_words_decide_or_the_loop_takes_over() {
         world.says_text(TWO);
         assert_eq!(asked(&world).0, expected);
         let is_left = without_vectors == WithoutVectors::Loop;
-        assert_eq!(world.asked.as_ref().unwrap().tools.len() == 3, is_left, "all that there are");
+        assert!(!is_left || world.asked.as_ref().unwrap().tools.len() == 3, "all that there are");
         let skipped = [(1, PlanStepState::Skipped), (2, PlanStepState::Skipped)];
         assert_eq!(ended(&world), if is_left { &skipped[..] } else { &[] });
     }

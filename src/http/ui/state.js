@@ -192,6 +192,8 @@ function snapshot(state, data) {
 export function end(state, id, status, data) {
   const run = runOf(state, id);
   for (const item of run.items.filter((item) => item.streaming)) dropMessage(state, item.id);
+  // What it has still to ask is closed with it.
+  for (const { ask } of run.items) if (ask?.status === "pending") settle(state, ask.id, { status: "cancelled" });
   Object.assign(run, { status, reason: null, retry: null, begun: [] });
   const { usage = null, error = null, finish_reason: finish = null, notice = null, by = null } = data;
   run.end = { status, usage, error, finish, notice, by };

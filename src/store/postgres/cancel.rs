@@ -123,6 +123,14 @@ pub(super) struct Told<'a> {
     pub(super) data: Option<&'a str>,
 }
 
+/// The active run of a conversation, which has ended.
+pub(super) struct Ended<'a> {
+    pub(super) conversation: &'a ConversationId,
+    pub(super) run: &'a RunId,
+    /// What that makes of the conversation.
+    pub(super) status: ConversationStatus,
+}
+
 /// What became of a conversation whose active run has ended.
 pub(super) struct Settled {
     pub(super) conversation: ConversationId,
@@ -134,15 +142,12 @@ pub(super) struct Settled {
 
 /// Makes the next run of each conversation the active one, and sets the conversation's status: `queued` if there is a next
 /// run, and else that which the run that ended calls for. The heads are locked since an earlier statement, and the runs that
-/// ended are not active any more.
-pub(super) async fn settle(
-    connection: &mut PgConnection,
-    ended: &[(&ConversationId, ConversationStatus)],
-    told: &[Told<'_>],
-) -> StoreResult<Vec<Settled>> {
+/// ended are not active any more. What they have still to ask needs no answer any more: their workers have closed what
+/// they knew of, but the server of a call may have asked at the last moment.
+pub(super) async fn settle(connection: &mut PgConnection, ended: &[Ended<'_>], told: &[Told<'_>]) -> StoreResult<Vec<Settled>> {
     let settled = sqlx::query(
         "WITH ended AS (
-             SELECT * FROM unnest($1::text[], $2::text[]) AS e (conversation_id, status)
+             SELECT * FROM unnest($1::text[], $2::text[], $7::text[]) AS e (conversation_id, status, run_id)
          ), next AS (
              UPDATE runs r SET active = true, claimable_at = now_ms(), claim_cause = 'first'
              FROM ended e CROSS JOIN LATERAL (
@@ -154,6 +159,9 @@ pub(super) async fn settle(
                  status = CASE WHEN EXISTS (SELECT FROM next n WHERE n.conversation_id = c.id) THEN 'queued' ELSE e.status END
              FROM ended e WHERE c.id = e.conversation_id
              RETURNING c.id, c.owner_id, c.title, c.status, to_json(c.title)::text AS title_json
+         ), closed AS (
+             UPDATE input_requests q SET state = 'cancelled', resolved_at = now_ms()
+             FROM ended e WHERE q.run_id = e.run_id AND q.state = 'pending'
          ), event AS (
              INSERT INTO events (conversation_id, owner_id, seq, attempt, kind, at, data)
              SELECT s.id, s.owner_id, t.seq, 0, 'conversation.updated', t.at,
@@ -163,12 +171,13 @@ pub(super) async fn settle(
          )
          SELECT id, title, status, title_json FROM settled",
     )
-    .bind(ended.iter().map(|(conversation, _)| conversation.as_str()).collect::<Vec<_>>())
-    .bind(ended.iter().map(|(_, status)| status.as_str()).collect::<Vec<_>>())
+    .bind(ended.iter().map(|ended| ended.conversation.as_str()).collect::<Vec<_>>())
+    .bind(ended.iter().map(|ended| ended.status.as_str()).collect::<Vec<_>>())
     .bind(told.iter().map(|told| told.conversation.as_str()).collect::<Vec<_>>())
     .bind(told.iter().map(|told| told.seq).collect::<Vec<_>>())
     .bind(told.iter().map(|told| told.at.0).collect::<Vec<_>>())
     .bind(told.iter().map(|told| told.data).collect::<Vec<_>>())
+    .bind(ended.iter().map(|ended| ended.run.as_str()).collect::<Vec<_>>())
     .fetch_all(connection)
     .await?;
     settled
@@ -240,7 +249,7 @@ async fn cancel_locked(
     let stopped = end_or_mark(tx, unfinished.into_iter().filter(|run| run.id == *id).collect(), base, by, now).await?;
     let mut events = stopped.events;
     if stopped.ended_active {
-        let settled = settle(tx, &[(conversation, RunStatus::Cancelled.into())], &[]).await?;
+        let settled = settle(tx, &[Ended { conversation, run: id, status: RunStatus::Cancelled.into() }], &[]).await?;
         // A run that nobody had begun left its conversation queued.
         let changed = settled.into_iter().filter(|settled| settled.status != ConversationStatus::Queued);
         events.extend(changed.map(|settled| compose::conversation_updated(&settled.title, settled.status, now)));

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cancel::Ended;
 use super::queue::millis;
 use super::statement::Part;
 use crate::domain::audit::AuditOutcome;
@@ -16,7 +17,7 @@ use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
 use crate::domain::handle::Handle;
-use crate::domain::ids::{CallId, ConversationId, GrantId};
+use crate::domain::ids::{CallId, GrantId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
@@ -167,6 +168,8 @@ struct CallRow {
     repair: Option<String>,
     state: &'static str,
     outcome: Option<String>,
+    key: Option<String>,
+    undoes: Option<String>,
     grant_id: Option<String>,
     started: bool,
     ended: bool,
@@ -526,7 +529,8 @@ impl Tables {
         let arguments = rows::encode_storable("tool_calls", "arguments", id.as_str(), arguments)?;
         let hash = hash.to_owned();
         if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
-            (row.arguments, row.arguments_hash) = (arguments, hash);
+            // With other arguments it is another call.
+            (row.arguments, row.arguments_hash, row.key) = (arguments, hash, None);
         } else if let Some(change) = self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
             (change.arguments, change.arguments_hash) = (Some(arguments), Some(hash));
         } else {
@@ -685,6 +689,8 @@ fn call_row(ord: usize, call: &ToolCall) -> StoreResult<CallRow> {
         repair: call.repair.as_ref().map(|repair| rows::encode_storable("tool_calls", "repair", id, repair)).transpose()?,
         state: call.state.as_str(),
         outcome: outcome.as_ref().map(|outcome| rows::encode_storable("tool_calls", "outcome", id, outcome)).transpose()?,
+        key: call.key.as_ref().map(|key| key.as_str().to_owned()),
+        undoes: call.undoes.as_ref().map(|undone| undone.as_str().to_owned()),
         grant_id: None,
         started: call.state == ToolCallState::Started,
         ended: outcome.is_some(),
@@ -692,11 +698,13 @@ fn call_row(ord: usize, call: &ToolCall) -> StoreResult<CallRow> {
 }
 
 /// The conversations whose runs have ended, of those fences that still hold.
-pub(super) fn ended<'a>(fences: &[Fenced<'a>], holds: impl Fn(usize) -> bool) -> Vec<(&'a ConversationId, ConversationStatus)> {
+pub(super) fn ended<'a>(fences: &[Fenced<'a>], holds: impl Fn(usize) -> bool) -> Vec<Ended<'a>> {
     fences
         .iter()
         .enumerate()
         .filter(|(index, _)| holds(*index))
-        .filter_map(|(_, fenced)| fenced.ends_as.map(|status| (&fenced.fence.conversation_id, status)))
+        .filter_map(|(_, Fenced { fence, ends_as, .. })| {
+            ends_as.map(|status| Ended { conversation: &fence.conversation_id, run: &fence.run_id, status })
+        })
         .collect()
 }

@@ -226,13 +226,13 @@ const MESSAGES: &str = "message AS (
 
 const CALLS: &str = "call AS (
     INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
-        arguments_hash, replay, repair, state, outcome, grant_id, started_at, ended_at)
+        arguments_hash, replay, repair, state, outcome, key, undoes, grant_id, started_at, ended_at)
     SELECT c.id, h.run_id, h.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
-        c.arguments_hash, c.replay, c.repair, c.state, c.outcome, c.grant_id,
+        c.arguments_hash, c.replay, c.repair, c.state, c.outcome, c.key, c.undoes, c.grant_id,
         CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step int, position int,
         provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, repair text, state text,
-        outcome text, grant_id text, started bool, ended bool)
+        outcome text, key text, undoes text, grant_id text, started bool, ended bool)
     JOIN head h ON h.ord = c.ord
 )";
 

@@ -309,6 +309,7 @@ fn finish(
     batch.bind(status.as_str()).bind(finish_reason.map(FinishReason::as_str)).bind(error).bind(last_seq).bind(run.as_str());
     batch.or_refused("a run ends twice");
     drop_lease(batch, run);
+    input::close_all(batch, run);
     Ok(())
 }
 

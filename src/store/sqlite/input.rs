@@ -57,6 +57,17 @@ pub(super) fn close(batch: &mut Batch, run: &RunId, id: &InputId, state: InputSt
     batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());
 }
 
+/// The run is over, and what it has still to ask needs no answer any more. Its worker has closed what it knew of; the server of a
+/// call may have asked at the last moment.
+pub(super) fn close_all(batch: &mut Batch, run: &RunId) {
+    batch.add(concat!(
+        "UPDATE input_requests SET state = 'cancelled', resolved_at = ",
+        now!(),
+        " WHERE run_id = ? AND state = 'pending'"
+    ));
+    batch.bind(run.as_str());
+}
+
 async fn find(tx: &mut Tx, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
     let row = sqlx::query(AssertSqlSafe(format!("SELECT {INPUT_COLUMNS} FROM input_requests WHERE id = ? AND owner_id = ?")))
         .bind(id.as_str())

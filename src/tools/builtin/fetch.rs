@@ -62,6 +62,7 @@ impl Fetcher {
             return Err(format!("the page is {kind}, which is no text"));
         }
         let limit = if status.is_success() { MAX_BODY } else { MAX_ERROR };
+        let whole = answer.content_length();
         let mut body = Vec::new();
         let mut is_cut = false;
         while let Some(chunk) = answer.chunk().await.map_err(|error| shown(&error))? {
@@ -72,12 +73,21 @@ impl Fetcher {
                 break;
             }
         }
-        let text = String::from_utf8_lossy(&body);
+        let text = String::from_utf8_lossy(if is_cut { whole_characters(&body) } else { &body });
         if !status.is_success() {
             return Err(format!("the page answered {status}: {text}"));
         }
-        let note = if is_cut { format!("\n[cut: the first {MAX_BODY} bytes are shown]") } else { String::new() };
+        let of = whole.map(|whole| format!(" of {whole}")).unwrap_or_default();
+        let note = if is_cut { format!("\n[cut: the first {}{of} bytes are shown]", text.len()) } else { String::new() };
         Ok(format!("{status}, {kind}\n\n{text}{note}"))
+    }
+}
+
+/// What was cut, without the beginning of a character at its end.
+fn whole_characters(cut: &[u8]) -> &[u8] {
+    match std::str::from_utf8(cut) {
+        Err(error) if error.error_len().is_none() => cut.get(..error.valid_up_to()).unwrap_or(cut),
+        Ok(_) | Err(_) => cut,
     }
 }
 
@@ -127,7 +137,7 @@ mod tests {
             .route("/page", get(async || "a page \u{1F600}"))
             .route("/moved", get(async || Redirect::temporary("/page")))
             .route("/round", get(async || Redirect::temporary("/round")))
-            .route("/large", get(async || "x".repeat(MAX_BODY + 1)))
+            .route("/large", get(async || "x".to_owned() + &"\u{e4}".repeat(MAX_BODY / 2)))
             .route("/picture", get(async || ([(CONTENT_TYPE, "image/png")], vec![1_u8])));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
@@ -143,7 +153,8 @@ mod tests {
         let page = fetcher.fetch(&format!("{base}/moved")).await.unwrap();
         assert_eq!(page, "200 OK, text/plain; charset=utf-8\n\na page \u{1F600}");
         let large = fetcher.fetch(&format!("{base}/large")).await.unwrap();
-        assert!(large.ends_with("bytes are shown]") && large.len() < MAX_BODY + 200);
+        let note = format!("\u{e4}\n[cut: the first {} of {} bytes are shown]", MAX_BODY - 1, MAX_BODY + 1);
+        assert!(large.ends_with(&note) && large.len() < MAX_BODY + 200, "no half of a character: {:?}", &large[MAX_BODY..]);
         for (path, reason) in [("round", "redirects"), ("picture", "image/png"), ("none", "404")] {
             let error = fetcher.fetch(&format!("{base}/{path}")).await.unwrap_err();
             assert!(error.contains(reason), "{error}");

@@ -75,6 +75,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
     masks.hide_in(&mut hints);
     // Whoever it is that says so: believing it costs a question at most, and that calls wait for each other.
     let destructive = tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true));
+    let reads = tool.annotations.as_ref().is_some_and(|hints| hints.read_only_hint == Some(true));
     ToolDefinition {
         name,
         server: Some(server.key.to_owned()),
@@ -91,6 +92,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
             untrusted: !config.trusted,
             of_member: config.of_member,
             alone: destructive || config.replay.get(tool.name.as_ref()) == Some(&ReplayClass::Unsafe),
+            says_it_reads: reads && !destructive && !config.replay.contains_key(tool.name.as_ref()),
         },
         destination: server.destination.map(str::to_owned),
         original: Some(Arc::new(Original {
@@ -295,6 +297,8 @@ mod tests {
         assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
         assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);
         assert_eq!(class(&json!({"replay": {"a": "read"}})), [ReplayClass::Read, ReplayClass::Unsafe]);
+        let reads = |capstan: &Value| definitions(SERVER, &config(capstan), &tools())[1].safety.says_it_reads;
+        assert!(reads(&json!({})) && !reads(&json!({"replay": {"b": "unsafe"}})));
     }
 
     #[test]

@@ -77,12 +77,17 @@ impl Heard {
         }
     }
 
+    /// Whether a question would have nobody to go to: what was given up without an answer may be what it is about.
+    pub fn has_strays(&self) -> bool {
+        self.has_strays.load(Ordering::SeqCst)
+    }
+
     /// The one call that is under way. A question does not say which call it belongs to: with two of them, or after one that was given up,
     /// it could reach somebody whom it is not for.
     fn only_call(&self) -> Option<Listener> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut calls = calls.values();
-        calls.next().filter(|_| calls.next().is_none() && !self.has_strays.load(Ordering::SeqCst)).cloned()
+        calls.next().filter(|_| calls.next().is_none() && !self.has_strays()).cloned()
     }
 
     /// Has a model say something for the one call that is under way.
@@ -103,7 +108,10 @@ impl Heard {
         let is_asked = self.only_call().is_some_and(|listener| listener.questions.try_send(asks).is_ok());
         match is_asked {
             true => answered.await.unwrap_or_else(|_| InputAnswer::new(crate::domain::input::CANCEL, None)),
-            false => InputAnswer::new(DECLINE, None),
+            false => {
+                tracing::warn!("a question of an MCP server was declined: it is not clear which call it is about");
+                InputAnswer::new(DECLINE, None)
+            }
         }
     }
 

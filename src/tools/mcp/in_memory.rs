@@ -194,8 +194,10 @@ async fn a_call_is_lost_with_its_server(#[case] tool: &str) {
         }
     };
     let token = CancellationToken::new();
+    let began = tokio::time::Instant::now();
     let (outcome, ()) = tokio::join!(called(&connection, tool, json!({}), &token), goes);
     assert_eq!(outcome, "lost: the connection was closed");
+    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
     assert!(!connection.is_alive());
     assert_eq!(sum(&connection, json!(2), json!(3)).await, "not sent: the connection was closed");
     adder.is_left().await;

@@ -6,6 +6,7 @@ mod answers;
 mod arguments;
 mod attentive;
 mod catalogue;
+mod cgroup;
 mod common;
 mod config;
 mod connection;

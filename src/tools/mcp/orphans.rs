@@ -2,8 +2,9 @@
 //!
 //! A process may leave the group of its server (`setsid`), and nobody ends a group when this program is killed. So each child gets
 //! a word in its environment, which everything that it starts inherits, and by which it can be found in `/proc`. A process that has
-//! cleared its environment is found by its parent, as long as that one lives: so it is looked for before anything is ended. All
-//! this exists on Linux only, and a process that has both cleared its environment and lost its parent is not found.
+//! cleared its environment is found by its parent, as long as that one lives: so it is looked for before anything is ended. One that has
+//! lost its parent, too, is found by its control group alone (`cgroup.rs`), and where there is none, not at all. All this exists on
+//! Linux only.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use rustix::process::Signal;
 use secrecy::SecretString;
 use tokio::process::{Child, Command};
 
+use super::cgroup::{self, Cgroup};
 use super::container;
 use crate::support::ids::IdSource;
 
@@ -26,6 +28,8 @@ use self::proc::{left, signal};
 pub const MARK: &str = "MCP_STARTED_BY";
 /// The hidden command of this program that waits until its standard input ends, and then ends what bears the word.
 pub const GUARD_COMMAND: &str = "end-orphans";
+/// How all words begin.
+const BEGINNING: &str = "capstan-";
 /// How long processes may take to see by themselves that nobody is there any more.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long they may take to end after TERM.
@@ -44,7 +48,7 @@ pub struct Words {
 impl Words {
     /// Words that no other program has.
     pub fn new(ids: &dyn IdSource) -> Self {
-        Self { beginning: format!("capstan-{}-", ids.next()), given: AtomicU64::new(0) }
+        Self { beginning: format!("{BEGINNING}{}-", ids.next()), given: AtomicU64::new(0) }
     }
 
     /// How all of them begin.
@@ -55,6 +59,11 @@ impl Words {
     /// The next one. None is the beginning of another one.
     pub fn next(&self) -> String {
         format!("{}{}.", self.beginning, self.given.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether this may be one, of whatever program.
+    fn is_one(name: &str) -> bool {
+        name.starts_with(BEGINNING) && name.ends_with('.')
     }
 }
 
@@ -205,12 +214,21 @@ pub async fn end(word: &str, unmarked: &[Unmarked]) -> usize {
 /// The guard itself: waits until whoever holds the other end of its standard input is gone. Nothing else goes on in its
 /// process, so it may hold the thread.
 pub async fn guard(word: &str, engine: Option<&Path>, handed: Option<&Path>) {
+    // Those of programs that were killed together with their guards. Whose they are is not known, so nobody in them is ended.
+    for empty in cgroup::below(Words::is_one) {
+        empty.remove();
+    }
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     // Before any of them has ended, and left others without a parent.
     let unmarked = unmarked(None, word);
+    let groups = cgroup::below(|name| name.starts_with(word));
     // Most see that their input has ended; an orderly end of the program has left none.
-    tokio::time::sleep(if left(word, &unmarked).is_empty() { Duration::ZERO } else { GRACE }).await;
+    let is_over = left(word, &unmarked).is_empty() && groups.iter().all(Cgroup::is_empty);
+    tokio::time::sleep(if is_over { Duration::ZERO } else { GRACE }).await;
     end(word, &unmarked).await;
+    for group in groups {
+        group.end().await;
+    }
     if let Some(engine) = engine {
         // There is nobody to be told if it fails, and whoever starts next tries again.
         let _ = container::remove_all(engine, None, &[word]).await;

@@ -2,8 +2,9 @@
 //!
 //! A child leads its own process group, so that what it starts itself (`npx` starts `node`) ends with it. It sees none of our
 //! environment but a few harmless variables. It is ended in order: its standard input is closed, then the group gets TERM, then
-//! KILL, and so does what has left the group. Should this server itself be killed without a chance to do that, the children see
-//! their standard input end, which the protocol tells them to take as the sign to exit, and a guard ends those that do not.
+//! KILL, and so does what has left the group; a control group, where there may be one, holds what hides from that. Should this server
+//! itself be killed without a chance to do that, the children see their standard input end, which the protocol tells them to take as
+//! the sign to exit, and a guard ends those that do not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -15,9 +16,11 @@ use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::cgroup::Cgroup;
 use super::container::Removal;
 use super::masks::{LONGEST_PIECE, Masks};
 use super::orphans;
@@ -131,8 +134,11 @@ impl Process {
             removal: program.removal.clone(),
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
+        // What an engine runs has bounds of its own.
+        let (id, word) = (child.id().filter(|_| program.removal.is_none()), program.word.clone());
+        let cgroup = tasks.spawn_blocking(move || Cgroup::around(id?, &word));
         let group = Group { child, gone: false };
-        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), drained)));
+        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), (cgroup, drained))));
         let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
         Ok((process, stdout, stdin))
     }
@@ -182,7 +188,14 @@ impl Watched {
     }
 
     /// Waits for the child to exit or for the order to end it, and sees to it that nothing of its group is left.
-    async fn watch(self: Arc<Self>, mut group: Group, ending: CancellationToken, drained: tokio::task::JoinHandle<()>) {
+    async fn watch(
+        self: Arc<Self>,
+        mut group: Group,
+        ending: CancellationToken,
+        (cgroup, drained): (JoinHandle<Option<Cgroup>>, JoinHandle<()>),
+    ) {
+        // First of all: once the child has been waited for, its number may become that of a stranger.
+        let cgroup = cgroup.await.ok().flatten();
         // The wrapped child waits for the whole group; here the leader alone counts.
         let exit = tokio::select! {
             exit = group.child.inner_mut().wait() => Some(exit),
@@ -214,7 +227,10 @@ impl Watched {
         if let Some(removal) = &self.removal {
             removal.carry_out().await;
         }
-        let escaped = orphans::end(&self.word, &unmarked).await;
+        let mut escaped = orphans::end(&self.word, &unmarked).await;
+        if let Some(cgroup) = cgroup {
+            escaped += cgroup.end().await;
+        }
         if escaped > 0 {
             metrics::counter!("capstan_mcp_escaped_total").increment(u64::try_from(escaped).unwrap_or(u64::MAX));
             tracing::warn!(count = escaped, "processes had left the group of their MCP server and were ended");

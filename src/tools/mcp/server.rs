@@ -586,7 +586,8 @@ impl Server {
             let (next, starts) = match phase {
                 Phase::Unknown | Phase::Resting(_) => (Phase::Starting { since: now }, true),
                 Phase::Up(live) if !live.connection.is_alive() => {
-                    let next = match lock(&self.setbacks).given_up_until(now, self.counts_losses()) {
+                    let is_lost = self.counts_losses() && !live.connection.works();
+                    let next = match lock(&self.setbacks).given_up_until(now, is_lost) {
                         Some(until) => {
                             let reason = Setbacks::TOO_MANY.to_owned();
                             let fault = Fault { reason, stderr: live.connection.said() };
@@ -767,11 +768,12 @@ impl Drop for Attempt {
 
 /// The login at a server. None at a process, and none where the entry says by itself who asks.
 fn login(id: &McpServerId, owner: Option<&UserId>, config: &ServerConfig, tokens: Option<&Arc<dyn Tokens>>) -> Option<Arc<Login>> {
-    let ServerTransport::Http { url, headers, reach, .. } = &config.transport else { return None };
+    let ServerTransport::Http { url, headers, reach, oauth, .. } = &config.transport else { return None };
     if headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
         return None;
     }
-    let of = TokenOf { server: id.clone(), owner: owner.cloned(), url: url.clone(), reach: *reach };
+    let issuer = oauth.issuer.clone();
+    let of = TokenOf { server: id.clone(), owner: owner.cloned(), url: url.clone(), issuer, reach: *reach };
     Some(Arc::new(Login::new(of, Arc::clone(tokens?), config.masks.clone())))
 }
 

@@ -25,7 +25,7 @@ use super::oauth::AuthState;
 use super::orphans::{Guard, Words};
 use super::processes::Processes;
 use super::server::Server;
-use super::{McpConfig, McpPrompt, McpResource, ServerConfig};
+use super::{McpConfig, McpPrompt, McpResource, ServerConfig, ServerTransport};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, McpServerId, UserId};
 use crate::domain::mcp_server::configured_id;
@@ -332,13 +332,22 @@ impl McpServers {
         }
     }
 
-    /// Removes in the background what earlier processes with the same folder have left of their containers.
-    pub fn remove_left_containers(&self) {
+    /// In the background: looks for the engine if a server of the configuration runs in a container, so that the log says at once if there
+    /// is none, and removes what earlier processes with the same folder have left of their containers.
+    pub fn prepare_containers(&self) {
+        let runs_in_one = |config: &ServerConfig| matches!(config.transport, ServerTransport::Container { .. });
+        let wants_one = self.configured.iter().any(|offer| offer.config.as_ref().is_ok_and(runs_in_one));
         let common = Arc::clone(&self.common);
         self.common.tasks.spawn(async move {
+            let prepared = async {
+                if wants_one {
+                    common.containers.look_for_engine().await;
+                }
+                common.containers.remove_left().await;
+            };
             tokio::select! {
                 () = common.closing.cancelled() => {}
-                () = common.containers.remove_left() => {}
+                () = prepared => {}
             }
         });
     }

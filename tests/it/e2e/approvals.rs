@@ -50,6 +50,33 @@ async fn approval_of(server: &Server, run: &str) -> String {
     format!("/approvals/{}", waits["data"]["id"].as_str().unwrap())
 }
 
+/// The first payment was made, and its answer lost: the second one is the same, however long its human thinks and whoever takes it up.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_made_again_keeps_its_key_while_its_human_thinks(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let mut server = site.start().await;
+    let call = r#"[[call:ledger__append_keyed {"text":"lost"}]]"#;
+    let (run, first) = waiting(&server, &format!("[[id:key]]{call}[[next]]{call}[[next]][[say:bye]]")).await;
+    assert_eq!(server.post_json(&first, &json!({"decision": "allow"})).await.0, StatusCode::OK);
+    let second = wait::until("the second question", Duration::from_secs(30), || async {
+        let open = server.get_json("/approvals?status=pending").await;
+        let id = open["data"].as_array().unwrap().first()?["id"].as_str().unwrap().to_owned();
+        Some(format!("/approvals/{id}"))
+    });
+    let second = second.await;
+    assert_ne!(first, second);
+    waits(&server, &run).await;
+    server.kill9().await;
+    server = site.start().await;
+    assert_eq!(server.post_json(&second, &json!({"decision": "allow"})).await.0, StatusCode::OK);
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    let keys: Vec<Value> = site.ledger.entries().iter().map(|entry| entry.arguments["key"].clone()).collect();
+    assert!(keys.len() == 2 && keys[0] == keys[1] && keys[0].is_string(), "{keys:?}");
+    audit::assert_sound(&site.database).await;
+}
+
 fn detail(answer: &(StatusCode, Value)) -> &str {
     answer.1["detail"].as_str().unwrap()
 }

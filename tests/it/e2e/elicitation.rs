@@ -223,6 +223,28 @@ async fn a_server_asks_so_often_and_for_so_much(#[values(Kind::Sqlite)] kind: Ki
     assert_eq!(server.get_json("/input-requests").await["data"], json!([]));
 }
 
+/// A call that was given up leaves its connection in doubt about whose the next question is. The server is greeted anew, and that counts
+/// as no loss: a process that ends so often would be left alone.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_call_that_was_cancelled_a_server_may_ask_again(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let Asking { site, model: _model, folder: _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let server = site.start().await;
+    for _ in 0..7 {
+        let run = server.start_run(&script("s__form {}")).await;
+        asked(&server).await;
+        let id = run["id"].as_str().unwrap();
+        assert!(server.post_json(&format!("/runs/{id}/cancel"), &json!({})).await.0.is_success());
+        assert_eq!(server.finished(id).await["status"], "cancelled");
+    }
+    let run = server.start_run(&script("s__form {}")).await;
+    let answer = json!({"action": "accept", "content": {"colour": "red"}});
+    assert_eq!(server.post_json(&path(&asked(&server).await), &answer).await.0, StatusCode::OK);
+    let said: Value = serde_json::from_str(&told(&server, &run).await).unwrap();
+    assert_eq!(said, answer);
+    audit::assert_sound(&site.database).await;
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_session_is_called_again_with_the_answer(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -385,6 +385,41 @@ async fn are_not_ended_by_one_mistake_of_their_server() {
     gone.await;
 }
 
+/// M-24. What was agreed to at one authorization server is not shown once the entry names another one.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn are_of_the_authorization_server_that_the_entry_names(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(kind, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    log_in(&server, &bank, &id).await;
+    let (begun, cookie) = begin(&server, &id).await;
+    let names = async |issuer: &str| {
+        let capstan = json!({"concurrency": 20, "replay": {"pay": "read"}, "oauth": {"issuer": issuer}});
+        let entry = json!({"entry": {"url": bank.url, "capstan": capstan}});
+        let changed = server.request(Method::PATCH, &format!("/mcp-servers/{id}")).json(&entry).send().await.unwrap();
+        assert_eq!(changed.status(), 200);
+        changed.json::<Value>().await.unwrap()["status"].clone()
+    };
+    let status = names("https://elsewhere.example").await;
+    assert_eq!((&status["state"], &status["auth"]), (&json!("error"), &json!("needed")), "{status}");
+    assert_eq!(pay(&server, 1).await, [false], "its tools are not offered");
+    // Nor is it refreshed there, and what was begun there is not ended there.
+    site.database.rows("UPDATE mcp_tokens SET fresh_until = 0 RETURNING server_id").await;
+    assert_eq!(pay(&server, 1).await, [false]);
+    assert_eq!(bank.book().refreshes, 0);
+    let (status, refused) = come_back(&server, &bank.agree(&begun).await, &cookie).await;
+    assert_eq!(status, 409, "{refused}");
+
+    // Named itself, with or without the slash at the end, it is the same one.
+    let status = names(&bank.url.replace("/mcp", "/as/")).await;
+    assert_eq!((&status["state"], &status["auth"]), (&json!("ok"), &json!("ok")), "{status}");
+    assert_eq!(pay(&server, 1).await, [true]);
+}
+
 /// M-24.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_two_servers_may_be_under_way_in_one_browser() {

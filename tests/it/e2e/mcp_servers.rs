@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::mcp::packages::everything_at;
+#[cfg(target_os = "linux")]
+use crate::mcp::setup::{control_group, kill};
 use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
@@ -110,7 +112,8 @@ async fn end_with_the_server(#[case] signal: &str) {
     wait::until("the tool servers to end", Duration::from_secs(10), || async { (children() == 0).then_some(()) }).await;
 }
 
-/// M-09, M-10: not even one that heeds neither the end of its input nor TERM, nor what it started elsewhere.
+/// M-09, M-10: not even one that heeds neither the end of its input nor TERM, nor what it started elsewhere, nor what nothing tells
+/// whose it is but a control group, where it may have one.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
@@ -120,17 +123,33 @@ async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
     let notes = site.folder.path().join("notes");
     std::fs::create_dir(&notes).unwrap();
     let script = repository().join("tests/it/mcp/server.py");
-    let site =
-        site.mcp(json!({"mcpServers": {"s": {"command": python, "args": [script, notes, "stubborn", "family", "escapes"]}}}));
+    let site = site.mcp(
+        json!({"mcpServers": {"s": {"command": python, "args": [script, notes, "stubborn", "family", "escapes", "abandons"]}}}),
+    );
     let mut server = site.start().await;
-    let run = server.start_run(&json!({"input": r#"[[id:e]][[call:s__echo {"text":"x"}]][[next]][[text:1,0]]"#})).await;
-    server.finished(run["id"].as_str().unwrap()).await;
-    let log = std::fs::read_to_string(notes.join("log")).unwrap();
-    let processes: Vec<i64> = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["pid"].as_i64()).collect();
+    let use_it = async |tool: &str| {
+        let run = server.start_run(&json!({"input": format!("[[id:{tool}]][[call:s__{tool} {{}}]][[next]][[text:1,0]]")})).await;
+        server.finished(run["id"].as_str().unwrap()).await;
+    };
+    let processes = || -> Vec<i64> {
+        let log = std::fs::read_to_string(notes.join("log")).unwrap();
+        log.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["pid"].as_i64()).collect()
+    };
+    use_it("echo").await;
+    let group = control_group(processes()[0]).await;
+    use_it("abandon").await;
+    let processes = processes();
     let alive = || processes.iter().filter(|pid| std::path::Path::new(&format!("/proc/{pid}/environ")).exists()).count();
-    assert_eq!((processes.len(), alive()), (4, 4));
+    assert_eq!((processes.len(), alive()), (5, 5));
     server.kill9().await;
-    wait::until("all of them to end", Duration::from_secs(20), || async { (alive() == 0).then_some(()) }).await;
+    let stay = usize::from(group.is_none());
+    wait::until("all of them to end", Duration::from_secs(20), || async { (alive() == stay).then_some(()) }).await;
+    match group {
+        Some(group) => {
+            wait::until("its group to be gone", Duration::from_secs(5), || async { (!group.exists()).then_some(()) }).await;
+        }
+        None => kill(processes[4]),
+    }
 }
 
 /// A tool server sees nothing of the server's environment but what its entry gives it.

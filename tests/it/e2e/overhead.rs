@@ -3,6 +3,10 @@
 //! The full measurement is `make bench-tools`. What is held against the goal is the whole way from the end of an answer with one call
 //! to the next request, more than the tool itself takes. Beside it stands what each of eleven calls of one answer adds, one after
 //! the other: there, what the model's answer itself takes to be read and stored is part of it.
+//!
+//! The model takes its time for each answer, as models do: one that answers at once would be waited for together with what the call
+//! before has left to be stored. And so the process of the tool is called now and then, which takes it twice as long as one call
+//! right behind the other: the SDK alone is measured in both ways, and that which is like a run counts.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -24,6 +28,8 @@ use crate::support::tell;
 
 /// Calls of one answer that are compared with one.
 const MANY: usize = 11;
+/// How long the model takes for an answer: the least that is no answer at once.
+const MODEL_TAKES: Duration = Duration::from_millis(10);
 /// What a call of a tool of this process may cost at the median.
 const IN_PROCESS: Duration = Duration::from_millis(1);
 /// What a call of a tool of a process may cost more than with the SDK alone.
@@ -42,7 +48,8 @@ const ECHO: Kit = Kit { tool: "everything__echo", arguments: |n| json!({"message
 async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds: usize) -> Duration {
     let id = format!("{}-{calls}", kit.tool);
     let answer = |round: usize| -> String {
-        (0..calls).map(|call| format!("[[call:{} {}]]", kit.tool, (kit.arguments)(round * calls + call))).collect()
+        let call = |call| format!("[[call:{} {}]]", kit.tool, (kit.arguments)(round * calls + call));
+        std::iter::once(format!("[[text:1,{}]]", MODEL_TAKES.as_millis())).chain((0..calls).map(call)).collect()
     };
     let script: Vec<String> = (0..rounds).map(answer).collect();
     let run = server.start_run(&json!({"input": format!("[[id:{id}]]{}[[next]]", script.join("[[next]]"))})).await;
@@ -57,14 +64,15 @@ async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds
     percentile(&gaps.collect::<Vec<_>>(), 50)
 }
 
-/// The median time of a call with the SDK alone.
-async fn raw(calls: usize) -> Duration {
+/// The median time of a call with the SDK alone, so long after the one before.
+async fn raw(calls: usize, pause: Duration) -> Duration {
     let mut command = tokio::process::Command::new("node");
     command.arg(entry("server-everything")).arg("stdio").kill_on_drop(true);
     let (transport, _) = TokioChildProcess::builder(command).stderr(std::process::Stdio::null()).spawn().unwrap();
     let client = ().serve(transport).await.unwrap();
     let mut times = Vec::with_capacity(calls);
     for n in 0..calls {
+        tokio::time::sleep(pause).await;
         let arguments = (ECHO.arguments)(n).as_object().unwrap().clone();
         let began = Instant::now();
         client.call_tool(CallToolRequestParams::new("echo").with_arguments(arguments)).await.unwrap();
@@ -101,7 +109,8 @@ async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
         .env("CAPSTAN_AGENT__MAX_ROUNDS", &limit)
         .env("CAPSTAN_LOG__LEVEL", "warn");
     let server = site.start().await;
-    let raw = raw(rounds * MANY).await;
+    let (at_once, raw) = (raw(rounds * MANY, Duration::ZERO).await, raw(rounds * MANY, MODEL_TAKES).await);
+    tell(&format!("echo with the SDK alone takes {raw:?} after {MODEL_TAKES:?}, and {at_once:?} right behind another call"));
     tell(&format!("the disk under the data folder takes {:?} to keep a page", flush(site.folder.path())));
     for (kit, raw, goal) in [(CALCULATE, Duration::ZERO, IN_PROCESS), (ECHO, raw, STDIO)] {
         let one = gap(&server, &model, &kit, 1, rounds).await;

@@ -167,6 +167,24 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     assert_eq!(site.volumes(), volumes);
 }
 
+/// Nobody has to wait for the first call to learn that.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_there_is_no_engine_is_told_at_the_start() {
+    let model = ModelMock::start().await;
+    let place = crate::support::server::Site::new(Kind::Sqlite)
+        .await
+        .with_model(&model)
+        .mcp(json!({"mcpServers": {"tiny": {"image": IMAGE}}}))
+        .env("CAPSTAN_MCP__CONTAINERS__ENGINE", "/no/such/engine");
+    let server = place.start().await;
+    wait::until("the word in the log", PATIENCE, || async {
+        let said = server.log_text();
+        let is_told = said.contains("MCP servers that run in containers cannot be started") && said.contains("/no/such/engine");
+        is_told.then_some(())
+    })
+    .await;
+}
+
 /// What containers are handed may be secret, and does not outlive a server that is killed; nor do the containers themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {

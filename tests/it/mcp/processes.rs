@@ -6,6 +6,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::setup::{PATIENCE, Scripted, Tools};
+#[cfg(target_os = "linux")]
+use super::setup::{control_group, kill};
 use crate::support::wait;
 
 /// The server behind a shell, as behind `npx`: the child that we start is not the one that speaks.
@@ -84,6 +86,33 @@ async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_paren
     assert!(other.try_wait().unwrap().is_none(), "nobody else's");
     other.kill().unwrap();
     other.wait().unwrap();
+}
+
+/// M-10. Where a server can have no control group of its own, it is as it says in `docs/tools.md`.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nothing_tells_whose_it_is_ends_with_the_control_group_of_its_server() {
+    let (server, other) = (Scripted::new(), Scripted::new());
+    let tools = Tools::new(&json!({"s": server.entry(&["abandons"]), "t": other.entry(&["abandons"])})).await;
+    let groups = (control_group(server.alive()[0]).await, control_group(other.alive()[0]).await);
+    for name in ["s__abandon", "t__abandon"] {
+        assert!(!tools.call(name, json!({})).await.is_error);
+    }
+    let (first, others) = (server.alive(), other.alive());
+    assert_eq!((first.len(), others.len()), (2, 2));
+    let (Some(group), Some(of_other)) = groups else {
+        wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
+        assert_eq!((server.alive(), other.alive()), (vec![first[1]], vec![others[1]]));
+        return [first[1], others[1]].into_iter().for_each(kill);
+    };
+    assert_ne!(group, of_other);
+    tools.call("s__die", json!({})).await;
+    // Another one may have begun by now: the connection is made again by itself.
+    wait::until("both to end", PATIENCE, || async { (!server.alive().iter().any(|pid| first.contains(pid))).then_some(()) }).await;
+    assert_eq!(other.alive(), others, "nobody else's");
+    wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
+    assert_eq!((server.alive(), other.alive()), (Vec::<i64>::new(), Vec::new()));
+    assert!(!group.exists() && !of_other.exists(), "neither is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,6 +22,8 @@ if "samples" in habits:
     tools += ["sample"]
 if "tasks" in habits:
     tools += ["labour"]
+if "abandons" in habits:
+    tools += ["abandon"]
 tasks = {}
 lock = threading.Lock()
 replies = []
@@ -252,6 +254,11 @@ def call(request):
         tools.remove("echo")
         send(method="notifications/tools/list_changed")
         answer(request, "gone")
+    elif name == "abandon":
+        # Another session, no environment, and no parent once the shell has exited: nothing of it tells whose it is.
+        left = "setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!"
+        log(pid=int(subprocess.check_output(["/bin/sh", "-c", left], stdin=subprocess.DEVNULL, env={})))
+        answer(request, "abandoned")
     elif name == "typed":
         answer(request, "", structuredContent={"n": arguments.get("text")})
     elif name == "refuse":

@@ -230,6 +230,49 @@ impl Scripted {
     }
 }
 
+/// The folder of the control group that a server has to itself, which is waited for where there may be one.
+#[cfg(target_os = "linux")]
+pub async fn control_group(server: i64) -> Option<PathBuf> {
+    let group = |pid: &str| {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        groups.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned))
+    };
+    let ours = group("self")?;
+    let of_server = || group(&server.to_string()).filter(|group| *group != ours);
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let place = |line: &str| {
+        let mut fields = line.split(' ').skip(1);
+        let place = PathBuf::from(fields.next()?);
+        (fields.next()? == "cgroup2").then_some(place)
+    };
+    let root = mounts.lines().find_map(place)?;
+    if may_have_control_group(&root.join(&ours).join(format!("test-{server}"))) {
+        wait::until("the server to have a control group", PATIENCE, || async { of_server().map(drop) }).await;
+    }
+    Some(root.join(of_server()?))
+}
+
+/// Whether a child of ours may have this control group, which is tried.
+#[cfg(target_os = "linux")]
+fn may_have_control_group(group: &Path) -> bool {
+    if std::fs::create_dir(group).is_err() {
+        return false;
+    }
+    let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    let may = std::fs::write(group.join("cgroup.procs"), child.id().to_string()).is_ok();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir(group).unwrap();
+    may
+}
+
+/// Kills a process of nobody's.
+#[cfg(target_os = "linux")]
+pub fn kill(pid: i64) {
+    let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+    assert!(killed.success());
+}
+
 /// Whether a process runs. One that has ended and was not collected yet does not.
 fn runs(pid: i64) -> bool {
     let output = std::process::Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();

@@ -25,6 +25,7 @@ contract! {
     ;
     a_closed_question_takes_no_answer,
     an_answer_is_forgotten_by_the_next_claim,
+    what_is_asked_at_the_last_moment_is_closed_with_its_run,
     a_question_goes_with_its_conversation,
 }
 
@@ -159,6 +160,34 @@ async fn a_closed_question_takes_no_answer(world: &World) {
     let refused = fresh(world.store.resolve_input(answer(&owner, &late.id), None).await.unwrap());
     let Resolved::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
     assert_eq!(record.expires_at.as_deref(), Some("1970-01-01T00:00:00.005Z"));
+}
+
+/// The server of a call may ask while its run is being cancelled, of which the worker that ends the run knows nothing.
+async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) {
+    let owner = user();
+    let (fence, other) = (world.claimed(&owner).await, world.claimed(&owner).await);
+    let (before, within, elsewhere) = (request(&fence), request(&fence), request(&other));
+    let given = request(&fence);
+    world.commit_one(changes(&other, asks(&elsewhere))).await.unwrap();
+    world.commit_one(changes(&fence, [asks(&given), asks(&before)].concat())).await.unwrap();
+    fresh(world.store.resolve_input(answer(&owner, &given.id), None).await.unwrap());
+    // One of them in the same batch as the end.
+    let ends = Change::Finish { status: RunStatus::Cancelled, finish_reason: None, error: None, joined: None };
+    let writes = [changes(&fence, asks(&within)), changes(&fence, vec![ends])];
+    assert!(world.commit_all(&writes).await.iter().all(Result::is_ok));
+    for (asked, state) in [
+        (&before, InputState::Cancelled),
+        (&within, InputState::Cancelled),
+        (&given, InputState::Answered),
+        (&elsewhere, InputState::Pending),
+    ] {
+        let kept = world.store.input_request(&owner, &asked.id).await.unwrap().unwrap();
+        assert_eq!(kept.request.state, state);
+        assert_eq!(kept.resolved_at.is_some(), state != InputState::Pending);
+    }
+    let page = PageRequest { after: None, limit: 10 };
+    let open = world.store.input_requests(&owner, Asked::Questions, Some(InputState::Pending), &page).await.unwrap();
+    assert_eq!(open.items.iter().map(|record| &record.request.id).collect::<Vec<_>>(), [&elsewhere.id]);
 }
 
 /// An answer that came while a worker had the run, and was loaded by the next one, does not cut another wait short.

@@ -6,7 +6,7 @@ use capstan::domain::agent::{AgentProfile, BreakerScope};
 use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::context::{ContextPolicy, ContextSummary};
 use capstan::domain::handle::{Handle, Round};
-use capstan::domain::ids::{MessageId, RunId};
+use capstan::domain::ids::{CallId, MessageId, RunId};
 use capstan::domain::message::{Message, Role, ToolContent};
 use capstan::domain::model::Usage;
 use capstan::domain::prompt::{OwnLayers, ProvidedContext};
@@ -25,6 +25,7 @@ contract! {
     history_goes_run_by_run,
     tool_calls_move_only_forwards,
     a_call_under_way_may_have_a_handle,
+    a_call_keeps_its_key_until_its_arguments_change,
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
     older_messages_are_left_out_on_demand,
@@ -34,6 +35,36 @@ contract! {
     // D-17.
     what_a_newer_version_has_added_is_left_out,
     a_message_that_cannot_be_read_hides_no_other_signal,
+}
+
+/// A call that is made again has the key of the first one, and one with other arguments is another call.
+async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let message = assistant(&fence, "again");
+    let keyed = |position: u32| {
+        let (key, undoes) = (Some(CallId::generate(&UuidIds)), Some(CallId::generate(&UuidIds)));
+        ToolCall { key, undoes, ..planned_call(&fence, &message.id, position) }
+    };
+    let calls = vec![keyed(0), keyed(1), keyed(2)];
+    let edit = |call: &ToolCall| Change::ToolEdited {
+        id: call.id.clone(),
+        arguments: serde_json::json!({"path": "another"}),
+        hash: "cd".repeat(32),
+    };
+    let work = vec![
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(message.clone()),
+        Change::AddToolCalls(calls.clone()),
+        // In the write that makes it, and in a later one.
+        edit(&calls[1]),
+    ];
+    world.commit_one(changes(&fence, work)).await.unwrap();
+    world.commit_one(changes(&fence, vec![edit(&calls[2])])).await.unwrap();
+    let found = world.load(&fence).await.calls;
+    let kept: Vec<_> = found.iter().map(|call| (call.key.as_ref(), call.undoes.as_ref())).collect();
+    let expected: Vec<_> =
+        calls.iter().map(|call| (call.key.as_ref().filter(|_| call.position == 0), call.undoes.as_ref())).collect();
+    assert_eq!(kept, expected);
 }
 
 /// Old and new versions work on one database while one replaces the other.

@@ -134,7 +134,10 @@ def call(request_id, params):
         DECLINED.append(arguments)
         result = {"content": [{"type": "text", "text": "declined"}], "isError": True}
         return send({"jsonrpc": "2.0", "id": request_id, "result": result})
+    is_lost = tool == "append_keyed" and arguments.get("text") == "lost" and not os.path.exists(LEDGER)
     record(tool, arguments, params.get("_meta") or {}, "done")
+    if is_lost:
+        os._exit(3)
     if tool == "pay" and arguments.get("text") == "late":
         time.sleep(20)
     if tool == "slow_append":

@@ -16,7 +16,8 @@ impl Ledger {
         Self { file: folder.join("ledger.jsonl") }
     }
 
-    /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` and `append_meta` are keyed, `pay` can be
+    /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` (whose process ends before it answers `lost`, if that is
+    /// the first execution) and `append_meta` are keyed, `pay` can be
     /// asked about (it declines `declined` the first time, and answers `late` when nobody waits any more), `lookup` only reads. `labour` is unsafe, and goes on by itself as a task.
     pub fn mcp_server(&self) -> Value {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");

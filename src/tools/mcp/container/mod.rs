@@ -95,6 +95,13 @@ impl Containers {
         Some((self.engine.find().await.ok()?, self.engine.variables()))
     }
 
+    /// Finds the engine before anybody needs it, and says so if there is none. It is looked for again then: it may be started meanwhile.
+    pub async fn look_for_engine(&self) {
+        if let Err(reason) = self.engine.find().await {
+            tracing::warn!(reason, "MCP servers that run in containers cannot be started");
+        }
+    }
+
     /// Notes that this process has containers, before the first one: should it be killed together with its guard, whoever starts next
     /// knows by which names they are found.
     pub fn note(&self) {

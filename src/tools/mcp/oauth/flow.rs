@@ -58,6 +58,12 @@ struct Bond {
     client: Client,
 }
 
+impl Bond {
+    fn is_for(&self, url: &Url, issuer: Option<&str>) -> bool {
+        self.url == url.as_str() && issuer.is_none_or(|issuer| is_same_issuer(issuer, &self.issuer))
+    }
+}
+
 /// A login that has begun. Secret: it is to be sealed until the browser comes back.
 #[derive(Serialize, Deserialize)]
 pub struct Pending {
@@ -76,11 +82,11 @@ pub struct TokenSet {
 }
 
 impl TokenSet {
-    /// What is shown to the server, if these tokens are for the server at `url`.
+    /// What is shown to the server, if these tokens are for the server at `url`, and of `issuer` if its entry names one.
     #[must_use]
-    pub fn access_for(&self, url: &str) -> Option<SecretString> {
+    pub fn access_for(&self, url: &str, issuer: Option<&str>) -> Option<SecretString> {
         // An entry need not be written as a URL is in the end: `https://Host` is `https://host/`.
-        let is_ours = Url::parse(url).is_ok_and(|url| url.as_str() == self.bond.url);
+        let is_ours = Url::parse(url).is_ok_and(|url| self.bond.is_for(&url, issuer));
         is_ours.then(|| SecretString::from(self.access.as_str()))
     }
 
@@ -231,10 +237,10 @@ impl Pending {
         }
     }
 
-    /// Whether the login is for the server at `url`, as it is now.
+    /// Whether the login is for the server at `url`, and at the `issuer` that its entry names if it names one, as it is now.
     #[must_use]
-    pub fn is_for(&self, url: &Url) -> bool {
-        self.bond.url == url.as_str()
+    pub fn is_for(&self, url: &Url, issuer: Option<&str>) -> bool {
+        self.bond.is_for(url, issuer)
     }
 }
 

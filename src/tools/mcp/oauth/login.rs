@@ -45,6 +45,8 @@ pub struct TokenOf {
     pub owner: Option<UserId>,
     /// The URL of its entry: tokens of a login at another one are not for it.
     pub url: String,
+    /// The authorization server that its entry names, if it does: tokens of another one are not shown to it.
+    pub issuer: Option<String>,
     /// Where it may lead.
     pub reach: Reach,
 }

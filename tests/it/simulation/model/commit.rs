@@ -263,6 +263,10 @@ impl State {
                 (row.run.status, row.run.reason) = (*status, None);
                 (row.run.finish_reason, row.run.error) = (*finish_reason, error.as_ref().map(kept));
                 row.run.finished_at = Some(self.now_text());
+                for asked in row.inputs.iter_mut().filter(|asked| asked.request.state == InputState::Pending) {
+                    asked.request.state = InputState::Cancelled;
+                    asked.resolved_at = Some(self.now_text());
+                }
                 (row.active, row.claimable_at, row.contexts) = (false, None, None);
                 effects.ends = Ends::Finished;
                 effects.status = Some((*status).into());
