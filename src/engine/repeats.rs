@@ -20,8 +20,8 @@ fn key(call: &ToolCall) -> Key<'_> {
     (&call.name, &call.arguments_hash)
 }
 
-/// The tools of a run that only read, as far as anybody says so: a file is to be read again when something was written meanwhile, also if it
-/// is a server that nobody trusts which says what it does.
+/// The tools of a run of which servers that nobody trusts say that they only read. Believing that may have a call of theirs made once
+/// more, because a file is to be read again when something was written meanwhile, and does nothing else.
 struct Readers<'c>(HashSet<&'c str>);
 
 impl<'c> Readers<'c> {
@@ -29,14 +29,19 @@ impl<'c> Readers<'c> {
         Self(tools.iter().filter(|tool| tool.safety.says_it_reads).map(|tool| tool.name.as_str()).collect())
     }
 
-    /// Whether a call has changed nothing.
-    fn reads(&self, call: &ToolCall) -> bool {
-        call.replay == ReplayClass::Read || self.0.contains(call.name.as_str())
+    fn hold(&self, call: &ToolCall) -> bool {
+        self.0.contains(call.name.as_str())
     }
 
     /// Whether making a call again that has been answered does nothing that the first one has not done.
     fn repeats_nothing(&self, call: &ToolCall) -> bool {
-        repeats_nothing(call) || self.reads(call)
+        repeats_nothing(call) || self.hold(call)
+    }
+
+    /// Whether another call may have changed what a call has answered. Two that only say that they read leave each other as they are, or
+    /// they would be made in turns for ever.
+    fn may_have_changed(&self, answered: &ToolCall, other: &ToolCall) -> bool {
+        other.replay != ReplayClass::Read && !(self.hold(answered) && self.hold(other))
     }
 }
 
@@ -57,7 +62,7 @@ impl<'c> Made<'c> {
         }
         self.last.insert(key(call), call);
         // What a human has denied was not made.
-        if !self.readers.reads(call) && call.state != ToolCallState::Denied {
+        if call.replay != ReplayClass::Read && call.state != ToolCallState::Denied {
             self.changes.push(call);
         }
     }
@@ -67,7 +72,8 @@ impl<'c> Made<'c> {
     fn answers(&self, call: &ToolCall) -> Option<&'c ToolCall> {
         let earlier = *self.last.get(&key(call)).filter(|earlier| earlier.state == ToolCallState::Done)?;
         let mut since = self.changes.iter().rev().take_while(|change| change.step >= earlier.step);
-        let is_stale = self.readers.repeats_nothing(earlier) && since.any(|change| !is_same(change, call));
+        let is_stale = self.readers.repeats_nothing(earlier)
+            && since.any(|change| !is_same(change, call) && self.readers.may_have_changed(earlier, change));
         (!is_stale).then_some(earlier)
     }
 }
@@ -153,7 +159,7 @@ fn has_changed_since(record: &RunRecord, readers: &Readers<'_>, earlier: &ToolCa
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
     let mut others =
         record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
-    others.any(|other| !readers.reads(other))
+    others.any(|other| readers.may_have_changed(earlier, other))
 }
 
 /// Whether a call got as far as its tool, or a human who said no.

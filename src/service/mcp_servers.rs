@@ -342,6 +342,7 @@ impl Service {
     ) -> Result<Vec<(String, Imported)>> {
         let Import { entries, variables, is_global, replaces } = import;
         let mut outcomes = Vec::with_capacity(entries.len());
+        let mut fresh = Vec::new();
         for (at, (name, entry)) in entries.into_iter().enumerate() {
             let Value::Object(entry) = entry else {
                 outcomes.push((name, Imported::Refused("the entry must be an object".to_owned())));
@@ -358,7 +359,15 @@ impl Service {
             };
             let new = NewMcpServer { name: name.clone(), entry: entry.clone(), variables: variables.clone(), enabled, is_global };
             // Made before it is looked for: what a request has made the first time is there when it comes again, and is not to be replaced.
-            let mut outcome = self.make_mcp_server(principal, new, key_for("")).await.map(|(id, _)| Imported::Made(id));
+            let mut keep = |id: &McpServerId, replay| match replay {
+                Replay::Fresh => fresh.push(id.clone()),
+                Replay::Replayed => {}
+            };
+            let made = self.make_mcp_server(principal, new, key_for("")).await;
+            let mut outcome = made.map(|(id, replay)| {
+                keep(&id, replay);
+                Imported::Made(id)
+            });
             // Its name may be taken; or there may be no room for another one, or its secrets may be those that are kept.
             if replaces
                 && matches!(outcome, Err(Error::Invalid { .. } | Error::Conflict(_)))
@@ -366,7 +375,10 @@ impl Service {
             {
                 let patch = McpServerPatch { entry: Some(entry), variables: variables.clone(), enabled: Some(enabled), name: None };
                 let replaced = self.replace_mcp_server(principal, &id, &patch, key_for("\0replace")).await;
-                outcome = replaced.map(|()| Imported::Replaced(id));
+                outcome = replaced.map(|replay| {
+                    keep(&id, replay);
+                    Imported::Replaced(id)
+                });
             }
             outcomes.push((
                 name,
@@ -381,11 +393,7 @@ impl Service {
         }
         // Each is tried, as one that is made or changed by itself is, but side by side: how many there are is for their document to say.
         let servers = &self.mcp_deps()?.servers;
-        let tried = outcomes.iter().filter_map(|(_, outcome)| match outcome {
-            Imported::Made(id) | Imported::Replaced(id) => Some(servers.start(&principal.user_id, id, PROBE)),
-            Imported::Refused(_) => None,
-        });
-        futures_util::future::join_all(tried).await;
+        futures_util::future::join_all(fresh.iter().map(|id| servers.start(&principal.user_id, id, PROBE))).await;
         Ok(outcomes)
     }
 
@@ -395,7 +403,7 @@ impl Service {
         id: &McpServerId,
         patch: &McpServerPatch,
         key: Option<RequestKey>,
-    ) -> Result<()> {
+    ) -> Result<Replay> {
         let before = self.changeable_mcp_server(principal, id, None).await?;
         // Those that cannot be opened are to be given anew, and are missed by their names until they are.
         let secrets = opened(&self.provider_deps()?.vault, &before).unwrap_or_default();
@@ -406,9 +414,12 @@ impl Service {
         }
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.replace_mcp_server(&after, claim).await?)? {
-            (NamedChanged::Changed(_), Replay::Fresh) => self.mcp_server_changed(&before, &after).await,
+            (NamedChanged::Changed(_), Replay::Fresh) => {
+                self.mcp_server_changed(&before, &after).await?;
+                Ok(Replay::Fresh)
+            }
             // Whatever has become of it since stays as it is.
-            (NamedChanged::Changed(_), Replay::Replayed) => Ok(()),
+            (NamedChanged::Changed(_), Replay::Replayed) => Ok(Replay::Replayed),
             (NamedChanged::Stale | NamedChanged::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
         }
     }

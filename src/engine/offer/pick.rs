@@ -8,7 +8,11 @@ use crate::domain::tool::ToolDefinition;
 use crate::domain::tool_filter::ToolFilter;
 use crate::support::words::{holds, joined, words};
 
-/// The tools of servers that the user names or hints at first, all of them unless they have hundreds, then the best others until there are `k`. `order` names the
+/// The most tools of servers that the user names, if `k` is not more: some providers take no more than 128, and what was called before is on
+/// offer, too.
+const MAX_NAMED: usize = 100;
+
+/// The tools of servers that the user names or hints at first, then the best others until there are `k`. `order` names the
 /// fittest first; what it leaves out comes last, by name.
 pub(in crate::engine) fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], said: &str, order: &[String]) -> Vec<String> {
     let said = (words(said), joined(said));
@@ -19,7 +23,7 @@ pub(in crate::engine) fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition
     let hinted: HashSet<&str> = places.into_iter().filter(|place| is_meant(filter, place, &said)).collect();
     let (of_hinted, others): (Vec<_>, Vec<_>) =
         tools.into_iter().partition(|tool| tool.server.is_some() && hinted.contains(place(tool)));
-    let mut names: Vec<String> = of_hinted.into_iter().take(ToolFilter::MAX_K).map(|tool| tool.name.clone()).collect();
+    let mut names: Vec<String> = of_hinted.into_iter().take(MAX_NAMED.max(filter.k)).map(|tool| tool.name.clone()).collect();
     let left = filter.k.saturating_sub(names.len());
     names.extend(others.into_iter().take(left).map(|tool| tool.name.clone()));
     names

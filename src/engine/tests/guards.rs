@@ -218,7 +218,8 @@ fn what_a_server_says_that_it_only_reads_is_read_again_too() {
     let reader =
         ToolDefinition { safety: ToolSafety { says_it_reads: true, ..ToolSafety::default() }, ..tool("read", ReplayClass::Unsafe) };
     let other = ToolDefinition { name: "list".to_owned(), ..reader.clone() };
-    world.claim_with(ClaimCause::First, vec![reader.into(), other.into(), tool("write", ReplayClass::Unsafe).into()]);
+    let (writer, trusted) = (tool("write", ReplayClass::Unsafe), tool("look", ReplayClass::Read));
+    world.claim_with(ClaimCause::First, vec![reader.into(), other.into(), writer.into(), trusted.into()]);
     let (reads, lists) = (|| call("read", &json!({"path": "a"})), || call("list", &json!({})));
     for (calls, made) in [
         (reads(), true),
@@ -228,6 +229,11 @@ fn what_a_server_says_that_it_only_reads_is_read_again_too() {
         (reads(), true),
         (lists(), true),
         (reads(), false),
+        // What is trusted to read does not take their word for it.
+        (call("look", &json!({})), true),
+        (call("list", &json!({"all": true})), true),
+        (call("look", &json!({})), true),
+        (call("look", &json!({})), false),
         (call("write", &json!({"path": "a"})), false),
     ] {
         world.calls(std::slice::from_ref(&calls));

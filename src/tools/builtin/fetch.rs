@@ -73,22 +73,23 @@ impl Fetcher {
                 break;
             }
         }
-        let text = String::from_utf8_lossy(if is_cut { whole_characters(&body) } else { &body });
+        let shown = if is_cut { whole_characters(&body) } else { &body };
+        let text = String::from_utf8_lossy(shown);
         if !status.is_success() {
             return Err(format!("the page answered {status}: {text}"));
         }
         let of = whole.map(|whole| format!(" of {whole}")).unwrap_or_default();
-        let note = if is_cut { format!("\n[cut: the first {}{of} bytes are shown]", text.len()) } else { String::new() };
+        let note = if is_cut { format!("\n[cut: the first {}{of} bytes are shown]", shown.len()) } else { String::new() };
         Ok(format!("{status}, {kind}\n\n{text}{note}"))
     }
 }
 
-/// What was cut, without the beginning of a character at its end.
+/// What was cut, without the beginning of a character at its end. What stands before that may be of another encoding.
 fn whole_characters(cut: &[u8]) -> &[u8] {
-    match std::str::from_utf8(cut) {
-        Err(error) if error.error_len().is_none() => cut.get(..error.valid_up_to()).unwrap_or(cut),
-        Ok(_) | Err(_) => cut,
-    }
+    let is_begun =
+        |tail: &&[u8]| std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
+    let begun = (1..=3).filter_map(|length| cut.get(cut.len().checked_sub(length)?..)).find(is_begun);
+    &cut[..cut.len() - begun.map_or(0, <[u8]>::len)]
 }
 
 fn follow(attempt: Attempt<'_>, reach: Reach) -> reqwest::redirect::Action {
@@ -159,6 +160,17 @@ mod tests {
             let error = fetcher.fetch(&format!("{base}/{path}")).await.unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn no_half_of_a_character_is_left() {
+        let long = "\u{1F600}".as_bytes();
+        for length in 0..4 {
+            assert_eq!(whole_characters(&[b"\xe9a", &long[..length]].concat()), b"\xe9a");
+        }
+        assert_eq!(whole_characters(&[b"a", long].concat()), [b"a", long].concat());
+        assert_eq!(whole_characters(b"\xe9\xff"), b"\xe9\xff");
+        assert_eq!(whole_characters(b""), b"");
     }
 
     #[tokio::test]

@@ -48,7 +48,7 @@ mod groups {
 
         fn take(&self, process: u32) -> io::Result<()> {
             match fs::create_dir(&self.folder) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                 Ok(()) | Err(_) => write(&self.folder.join("cgroup.procs"), &process.to_string()),
             }
         }

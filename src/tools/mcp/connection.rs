@@ -279,15 +279,8 @@ impl Connection {
         (!is_known).then(|| prefix_chars(version.as_str(), 40).to_owned())
     }
 
-    /// Whether calls are made on it. One on which a server that may ask would be told for ever that nobody answers is left for another
-    /// one, although it works.
-    pub fn is_alive(&self) -> bool {
-        let may_ask = self.allowed.elicits || self.allowed.samples.is_some();
-        self.works() && !(may_ask && self.heard.has_strays())
-    }
-
     /// Whether calls can be made.
-    pub fn works(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         let stale = self.stale.load(Ordering::SeqCst);
         !stale
             && !self.peer.is_transport_closed()

@@ -1,47 +1,40 @@
 //! One configured server: connected when it is first needed, and again when its connection was lost.
 
+mod calls;
+
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rmcp::model::{CallToolRequestParams, JsonObject};
-use serde_json::Value;
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::answers::{self, cancelled, failed};
 use super::catalogue::Labels;
 use super::common::{Common, Identity};
-use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
+use super::connection::{Connection, Endpoint, Fault};
 use super::handler::Allowed;
-use super::live::{Known, Live, REFRESH_PATIENCE};
+use super::live::Live;
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::process::last_words;
 use super::processes::Place;
 use super::rounds::Pauses;
-use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
-use super::tasks::{self, Task};
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, listed};
-use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
-use crate::tools::{Progress, ProgressSender, Report, ServerStatus, names};
+use crate::tools::{ServerStatus, names};
 
 /// For which part of the time that it may take a server that starts keeps others from starting: 10 s of the 60 s by default. What takes
 /// longer most often waits for something else than this machine.
 const TURN_PART: u32 = 6;
 /// How long somebody who wants to see its resources or prompts waits for them.
 const LIST_LIMIT: Duration = Duration::from_secs(15);
-
-/// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
-const HARD_LIMIT_FACTOR: u32 = 10;
 
 /// One server.
 pub struct Server {
@@ -207,19 +200,9 @@ impl Server {
     /// does. With `leaving` it is somebody else who needs the room: then calls that are paused do not keep it, because a server gets all
     /// that it needs when it is called again. `leaving` is held until nothing of the connection is left.
     pub fn rest(self: &Arc<Self>, leaving: Option<TaskTrackerToken>) -> bool {
-        let mut left = None;
-        self.shift(|phase| {
-            let Phase::Up(live) = phase else { return false };
-            // Whoever uses a connection holds it, and nobody gets hold of it while the phase is held.
-            let is_wanted = if leaving.is_some() { self.is_called() } else { self.is_at_work() };
-            if is_wanted || Arc::strong_count(live) > 1 {
-                return false;
-            }
-            let Some(tools) = live.tools_now() else { return false };
-            left = Some((Arc::clone(live), self.remains.token()));
-            *phase = Phase::Resting(Rested { tools, left_out: live.leaves_out() });
-            true
-        });
+        // Whoever uses a connection holds it, and nobody gets hold of it while the phase is held.
+        let is_wanted = || if leaving.is_some() { self.is_called() } else { self.is_at_work() };
+        let left = self.let_go(|live| is_wanted() || Arc::strong_count(live) > 1);
         let Some((live, token)) = left else { return false };
         tracing::debug!(mcp.server = self.name, "MCP server {} is not used and rests", self.name);
         self.common.tasks.spawn(async move {
@@ -227,6 +210,23 @@ impl Server {
             drop((live, token, leaving));
         });
         true
+    }
+
+    /// Takes the connection out of use, unless it is wanted: its tools stay on offer, and the next one is made when one is called. The token
+    /// is held until nothing of it is left.
+    fn let_go(&self, is_wanted: impl FnOnce(&Arc<Live>) -> bool) -> Option<(Arc<Live>, TaskTrackerToken)> {
+        let mut left = None;
+        self.shift(|phase| {
+            let Phase::Up(live) = phase else { return false };
+            if is_wanted(live) {
+                return false;
+            }
+            let Some(tools) = live.tools_now() else { return false };
+            left = Some((Arc::clone(live), self.remains.token()));
+            *phase = Phase::Resting(Rested { tools, left_out: live.leaves_out() });
+            true
+        });
+        left
     }
 
     /// Its tools, with names that begin with `half`. Waits while it starts, up to `patience` after the start began; for a server
@@ -288,167 +288,6 @@ impl Server {
         };
         let all = tokio::time::timeout(LIST_LIMIT, listed).await.map_err(|_| late())??;
         Ok(listed::prompts(all, &self.config.masks))
-    }
-
-    /// Carries out one call.
-    pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
-        let _work = Arc::clone(&self.work);
-        let timeout = self.config.timeout.unwrap_or(call.timeout);
-        if let Some(task) = call.handle.and_then(Handle::task) {
-            let reply = self.take_up(Task::known(task), timeout, &call).await;
-            return self.answer(reply, &call);
-        }
-        let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
-        let mut until = Instant::now() + timeout;
-        let slot = match self.turn(until, timeout, &call).await {
-            Ok(slot) => slot,
-            Err(unsent) => return unsent,
-        };
-        if self.config.asks() {
-            until = Instant::now() + timeout;
-        }
-        let reply = match self.send(arguments, timeout, until, &call).await {
-            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does: once.
-            Ok(Reply::NotSent(_) | Reply::NoSession(_)) => self.send(arguments, timeout, until, &call).await,
-            sent => sent,
-        };
-        drop(slot);
-        match reply {
-            Ok(reply) => self.answer(reply, &call),
-            Err(unsent) => unsent,
-        }
-    }
-
-    /// Sends a call if the server is ready for it before `until`; an error is the answer to a call that was not sent.
-    async fn send(
-        self: &Arc<Self>,
-        arguments: &JsonObject,
-        timeout: Duration,
-        until: Instant,
-        call: &McpCall<'_>,
-    ) -> Result<Reply, McpAnswer> {
-        let prepared = tokio::select! {
-            biased;
-            () = call.permit.token.cancelled() => return Err(cancelled()),
-            prepared = tokio::time::timeout_at(until, self.prepare(call)) => prepared,
-        };
-        let live = match prepared {
-            Ok(Ok(prepared)) => prepared,
-            Ok(Err(reason)) => return Err(failed(reason)),
-            Err(_) => return Err(self.not_ready(timeout)),
-        };
-        let params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
-        let round = call.handle.and_then(Handle::round);
-        self.pauses.end(call.id);
-        let limits = self.limits(timeout);
-        let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.permit).await;
-        match reply {
-            Reply::TimedOut(_) | Reply::Cancelled => {
-                let live = Arc::clone(&live);
-                self.common.tasks.spawn(async move { live.connection.check_pulse().await });
-            }
-            Reply::Task(task) => {
-                tasks::store(&task, &call.progress).await;
-                reply = tasks::follow(self, task, limits, &call.progress, &call.permit.token).await;
-            }
-            Reply::Paused => self.pauses.begin(call.id, Instant::now()),
-            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NoSession(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
-        }
-        if let Reply::Result(result) = &mut reply {
-            live.outputs.look_at(call.tool, result);
-        }
-        Ok(reply)
-    }
-
-    /// Goes on with a call that its server was working on when another process, or this one earlier, had to leave it.
-    async fn take_up(self: &Arc<Self>, task: Task, timeout: Duration, call: &McpCall<'_>) -> Reply {
-        if call.frozen_destination.is_some_and(|frozen| self.destination.as_deref() != Some(frozen)) {
-            return Reply::Gone("it is elsewhere since this run began".to_owned());
-        }
-        let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, &call.permit.token).await;
-        if let Reply::Result(result) = &mut reply
-            && let Ok(live) = self.live().await
-        {
-            live.outputs.look_at(call.tool, result);
-        }
-        reply
-    }
-
-    /// What is given to whoever made the call, who stores it, shows it and gives it to a model: without our own secrets.
-    fn answer(&self, mut reply: Reply, call: &McpCall<'_>) -> McpAnswer {
-        if let Reply::Result(result) = &mut reply {
-            self.config.masks.hide_in(result);
-        }
-        answers::of(&self.name, reply, call.may_repeat)
-    }
-
-    fn limits(&self, timeout: Duration) -> Limits {
-        Limits { silence: timeout, whole: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
-    }
-
-    /// A place among the calls that it works on; an error is the answer to a call that was not sent.
-    async fn turn(&self, until: Instant, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
-        let slot = async {
-            match self.config.asks() {
-                // A person may think about the call before it, which is over within its own limits.
-                true => Ok(self.slot(&call.progress).await),
-                false => tokio::time::timeout_at(until, self.slot(&call.progress)).await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = call.permit.token.cancelled() => Err(cancelled()),
-            slot = slot => match slot {
-                Ok(slot) => slot.map_err(|_| failed("the server is shut down".to_owned())),
-                Err(_) => Err(self.not_ready(timeout)),
-            },
-        }
-    }
-
-    fn not_ready(&self, timeout: Duration) -> McpAnswer {
-        failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))
-    }
-
-    /// A live connection that still offers the tool, with the definition that was frozen if one was.
-    async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<Arc<Live>, String> {
-        let tool = call.tool;
-        let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
-        let live = self.live().await.map_err(unreachable)?;
-        match live.refresh(self, &self.common.tasks).await {
-            // It may mean something else by now.
-            Known::Outdated if !call.may_repeat => {
-                return Err(format!(
-                    "the tools of the server {} are changing, and its new list did not come within {REFRESH_PATIENCE:?}; nothing was sent",
-                    self.name
-                ));
-            }
-            Known::Outdated | Known::Current => {}
-        }
-        let Some(current) = live.tool(tool).await else {
-            return Err(format!("the server {} does not offer the tool {tool} any more", self.name));
-        };
-        if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
-            return Err(format!("the tool {tool} has changed since this run began and is not called"));
-        }
-        if call.frozen_destination.is_some_and(|frozen| current.destination.as_deref() != Some(frozen)) {
-            return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.name));
-        }
-        Ok(live)
-    }
-
-    /// Whoever has to wait for a place can see it.
-    async fn slot(&self, progress: &ProgressSender) -> Result<SemaphorePermit<'_>, AcquireError> {
-        let began = Instant::now();
-        let slot = match self.slots.try_acquire() {
-            Ok(slot) => slot,
-            Err(_) => {
-                let message = Some(format!("waits: {} works on {} other calls", self.name, self.config.concurrency));
-                let _ = progress.try_send(Report::Progress(Progress { progress: 0.0, total: None, message }));
-                self.slots.acquire().await?
-            }
-        };
-        metrics::histogram!("capstan_mcp_queue_seconds").record(began.elapsed().as_secs_f64());
-        Ok(slot)
     }
 
     /// Forgets what has gone wrong, and its rest: it is tried again at once.
@@ -586,8 +425,7 @@ impl Server {
             let (next, starts) = match phase {
                 Phase::Unknown | Phase::Resting(_) => (Phase::Starting { since: now }, true),
                 Phase::Up(live) if !live.connection.is_alive() => {
-                    let is_lost = self.counts_losses() && !live.connection.works();
-                    let next = match lock(&self.setbacks).given_up_until(now, is_lost) {
+                    let next = match lock(&self.setbacks).given_up_until(now, self.counts_losses()) {
                         Some(until) => {
                             let reason = Setbacks::TOO_MANY.to_owned();
                             let fault = Fault { reason, stderr: live.connection.said() };
