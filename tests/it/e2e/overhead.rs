@@ -1,12 +1,10 @@
 //! What a tool call costs beside what the tool itself takes: with durable rows, events and the checks of the one door.
 //!
-//! The full measurement is `make bench-tools`. What is held against the goal is the whole way from the end of an answer with one call
-//! to the next request, more than the tool itself takes. Beside it stands what each of eleven calls of one answer adds, one after
-//! the other: there, what the model's answer itself takes to be read and stored is part of it.
-//!
-//! The model takes its time for each answer, as models do: one that answers at once would be waited for together with what the call
-//! before has left to be stored. And so the process of the tool is called now and then, which takes it twice as long as one call
-//! right behind the other: the SDK alone is measured in both ways, and that which is like a run counts.
+//! The full measurement is `make bench-tools`. The whole way from the end of an answer with one call to the next request is measured,
+//! and what of it is no overhead of the call: the end of the answer is heard, and the next request made, also by a client that calls
+//! no tool, and the tool itself takes its time with the SDK alone. Both are measured at the rhythm of the run, in which the model
+//! takes its time for each answer: what stands still in between, on either side, is slower to begin than what never rests. Beside it stands
+//! what each of eleven calls of one answer adds, one after the other.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -22,7 +20,7 @@ use serde_json::{Value, json};
 use crate::mcp::setup::entry;
 use crate::support::database::Kind;
 use crate::support::measure::{percentile, size};
-use crate::support::model::ModelMock;
+use crate::support::model::{Exchange, ModelMock};
 use crate::support::server::{Server, Site};
 use crate::support::tell;
 
@@ -44,8 +42,9 @@ struct Kit {
 const CALCULATE: Kit = Kit { tool: "calculate", arguments: |n| json!({"expression": format!("{n}+1")}) };
 const ECHO: Kit = Kit { tool: "everything__echo", arguments: |n| json!({"message": n.to_string()}) };
 
-/// The median time from the end of an answer with so many calls to the next request to the model.
-async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds: usize) -> Duration {
+/// The median time from the end of an answer with so many calls to the next request to the model, and the same of a client that makes
+/// these requests and calls nothing.
+async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds: usize) -> (Duration, Duration) {
     let id = format!("{}-{calls}", kit.tool);
     let answer = |round: usize| -> String {
         let call = |call| format!("[[call:{} {}]]", kit.tool, (kit.arguments)(round * calls + call));
@@ -59,9 +58,18 @@ async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds
     assert_eq!(seen.len(), rounds + 1);
     let results = seen[rounds].request["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool");
     assert_eq!(results.count(), rounds * calls, "every call was made");
+    for exchange in &seen {
+        let asked = server.client.post(format!("{}/chat/completions", model.base_url)).json(&exchange.request);
+        let mut answer = asked.send().await.unwrap();
+        while answer.chunk().await.unwrap().is_some() {}
+    }
+    (median_gap(&seen), median_gap(&model.exchanges(&id)[seen.len()..]))
+}
+
+fn median_gap(exchanges: &[Exchange]) -> Duration {
+    let gaps = exchanges.windows(2).map(|pair| pair[1].asked.duration_since(pair[0].answered.unwrap()));
     // The first rounds warm up caches and connections.
-    let gaps = seen.windows(2).skip(rounds / 5).map(|pair| pair[1].asked.duration_since(pair[0].answered.unwrap()));
-    percentile(&gaps.collect::<Vec<_>>(), 50)
+    percentile(&gaps.skip(exchanges.len() / 5).collect::<Vec<_>>(), 50)
 }
 
 /// The median time of a call with the SDK alone, so long after the one before.
@@ -110,21 +118,27 @@ async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
         .env("CAPSTAN_LOG__LEVEL", "warn");
     let server = site.start().await;
     let (at_once, raw) = (raw(rounds * MANY, Duration::ZERO).await, raw(rounds * MANY, MODEL_TAKES).await);
-    tell(&format!("echo with the SDK alone takes {raw:?} after {MODEL_TAKES:?}, and {at_once:?} right behind another call"));
+    tell(&format!(
+        "echo with the SDK alone takes {raw:?} after a rest of {MODEL_TAKES:?}, and {at_once:?} right behind another call"
+    ));
     tell(&format!("the disk under the data folder takes {:?} to keep a page", flush(site.folder.path())));
+    let mut missed = Vec::new();
     for (kit, raw, goal) in [(CALCULATE, Duration::ZERO, IN_PROCESS), (ECHO, raw, STDIO)] {
-        let one = gap(&server, &model, &kit, 1, rounds).await;
-        let many = gap(&server, &model, &kit, MANY, rounds).await;
-        let each = many.saturating_sub(one) / u32::try_from(MANY - 1).unwrap();
-        let more = one.saturating_sub(raw);
+        let (one, bare) = gap(&server, &model, &kit, 1, rounds).await;
+        let (many, bare_of_many) = gap(&server, &model, &kit, MANY, rounds).await;
+        let each = many.saturating_sub(one + bare_of_many.saturating_sub(bare)) / u32::try_from(MANY - 1).unwrap();
+        let more = one.saturating_sub(bare + raw);
         tell(&format!(
-            "{} on {kind:?}: {one:?} from answer to request, {raw:?} with the SDK alone: {more:?} more (goal {goal:?}); each of {MANY} in \
-             one answer adds {each:?}",
+            "{} on {kind:?}: {one:?} from answer to request, of which {bare:?} without a call and {raw:?} with the SDK alone: {more:?} \
+             more (goal {goal:?}); each of {MANY} in one answer adds {each:?}",
             kit.tool
         ));
         // A development build on a busy machine tells nothing of the goal, but what takes a hundred times as long is broken.
         let bound = if cfg!(debug_assertions) { goal * 100 } else { goal };
-        assert!(more < bound, "{more:?} for a call of {}, more than {bound:?}", kit.tool);
+        if more >= bound {
+            missed.push(format!("{more:?} for a call of {}, more than {bound:?}", kit.tool));
+        }
     }
+    assert_eq!(missed, Vec::<String>::new());
     model.assert_history_was_sendable();
 }

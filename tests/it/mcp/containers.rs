@@ -1,4 +1,4 @@
-//! Servers in containers, run by a real engine.
+//! Servers in containers, run by real engines.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use capstan::domain::tool::ToolCallState;
 use capstan::tools::mcp::ContainerOptions;
+use rstest::rstest;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -18,18 +19,27 @@ use crate::support::{tell, wait};
 
 const IMAGE: &str = "localhost/capstan-tiny:1";
 
-/// An engine with an image in it. `None` where there is no podman that can run containers, which is told, or fails if they must be tested.
+/// What runs containers, by the name of its program.
+const PODMAN: &str = "podman";
+const DOCKER: &str = "docker";
+
+/// An engine with an image in it. `None` where it runs no containers, which is told, or fails if it must be tested.
 struct Site {
     folder: TempDir,
     engine: PathBuf,
 }
 
 impl Site {
-    fn open() -> Option<Self> {
+    fn open(program: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        // Within a container of its own, podman may raise no limits and finds a hybrid of control groups, which its default
-        // runtime does not know.
-        let script = "#!/bin/sh\n[ \"$1\" = run ] && shift && set -- run --ulimit nproc=1024:1024 \"$@\"\nexec podman --runtime runc \"$@\"\n";
+        let script = match program {
+            // Within a container of its own, podman may raise no limits and finds a hybrid of control groups, which its default
+            // runtime does not know.
+            PODMAN => "[ \"$1\" = run ] && shift && set -- run --ulimit nproc=1024:1024 \"$@\"\nexec podman --runtime runc \"$@\""
+                .to_owned(),
+            other => format!("exec {other} \"$@\""),
+        };
+        let script = format!("#!/bin/sh\n{script}\n");
         let engine = folder.path().join("engine");
         std::fs::write(&engine, script).unwrap();
         executable(&engine);
@@ -38,9 +48,10 @@ impl Site {
             Ok(()) => Some(site),
             Err(reason) => {
                 #[expect(clippy::disallowed_methods, reason = "whoever runs the tests says what they must have")]
-                let is_required = std::env::var("CAPSTAN_TEST_CONTAINERS").is_ok_and(|word| word == "required");
-                assert!(!is_required, "CAPSTAN_TEST_CONTAINERS is `required`, and podman runs no containers here: {reason}");
-                tell(&format!("NOT TESTED: servers in containers, because podman runs none here: {reason}"));
+                let required = std::env::var("CAPSTAN_TEST_CONTAINERS").unwrap_or_default();
+                let is_required = required.split(',').any(|name| name.trim() == program);
+                assert!(!is_required, "CAPSTAN_TEST_CONTAINERS names {program}, which runs no containers here: {reason}");
+                tell(&format!("NOT TESTED: servers in containers, because {program} runs none here: {reason}"));
                 None
             }
         }
@@ -95,9 +106,10 @@ fn said(output: Output) -> Result<(), String> {
 }
 
 /// All in one, because an engine that is asked by many at a time is slow.
+#[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
-    let Some(site) = Site::open() else { return };
+async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(PODMAN, DOCKER)] engine: &str) {
+    let Some(site) = Site::open(engine) else { return };
     let volumes = site.volumes();
     let docs = site.folder.path().join("docs");
     std::fs::create_dir(&docs).unwrap();
