@@ -83,7 +83,7 @@ pub struct ToolSafety {
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub alone: bool,
     /// Whether its server says that it only reads, and the operator says nothing of what it does. Whoever believes a server that is not
-    /// trusted may only have a call made once more for it that the model has asked for.
+    /// trusted may only have calls made again for it that the model asks for again.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub says_it_reads: bool,
 }

@@ -38,10 +38,10 @@ impl<'c> Readers<'c> {
         repeats_nothing(call) || self.hold(call)
     }
 
-    /// Whether another call may have changed what a call has answered. Two that only say that they read leave each other as they are, or
-    /// they would be made in turns for ever.
+    /// Whether another call may have changed what a call has answered. What only says that it reads is not believed where that would have a
+    /// call quoted that is trusted to read; anything else would be made in turns with it for ever.
     fn may_have_changed(&self, answered: &ToolCall, other: &ToolCall) -> bool {
-        other.replay != ReplayClass::Read && !(self.hold(answered) && self.hold(other))
+        other.replay != ReplayClass::Read && (!self.hold(other) || answered.replay == ReplayClass::Read)
     }
 }
 

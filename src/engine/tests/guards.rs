@@ -219,7 +219,8 @@ fn what_a_server_says_that_it_only_reads_is_read_again_too() {
         ToolDefinition { safety: ToolSafety { says_it_reads: true, ..ToolSafety::default() }, ..tool("read", ReplayClass::Unsafe) };
     let other = ToolDefinition { name: "list".to_owned(), ..reader.clone() };
     let (writer, trusted) = (tool("write", ReplayClass::Unsafe), tool("look", ReplayClass::Read));
-    world.claim_with(ClaimCause::First, vec![reader.into(), other.into(), writer.into(), trusted.into()]);
+    let page = tool("fetch", ReplayClass::Idempotent);
+    world.claim_with(ClaimCause::First, vec![reader.into(), other.into(), writer.into(), trusted.into(), page.into()]);
     let (reads, lists) = (|| call("read", &json!({"path": "a"})), || call("list", &json!({})));
     for (calls, made) in [
         (reads(), true),
@@ -234,6 +235,11 @@ fn what_a_server_says_that_it_only_reads_is_read_again_too() {
         (call("list", &json!({"all": true})), true),
         (call("look", &json!({})), true),
         (call("look", &json!({})), false),
+        (call("fetch", &json!({})), true),
+        (call("list", &json!({"all": 1})), true),
+        (call("fetch", &json!({})), false),
+        (call("write", &json!({"path": "b"})), true),
+        (call("fetch", &json!({})), true),
         (call("write", &json!({"path": "a"})), false),
     ] {
         world.calls(std::slice::from_ref(&calls));

@@ -245,6 +245,24 @@ async fn after_a_call_that_was_cancelled_a_server_may_ask_again(#[values(Kind::S
     audit::assert_sound(&site.database).await;
 }
 
+/// The second of two calls of one answer waits for the first, which is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_one_that_is_given_up_may_be_asked_about() {
+    let capstan = json!({"elicitation": true, "timeout": "2s", "max_timeout": "30s"});
+    let Asking { site, model: _model, folder: _folder } = asking(Kind::Sqlite, &[], capstan).await;
+    let server = site.start().await;
+    let run = server.start_run(&script("s__hang {}]][[call:s__form {}")).await;
+    let answer = json!({"action": "accept", "content": {"colour": "red"}});
+    assert_eq!(server.post_json(&path(&asked(&server).await), &answer).await.0, StatusCode::OK);
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let results = messages.iter().find(|message| message["role"] == "tool").unwrap();
+    assert_eq!(results["parts"][0]["is_error"], true, "{results:#}");
+    let said: Value = serde_json::from_str(results["parts"][1]["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(said, answer);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_session_is_called_again_with_the_answer(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

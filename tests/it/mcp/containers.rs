@@ -170,7 +170,9 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
     let mut server = place.start().await;
     server.start_run(&json!({"input": "[[id:stays]][[call:tiny__stay {}]]"})).await;
     wait::until("the container to heed nothing", PATIENCE, || async {
-        let output = site.engine(&["top", site.containers().first()?, "args"]).unwrap();
+        // Each says in its own way what of a process is to be told.
+        let columns: &[&str] = if engine == PODMAN { &["args"] } else { &["-eo", "pid,args"] };
+        let output = site.engine(&[&["top", site.containers().first()?.as_str()], columns].concat()).unwrap();
         String::from_utf8_lossy(&output.stdout).contains("sleep 1").then_some(())
     })
     .await;

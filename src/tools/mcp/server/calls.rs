@@ -24,18 +24,9 @@ const HARD_LIMIT_FACTOR: u32 = 10;
 impl Server {
     /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
-        let timeout = self.config.timeout.unwrap_or(call.timeout);
-        let task = call.handle.and_then(Handle::task);
-        // One that is at work on the call is asked about it where it is.
-        if task.is_none() {
-            tokio::select! {
-                biased;
-                () = call.permit.token.cancelled() => return cancelled(),
-                () = self.renew() => {}
-            }
-        }
         let _work = Arc::clone(&self.work);
-        if let Some(task) = task {
+        let timeout = self.config.timeout.unwrap_or(call.timeout);
+        if let Some(task) = call.handle.and_then(Handle::task) {
             let reply = self.take_up(Task::known(task), timeout, &call).await;
             return self.answer(reply, &call);
         }
@@ -46,6 +37,11 @@ impl Server {
             Err(unsent) => return unsent,
         };
         if self.config.asks() {
+            tokio::select! {
+                biased;
+                () = call.permit.token.cancelled() => return cancelled(),
+                () = self.renew() => {}
+            }
             until = Instant::now() + timeout;
         }
         let reply = match self.send(arguments, timeout, until, &call).await {
@@ -78,6 +74,7 @@ impl Server {
             Ok(Err(reason)) => return Err(failed(reason)),
             Err(_) => return Err(self.not_ready(timeout)),
         };
+        let _sent = Arc::clone(&self.sent);
         let params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
         let round = call.handle.and_then(Handle::round);
         self.pauses.end(call.id);
@@ -106,6 +103,7 @@ impl Server {
         if call.frozen_destination.is_some_and(|frozen| self.destination.as_deref() != Some(frozen)) {
             return Reply::Gone("it is elsewhere since this run began".to_owned());
         }
+        let _sent = Arc::clone(&self.sent);
         let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, &call.permit.token).await;
         if let Reply::Result(result) = &mut reply
             && let Ok(live) = self.live().await
@@ -193,19 +191,20 @@ impl Server {
     }
 
     /// Ends a connection on which a server that may ask would be told that nobody answers, before the next call: after one that was given up
-    /// nobody knows whose a question is that it puts there. Not while other calls are under way, which go on. Two of one server
-    /// may be in each other's way, so the old one is gone before the next one is made.
+    /// nobody knows whose a question is that it puts there. Not while something else is under way there, which goes on. Two of one
+    /// server may be in each other's way, so the old one is gone before the next one is made.
     async fn renew(&self) {
         // Without a session questions are answers to their calls.
-        if !self.config.asks() || self.stateless.load(Ordering::SeqCst) {
+        if self.stateless.load(Ordering::SeqCst) {
             return;
         }
-        let left = self.let_go(|live| self.is_called() || !live.connection.heard().has_strays());
+        let leaves = Arc::clone(&self.leaves).lock_owned().await;
+        let left = self.let_go(|live| Arc::strong_count(&self.sent) > 1 || !live.connection.heard().has_strays());
         let Some((live, token)) = left else { return };
         tracing::debug!(mcp.server = self.name, "MCP server {} is connected to anew: a call was given up", self.name);
         let closed = self.common.tasks.spawn(async move {
             live.connection.close().await;
-            drop((live, token));
+            drop((live, token, leaves));
         });
         // It is closed, too, if nobody waits for that.
         let _ = closed.await;

@@ -60,6 +60,10 @@ pub struct Server {
     used: Mutex<Instant>,
     /// Held by everybody who has a call under way, or waits for the connection.
     work: Arc<()>,
+    /// Held by everybody for whom something is under way on the connection.
+    sent: Arc<()>,
+    /// Held while a connection is being closed that the next one might be in the way of.
+    leaves: Arc<tokio::sync::Mutex<()>>,
     /// The calls that it wants to be called again for.
     pauses: Pauses,
     /// Limits the calls that it works on at a time.
@@ -136,6 +140,8 @@ impl Server {
             setbacks,
             used,
             work: Arc::default(),
+            sent: Arc::default(),
+            leaves: Arc::default(),
             pauses: Pauses::default(),
             slots,
             closing: CancellationToken::new(),
@@ -269,6 +275,7 @@ impl Server {
     /// # Errors
     /// Why they cannot be listed.
     pub async fn resources(self: &Arc<Self>) -> Result<Vec<McpResource>, String> {
+        let _sent = Arc::clone(&self.sent);
         let listed = async {
             let live = self.live().await?;
             live.connection.list_resources().await.map_err(|fault| fault.reason)
@@ -282,6 +289,7 @@ impl Server {
     /// # Errors
     /// Why they cannot be listed.
     pub async fn prompts(self: &Arc<Self>) -> Result<Vec<McpPrompt>, String> {
+        let _sent = Arc::clone(&self.sent);
         let listed = async {
             let live = self.live().await?;
             live.connection.list_prompts().await.map_err(|fault| fault.reason)
@@ -470,12 +478,16 @@ impl Server {
 
     async fn start(self: Arc<Self>) {
         let mut attempt = Attempt(Some(Arc::clone(&self)));
+        let opened = async {
+            drop(self.leaves.lock().await);
+            self.open_in_turn().await
+        };
         let result = tokio::select! {
             // First of all: whoever has waited for a place until it was closed starts nothing any more.
             biased;
             () = self.closing.cancelled() => return,
             () = self.common.closing.cancelled() => return,
-            opened = self.open_in_turn() => opened,
+            opened = opened => opened,
         };
         let next = match result {
             Ok(live) => {
