@@ -227,7 +227,8 @@ fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> 
 }
 
 /// What keeps a container from writing to the volumes that its image declares, where the engine makes them in any case: they would be on the
-/// disk of the engine, without bounds. Each is made to be read, with what the image has there, and goes with the container.
+/// disk of the engine, without bounds. In the place of each an empty file system is mounted that can only be read: Docker makes no volume
+/// without a name that can only be read, and one with a name would outlive its container.
 fn covered(volumes: &[String], container: &Container) -> Result<Vec<String>, String> {
     let mounted: BTreeSet<String> = container.mounts.iter().filter_map(|mount| cleaned(&mount.target)).collect();
     let mut line = BTreeSet::new();
@@ -236,7 +237,7 @@ fn covered(volumes: &[String], container: &Container) -> Result<Vec<String>, Str
             cleaned(volume).ok_or_else(|| format!("its image declares a volume at {volume:?}, which cannot be kept from it"))?;
         // What is mounted at the same place takes the place of the volume.
         if volume != SCRATCH && !mounted.contains(&volume) {
-            line.insert(format!("--mount=type=volume,target={volume},ro"));
+            line.insert(format!("--mount=type=tmpfs,target={volume},ro"));
         }
     }
     Ok(line.into_iter().collect())
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn volumes_that_an_image_declares_are_made_to_be_read_where_there_is_no_other_way() {
+    async fn volumes_that_an_image_declares_are_covered_where_there_is_no_other_way() {
         let (folder, docs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let script = "case \"$1\" in\n\
             pull) touch pulled ;;\n\
@@ -329,8 +330,8 @@ mod tests {
         let container = Container { image: Some("tiny:1".to_owned()), mounts: vec![mount], ..Container::default() };
         let options = ContainerOptions { mounts: vec![docs], ..ContainerOptions::default() };
         let line = launched(&engine, &container, options).await.unwrap();
-        assert!(line.ends_with(" --mount=type=volume,target=/data,ro sha256:0f"), "{line}");
-        assert_eq!(line.matches("type=volume").count(), 1, "{line}");
+        assert!(line.ends_with(" --mount=type=tmpfs,target=/data,ro sha256:0f"), "{line}");
+        assert_eq!(line.matches("type=tmpfs,target=/data").count(), 1, "{line}");
         let inspect = "image inspect tiny:1";
         let asked = ["ps --quiet", "run --help", inspect, "images --quiet tiny:1", "pull --quiet tiny:1", inspect];
         assert_eq!(was_asked(folder.path()), asked);
