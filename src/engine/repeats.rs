@@ -3,7 +3,7 @@
 //! A message that joins may ask for just that once more, so what was done before it answers nothing. What may have taken effect is
 //! different: a user who does not know of it has not asked for it twice. They can do so in a run of its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::plan;
@@ -20,28 +20,25 @@ fn key(call: &ToolCall) -> Key<'_> {
     (&call.name, &call.arguments_hash)
 }
 
-/// The tools of a run of which servers that nobody trusts say that they only read. Believing that may have a call of theirs made once
-/// more, because a file is to be read again when something was written meanwhile, and does nothing else.
-struct Readers<'c>(HashSet<&'c str>);
+/// The tools of a run, of some of which servers that nobody trusts say that they only read. Believing that may have their calls made
+/// again, because a file is to be read again when something was written meanwhile, and does nothing else.
+#[derive(Clone, Copy)]
+struct Readers<'c>(&'c [Arc<ToolDefinition>]);
 
-impl<'c> Readers<'c> {
-    fn among(tools: &'c [Arc<ToolDefinition>]) -> Self {
-        Self(tools.iter().filter(|tool| tool.safety.says_it_reads).map(|tool| tool.name.as_str()).collect())
-    }
-
-    fn hold(&self, call: &ToolCall) -> bool {
-        self.0.contains(call.name.as_str())
+impl Readers<'_> {
+    fn hold(self, call: &ToolCall) -> bool {
+        self.0.iter().any(|tool| tool.safety.says_it_reads && tool.name == call.name)
     }
 
     /// Whether making a call again that has been answered does nothing that the first one has not done.
-    fn repeats_nothing(&self, call: &ToolCall) -> bool {
+    fn repeats_nothing(self, call: &ToolCall) -> bool {
         repeats_nothing(call) || self.hold(call)
     }
 
     /// Whether another call may have changed what a call has answered. What only says that it reads is not believed where that would have a
     /// call quoted that is trusted to read; anything else would be made in turns with it for ever.
-    fn may_have_changed(&self, answered: &ToolCall, other: &ToolCall) -> bool {
-        other.replay != ReplayClass::Read && (!self.hold(other) || answered.replay == ReplayClass::Read)
+    fn may_have_changed(self, answered: &ToolCall, other: &ToolCall) -> bool {
+        other.replay != ReplayClass::Read && (answered.replay == ReplayClass::Read || !self.hold(other))
     }
 }
 
@@ -85,7 +82,7 @@ pub(super) fn answered_before<'c>(
     beside: impl Iterator<Item = &'c ToolCall>,
     call: &ToolCall,
 ) -> Option<&'c ToolCall> {
-    let readers = Readers::among(tools);
+    let readers = Readers(tools);
     let quotes_all = profile.duplicate_calls > 0;
     let before = |other: &&ToolCall| (other.step, other.position) < (call.step, call.position);
     let calls = record.calls.iter().map(Arc::as_ref).filter(before);
@@ -100,11 +97,11 @@ pub(super) fn answered_before<'c>(
         Strategy::Loop => None,
         // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
         Strategy::PlanExecute if plan::has_made(record, &call.id) => {
-            same.find(|earlier| has_told(earlier) && !has_changed_since(record, &readers, earlier, call))
+            same.find(|earlier| has_told(earlier) && !has_changed_since(record, readers, earlier, call))
         }
         // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
         Strategy::PlanExecute => same.find(|earlier| {
-            let is_stale = readers.repeats_nothing(earlier) && has_changed_since(record, &readers, earlier, call);
+            let is_stale = readers.repeats_nothing(earlier) && has_changed_since(record, readers, earlier, call);
             let is_answer = is_of_now(earlier) || earlier.state == ToolCallState::Unknown;
             match plan::has_made(record, &earlier.id) {
                 true => is_answer && has_told(earlier) && !is_stale,
@@ -155,7 +152,7 @@ fn has_told(call: &ToolCall) -> bool {
 }
 
 /// Whether a call of another kind, made between these two, may have changed something.
-fn has_changed_since(record: &RunRecord, readers: &Readers<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
+fn has_changed_since(record: &RunRecord, readers: Readers<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
     let mut others =
         record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));

@@ -359,31 +359,25 @@ impl Service {
             };
             let new = NewMcpServer { name: name.clone(), entry: entry.clone(), variables: variables.clone(), enabled, is_global };
             // Made before it is looked for: what a request has made the first time is there when it comes again, and is not to be replaced.
-            let mut keep = |id: &McpServerId, replay| match replay {
-                Replay::Fresh => fresh.push(id.clone()),
-                Replay::Replayed => {}
-            };
-            let made = self.make_mcp_server(principal, new, key_for("")).await;
-            let mut outcome = made.map(|(id, replay)| {
-                keep(&id, replay);
-                Imported::Made(id)
-            });
+            let mut is_new = true;
+            let mut outcome = self.make_mcp_server(principal, new, key_for("")).await;
             // Its name may be taken; or there may be no room for another one, or its secrets may be those that are kept.
             if replaces
                 && matches!(outcome, Err(Error::Invalid { .. } | Error::Conflict(_)))
                 && let Some(id) = self.mcp_server_named(principal, &name, is_global).await?
             {
                 let patch = McpServerPatch { entry: Some(entry), variables: variables.clone(), enabled: Some(enabled), name: None };
+                is_new = false;
                 let replaced = self.replace_mcp_server(principal, &id, &patch, key_for("\0replace")).await;
-                outcome = replaced.map(|replay| {
-                    keep(&id, replay);
-                    Imported::Replaced(id)
-                });
+                outcome = replaced.map(|replay| (id, replay));
             }
             outcomes.push((
                 name,
                 match outcome {
-                    Ok(outcome) => outcome,
+                    Ok((id, replay)) => {
+                        fresh.extend((replay == Replay::Fresh).then(|| id.clone()));
+                        if is_new { Imported::Made(id) } else { Imported::Replaced(id) }
+                    }
                     Err(error @ (Error::Invalid { .. } | Error::Conflict(_) | Error::Stale)) => {
                         Imported::Refused(error.to_string())
                     }

@@ -138,7 +138,7 @@ impl Process {
         let (id, word) = (child.id().filter(|_| program.removal.is_none()), program.word.clone());
         let cgroup = tasks.spawn_blocking(move || Cgroup::around(id?, &word));
         let group = Group { child, gone: false };
-        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), (cgroup, drained))));
+        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), cgroup, drained)));
         let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
         Ok((process, stdout, stdin))
     }
@@ -192,7 +192,8 @@ impl Watched {
         self: Arc<Self>,
         mut group: Group,
         ending: CancellationToken,
-        (cgroup, drained): (JoinHandle<Option<Cgroup>>, JoinHandle<()>),
+        cgroup: JoinHandle<Option<Cgroup>>,
+        drained: JoinHandle<()>,
     ) {
         // First of all: once the child has been waited for, its number may become that of a stranger.
         let cgroup = cgroup.await.ok().flatten();

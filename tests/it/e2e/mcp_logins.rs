@@ -23,6 +23,14 @@ async fn site(kind: Kind, model: &ModelMock) -> Site {
     site.env("CAPSTAN_OUTBOUND__ALLOW_PRIVATE", "true")
 }
 
+/// A server that ann asks, and her key.
+async fn start(site: &Site) -> (String, Server) {
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    (ann, server)
+}
+
 /// A server that is kept, and has said that it wants a login.
 async fn keep(server: &Server, url: &str) -> String {
     let entry = json!({"url": url, "capstan": {"concurrency": 20, "replay": {"pay": "read"}}});
@@ -175,9 +183,7 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
 async fn end_though_the_browser_goes_away(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     let site = site(kind, &model).await;
-    let ann = site.key_of("ann").await;
-    let mut server = site.start().await;
-    server.set_key(&ann);
+    let (_, server) = start(&site).await;
     let id = keep(&server, &bank.url).await;
     let (url, cookie) = begin(&server, &id).await;
     let back = bank.agree(&url).await;
@@ -215,9 +221,7 @@ async fn end_though_the_browser_goes_away(#[values(Kind::Sqlite, Kind::Postgres)
 async fn are_not_begun_at_servers_that_lie() {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     let site = site(Kind::Sqlite, &model).await;
-    let ann = site.key_of("ann").await;
-    let mut server = site.start().await;
-    server.set_key(&ann);
+    let (_, server) = start(&site).await;
     let id = keep(&server, &bank.url).await;
     let issuer = bank.book().issuer.clone().unwrap();
     let cases = [
@@ -364,9 +368,7 @@ async fn are_not_ended_by_one_mistake_of_their_server() {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     bank.book().rotates_nothing = true;
     let site = site(Kind::Sqlite, &model).await;
-    let ann = site.key_of("ann").await;
-    let mut server = site.start().await;
-    server.set_key(&ann);
+    let (_, server) = start(&site).await;
     let id = keep(&server, &bank.url).await;
     log_in(&server, &bank, &id).await;
     assert_eq!(pay(&server, 1).await, [true]);
@@ -391,9 +393,7 @@ async fn are_not_ended_by_one_mistake_of_their_server() {
 async fn are_of_the_authorization_server_that_the_entry_names(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     let site = site(kind, &model).await;
-    let ann = site.key_of("ann").await;
-    let mut server = site.start().await;
-    server.set_key(&ann);
+    let (_, server) = start(&site).await;
     let id = keep(&server, &bank.url).await;
     log_in(&server, &bank, &id).await;
     let (begun, cookie) = begin(&server, &id).await;
@@ -425,9 +425,7 @@ async fn are_of_the_authorization_server_that_the_entry_names(#[values(Kind::Sql
 async fn at_two_servers_may_be_under_way_in_one_browser() {
     let (model, bank, shop) = (ModelMock::start().await, Guarded::start().await, Guarded::start().await);
     let site = site(Kind::Sqlite, &model).await;
-    let ann = site.key_of("ann").await;
-    let mut server = site.start().await;
-    server.set_key(&ann);
+    let (_, server) = start(&site).await;
     let one = keep(&server, &bank.url).await;
     let entry = json!({"url": shop.url, "capstan": {"oauth": {"issuer": "https://elsewhere.example"}}});
     let (_, made) = server.post_json("/mcp-servers", &json!({"name": "shop", "entry": entry})).await;
@@ -484,9 +482,7 @@ async fn are_begun_so_often_by_one_user() {
 async fn outlive_a_server_that_ends_while_it_refreshes_them(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
     let site = site(kind, &model).await;
-    let ann = site.key_of("ann").await;
-    let mut server = site.start().await;
-    server.set_key(&ann);
+    let (ann, mut server) = start(&site).await;
     let id = keep(&server, &bank.url).await;
     log_in(&server, &bank, &id).await;
     bank.book().expire();

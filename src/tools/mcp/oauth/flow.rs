@@ -229,7 +229,7 @@ impl Pending {
     /// In words.
     pub fn check_issuer(&self, named: Option<&str>) -> Result<(), String> {
         match named {
-            Some(named) if named.trim_end_matches('/') != self.bond.issuer.trim_end_matches('/') => {
+            Some(named) if !is_same_issuer(named, &self.bond.issuer) => {
                 Err("the login comes back from another authorization server than it was begun at".to_owned())
             }
             None if self.names_itself => Err("the authorization server has not named itself, as it promises to".to_owned()),

@@ -275,12 +275,7 @@ impl Server {
     /// # Errors
     /// Why they cannot be listed.
     pub async fn resources(self: &Arc<Self>) -> Result<Vec<McpResource>, String> {
-        let _sent = Arc::clone(&self.sent);
-        let listed = async {
-            let live = self.live().await?;
-            live.connection.list_resources().await.map_err(|fault| fault.reason)
-        };
-        let all = tokio::time::timeout(LIST_LIMIT, listed).await.map_err(|_| late())??;
+        let all = self.asked(|live| async move { live.connection.list_resources().await }).await?;
         Ok(listed::resources(all, &self.config.masks))
     }
 
@@ -289,13 +284,19 @@ impl Server {
     /// # Errors
     /// Why they cannot be listed.
     pub async fn prompts(self: &Arc<Self>) -> Result<Vec<McpPrompt>, String> {
-        let _sent = Arc::clone(&self.sent);
-        let listed = async {
-            let live = self.live().await?;
-            live.connection.list_prompts().await.map_err(|fault| fault.reason)
-        };
-        let all = tokio::time::timeout(LIST_LIMIT, listed).await.map_err(|_| late())??;
+        let all = self.asked(|live| async move { live.connection.list_prompts().await }).await?;
         Ok(listed::prompts(all, &self.config.masks))
+    }
+
+    /// What it is asked for beside calls, for as long as somebody waits for that.
+    async fn asked<T, F>(self: &Arc<Self>, ask: impl FnOnce(Arc<Live>) -> F) -> Result<T, String>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let _sent = Arc::clone(&self.sent);
+        let answered = async { ask(self.live().await?).await.map_err(|fault| fault.reason) };
+        let late = |_| format!("the server did not list them within {LIST_LIMIT:?}");
+        tokio::time::timeout(LIST_LIMIT, answered).await.map_err(late)?
     }
 
     /// Forgets what has gone wrong, and its rest: it is tried again at once.
@@ -629,8 +630,4 @@ fn login(id: &McpServerId, owner: Option<&UserId>, config: &ServerConfig, tokens
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn late() -> String {
-    format!("the server did not list them within {LIST_LIMIT:?}")
 }
