@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use super::config::{self, Environment, Flag, Loaded};
 use super::parts::Opener;
 use super::secrets::{self, RotateArgs};
-use super::{chat, cleanup, doctor, healthcheck, keys, reading, serve, users};
+use super::{chat, cleanup, doctor, healthcheck, keys, log, reading, serve, users};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
 use crate::store::OnCopy;
@@ -235,8 +235,7 @@ pub fn main() -> ExitCode {
     match run(cli, &Environment::of_process()) {
         Ok(code) => code,
         Err(error) => {
-            // There is nobody to tell if standard error is gone.
-            let _ = writeln!(std::io::stderr(), "capstan: {error:#}");
+            log::print_error(&format!("capstan: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -1,31 +1,49 @@
-//! What the process asks of the operating system, and how it is told to end: the first signal asks for an orderly end, the
-//! second one for an immediate one.
+//! Asks the operating system for open files, and receives signals: the first SIGTERM or SIGINT drains the server, the second one ends
+//! it at once.
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end the process.
+/// Receives the signals of the process.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
+    user_one: Signal,
+    user_two: Signal,
 }
 
 impl Signals {
-    /// Receives SIGTERM and SIGINT from now on instead of dying of them.
+    /// Receives SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 from now on; the system's default is to kill the process.
     ///
     /// # Errors
     /// If the handlers cannot be installed.
     pub fn install() -> anyhow::Result<Self> {
         let install = |kind| signal(kind).context("signals cannot be received");
-        Ok(Self { terminate: install(SignalKind::terminate())?, interrupt: install(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: install(SignalKind::terminate())?,
+            interrupt: install(SignalKind::interrupt())?,
+            hangup: install(SignalKind::hangup())?,
+            user_one: install(SignalKind::user_defined1())?,
+            user_two: install(SignalKind::user_defined2())?,
+        })
     }
 
-    /// Waits for the next signal and names it. Cancel-safe.
+    /// Waits for the next signal that ends the process and names it. Cancel-safe.
+    ///
+    /// A closed terminal, `logrotate` and scripts send SIGHUP, and some managers SIGUSR1 or SIGUSR2. Capstan has nothing to reload or
+    /// reopen, so these signals change nothing.
     pub async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        loop {
+            let ignored = tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => "SIGHUP",
+                _ = self.user_one.recv() => "SIGUSR1",
+                _ = self.user_two.recv() => "SIGUSR2",
+            };
+            tracing::info!(signal = ignored, "signal ignored: SIGTERM ends the server, and settings are read at its start");
         }
     }
 }

@@ -13,6 +13,7 @@ mod healthcheck;
 mod keys;
 mod lifecycle;
 mod listen;
+mod log;
 mod models;
 mod notify;
 mod parts;

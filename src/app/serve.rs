@@ -21,7 +21,7 @@ use super::reading::ReadingProcesses;
 use super::records::{Records, RecordsOptions};
 use super::servers::KeptInStore;
 use super::watchdog::{self, Watchdog};
-use super::{listen, notify, secrets, telemetry, upkeep};
+use super::{listen, log, notify, secrets, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
@@ -39,8 +39,8 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves until told to stop.
 pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> anyhow::Result<ExitCode> {
-    telemetry::start_log(&loaded.config.log)?;
     let metrics = telemetry::start_metrics()?;
+    let _log = log::start(&loaded.config.log)?;
     lifecycle::raise_file_limit();
     let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;

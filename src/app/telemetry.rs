@@ -1,53 +1,10 @@
-//! Logs and metrics: where they go, and what each metric means. Names are emitted where things happen; they are described here.
+//! Starts the metrics and describes each one. Their names are emitted where things happen.
 
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt;
-
-use super::config::{LogConfig, LogFormat};
-
-/// Starts the log. Lines go to standard error; standard output belongs to commands.
-///
-/// # Errors
-/// A level that is not one, or a log that was started before.
-pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(directives(&config.level)).context("log.level: cannot be understood")?;
-    let terminal = std::io::stderr().is_terminal();
-    let text = match config.format {
-        LogFormat::Auto => terminal,
-        LogFormat::Text => true,
-        LogFormat::Json => false,
-    };
-    let started = if text {
-        fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).with_target(false).try_init()
-    } else {
-        fmt().json().flatten_event(true).with_current_span(false).with_env_filter(filter).with_writer(std::io::stderr).try_init()
-    };
-    started.map_err(|error| anyhow::anyhow!("the log cannot be started: {error}"))
-}
-
-/// What logs what it carries: libraries (messages of MCP servers, frames of WebSockets, events of streams), and our own monitor of what
-/// goes to providers and comes back.
-const CARRIERS: [&str; 5] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream", "wire"];
-
-/// What `log.level` means. A plain level is that of our own lines: those of libraries hold URLs and contents that may be secret, so
-/// they speak from `warn` on, and those that carry contents not at all. Directives that name a library win.
-fn directives(level: &str) -> String {
-    let mut all = CARRIERS.map(|carrier| format!("{carrier}=off")).to_vec();
-    for directive in level.split(',') {
-        match directive.trim().parse::<LevelFilter>() {
-            Ok(level) => all.extend([level.min(LevelFilter::WARN).to_string(), format!("capstan={level}")]),
-            Err(_) => all.push(directive.trim().to_owned()),
-        }
-    }
-    all.join(",")
-}
 
 /// Bounds of histogram buckets for times, in seconds.
 const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
@@ -80,10 +37,11 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
 }
 
 /// Counters that are shown before they have counted anything: who asks how much one has grown would miss the first time.
-const FROM_THE_START: [&str; 8] = [
+const FROM_THE_START: [&str; 9] = [
     "capstan_context_compactions_total",
     "capstan_embedding_tokens_total",
     "capstan_lease_takeovers_total",
+    "capstan_log_lines_dropped_total",
     "capstan_mcp_escaped_total",
     "capstan_stalls_total",
     "capstan_tool_calls_total",
@@ -121,6 +79,7 @@ fn describe() {
     describe_counter!("capstan_mcp_login_refreshes_total", "Refreshes of logins at MCP servers, by result");
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
+    describe_counter!("capstan_log_lines_dropped_total", "Log lines lost: the queue was full, or standard error refused them");
     describe_gauge!(
         "capstan_database_oldest_snapshot_seconds",
         Unit::Seconds,
@@ -134,41 +93,4 @@ fn describe() {
     describe_counter!("capstan_stalls_total", "Times that a task has not yielded its thread for 5 s");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tracing::Level;
-    use tracing_subscriber::layer::SubscriberExt as _;
-
-    /// Of `capstan`, `reqwest` and `rmcp`: whether each shows a line of `warn`, and one of `debug`.
-    fn shown(level: &str) -> [(bool, bool); 3] {
-        let filter = EnvFilter::try_new(directives(level)).unwrap();
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(filter), || {
-            [
-                (tracing::enabled!(target: "capstan::a", Level::WARN), tracing::enabled!(target: "capstan::a", Level::DEBUG)),
-                (tracing::enabled!(target: "reqwest::a", Level::WARN), tracing::enabled!(target: "reqwest::a", Level::DEBUG)),
-                (tracing::enabled!(target: "rmcp::a", Level::WARN), tracing::enabled!(target: "rmcp::a", Level::DEBUG)),
-            ]
-        })
-    }
-
-    #[test]
-    fn libraries_do_not_log_what_they_carry_unless_they_are_named() {
-        let (none, warn, all) = ((false, false), (true, false), (true, true));
-        for (level, expected) in [
-            ("info", [warn, warn, none]),
-            ("DEBUG", [all, warn, none]),
-            ("trace", [all, warn, none]),
-            ("error", [none, none, none]),
-            ("off", [none, none, none]),
-            ("info,capstan::a=debug", [all, warn, none]),
-            ("info, reqwest=debug", [warn, all, none]),
-            ("warn,rmcp=trace", [warn, warn, all]),
-            ("capstan=debug", [all, none, none]),
-        ] {
-            assert_eq!(shown(level), expected, "{level}");
-        }
-    }
 }

@@ -77,7 +77,7 @@ pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environm
     if let Some(conversation) = &follower.conversation
         && std::io::stderr().is_terminal()
     {
-        remark(&format!("-- go on with: capstan chat --conversation {conversation} \"...\""))?;
+        remark(&format!("-- go on with: capstan chat --conversation {conversation} \"...\""));
     }
     Ok(match ending {
         Ending::Completed => ExitCode::SUCCESS,
@@ -300,7 +300,8 @@ impl Follower {
         if !self.at_line_start {
             self.answer("\n")?;
         }
-        remark(text)
+        remark(text);
+        Ok(())
     }
 }
 
@@ -312,6 +313,7 @@ async fn typed(typing: &mut Option<Typing>, is_wanted: bool) -> String {
     }
 }
 
-fn remark(text: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stderr(), "{}", printable(text)).context("standard error cannot be written")
+/// Writes a remark to standard error. A remark that cannot be written does not keep the answer from standard output.
+fn remark(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }

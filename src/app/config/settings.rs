@@ -663,11 +663,13 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,capstan::worker=debug`.
     pub level: String,
+    /// The most bytes of lines that wait for standard error; further lines are dropped and counted.
+    pub queue_bytes: usize,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { format: LogFormat::Auto, level: "info".to_owned() }
+        Self { format: LogFormat::Auto, level: "info".to_owned(), queue_bytes: 4 * 1024 * 1024 }
     }
 }
 

@@ -31,6 +31,7 @@ mod idempotency;
 mod injection;
 mod kept_servers;
 mod keys;
+mod log_output;
 mod matrix;
 mod mcp_logins;
 mod mcp_servers;

@@ -164,6 +164,11 @@ impl Site {
 
     /// Starts the process and does not wait for anything.
     pub fn spawn(&self, extra: &[(&str, &str)]) -> Server {
+        self.spawn_logging_to(None, extra)
+    }
+
+    /// Starts the process with another standard error than the log file of the test.
+    pub fn spawn_logging_to(&self, stderr: Option<Stdio>, extra: &[(&str, &str)]) -> Server {
         let port = Port::free();
         let count = self.started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = self.folder.path().join(format!("server-{count}.log"));
@@ -188,7 +193,8 @@ impl Site {
             command.env("CAPSTAN_MCP_CONFIG", file);
         }
         command.envs(extra.iter().copied());
-        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).kill_on_drop(true);
+        command.stderr(stderr.unwrap_or_else(|| output.into()));
         let child = command.spawn().unwrap();
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://127.0.0.1:{}", port.number);
