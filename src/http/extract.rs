@@ -126,7 +126,9 @@ async fn read(request: Request, app: &App, most: usize) -> Answer<Bytes> {
             let detail = format!("at most {most} bytes are accepted");
             Err(Problem::new(ProblemCode::PayloadTooLarge, detail))
         }
-        Ok(Err(_)) => Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole")),
+        Ok(Err(_)) => {
+            Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole, or its gzip data is damaged"))
+        }
         Err(_elapsed) => Err(Problem::new(ProblemCode::RequestTimeout, "the body took too long to arrive")),
     }
 }

@@ -95,7 +95,7 @@ fn add_problems(method: &HttpMethod, operation: &mut Operation) {
             (408, "The body took too long to arrive"),
             (409, "The state does not allow it"),
             (413, "The body is too large"),
-            (415, "The body is not application/json"),
+            (415, "The body is not application/json, or has an unknown content-encoding"),
             (422, "The Idempotency-Key was used with another request"),
             (429, "Too much at a time"),
         ]);

@@ -3,12 +3,16 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
+use async_compression::tokio::bufread::GzipDecoder;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::{HOST, HeaderName};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderName};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::TryStreamExt as _;
+use tokio_util::io::{ReaderStream, StreamReader};
 use tracing::Instrument as _;
 
 use super::metrics;
@@ -16,6 +20,7 @@ use super::options::App;
 use super::problem::{self, Problem};
 use crate::domain::problem::ProblemCode;
 use crate::domain::trace::TraceId;
+use crate::support::text;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -59,6 +64,28 @@ pub(crate) async fn admit(request: Request, next: Next) -> Response {
     }
     let detail = "the server has as many connections as limits.max_connections allows; try again when some are closed";
     Problem::new(ProblemCode::Unavailable, detail).into_response()
+}
+
+/// Decodes a request body that is compressed with gzip; refuses any other content encoding. The limits of bodies count decoded bytes.
+pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
+    let Some(encoding) = request.headers_mut().remove(CONTENT_ENCODING) else { return next.run(request).await };
+    let encoding = String::from_utf8_lossy(encoding.as_bytes()).trim().to_ascii_lowercase();
+    match encoding.as_str() {
+        "identity" | "" => next.run(request).await,
+        "gzip" | "x-gzip" => {
+            request.headers_mut().remove(CONTENT_LENGTH);
+            let (parts, body) = request.into_parts();
+            let compressed = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
+            let decoded = ReaderStream::new(GzipDecoder::new(compressed));
+            next.run(Request::from_parts(parts, Body::from_stream(decoded))).await
+        }
+        _ => {
+            let shown = text::prefix(&encoding, 40);
+            let detail = format!("the content-encoding {shown:?} is not supported: send the body with gzip or without encoding");
+            let refusal = Problem::new(ProblemCode::UnsupportedMediaType, detail).into_response();
+            ([(ACCEPT_ENCODING, "gzip, identity")], refusal).into_response()
+        }
+    }
 }
 
 /// The trace that the client is in. A header that is not valid, or is there twice, says nothing.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LINK, LOCATION, RETRY_AFTER,
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LINK,
+    LOCATION, RETRY_AFTER,
 };
 use axum::http::{HeaderValue, Method};
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -125,6 +126,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .route("/docs/errors/{code}", get(system::error_page))
         .merge(swagger)
         .merge(page)
+        .layer(from_fn(request::decode_body))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(request::admit))
         .layer(cors)
@@ -156,6 +158,7 @@ fn cors(origins: &[String]) -> CorsLayer {
         .allow_headers([
             ACCEPT,
             AUTHORIZATION,
+            CONTENT_ENCODING,
             CONTENT_TYPE,
             IF_MATCH,
             IF_NONE_MATCH,

@@ -7,6 +7,7 @@ use capstan::domain::problem::ProblemCode;
 use capstan::http::HttpLimits;
 use futures_util::stream;
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
 
 use super::rig::{Keys, Rig, new_conversation_id};
 
@@ -16,6 +17,54 @@ async fn post(rig: &Rig, content_type: &str, body: impl Into<Body>) -> (StatusCo
     let status = response.status();
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     (status, serde_json::from_slice(&body).unwrap())
+}
+
+async fn post_encoded(rig: &Rig, encoding: &str, body: Vec<u8>) -> (StatusCode, serde_json::Value) {
+    let request = Request::post("/api/v1/runs").header("content-type", "application/json").header("content-encoding", encoding);
+    let response = rig.raw(request.body(body.into()).unwrap()).await;
+    let status = response.status();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+async fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut compressed = Vec::new();
+    async_compression::tokio::bufread::GzipEncoder::new(text).read_to_end(&mut compressed).await.unwrap();
+    compressed
+}
+
+#[tokio::test]
+async fn gzip_request_body_is_decoded() {
+    let rig = Rig::new().await;
+    for encoding in ["gzip", "GZIP", "x-gzip"] {
+        let (status, answer) = post_encoded(&rig, encoding, gzip(br#"{"input":"compressed"}"#).await).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{encoding}: {answer}");
+        assert_eq!(answer["message"]["parts"][0]["text"], "compressed");
+    }
+    let (status, answer) = post_encoded(&rig, "identity", br#"{"input":"plain"}"#.to_vec()).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+}
+
+#[tokio::test]
+async fn unsupported_or_damaged_encoding_is_refused() {
+    let rig = Rig::new().await;
+    for encoding in ["deflate", "br", "zstd", "gzip, br", "GZ\u{fc}"] {
+        let (status, answer) = post_encoded(&rig, encoding, br#"{"input":"a"}"#.to_vec()).await;
+        assert_eq!((status, &answer["code"]), (StatusCode::UNSUPPORTED_MEDIA_TYPE, &json!("unsupported_media_type")), "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("content-encoding"), "{answer}");
+    }
+    let (status, answer) = post_encoded(&rig, "gzip", br#"{"input":"a"}"#.to_vec()).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")), "{answer}");
+}
+
+#[tokio::test]
+async fn limit_of_bodies_counts_decoded_bytes() {
+    let rig = Rig::new().await;
+    let text = format!(r#"{{"input":"{}"}}"#, "a".repeat(HttpLimits::default().max_body_bytes));
+    let bomb = gzip(text.as_bytes()).await;
+    assert!(bomb.len() < 100_000, "{}", bomb.len());
+    let (status, answer) = post_encoded(&rig, "gzip", bomb).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{answer}");
 }
 
 #[tokio::test]
