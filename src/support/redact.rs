@@ -129,7 +129,37 @@ fn looks_like_key(word: &str) -> bool {
         && core.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '/' | '='))
         && core.chars().any(|c| c.is_ascii_digit())
         && core.chars().any(|c| c.is_ascii_alphabetic());
-    (known_prefix && core.len() >= 12) || token_like
+    (known_prefix && core.len() >= 12) || (token_like && !is_name_or_path(core))
+}
+
+/// Returns whether a long word is made of readable pieces, as names of models and paths of fields are: `llama-3.3-70b-instruct-fp8`,
+/// `messages.10.content.0.tool_use`. A random key has pieces that mix cases or digits.
+fn is_name_or_path(word: &str) -> bool {
+    let mut pieces = word.split(['.', '/', '-', '_']).filter(|piece| !piece.is_empty());
+    let has_word = pieces.clone().any(|piece| piece.len() >= 3 && piece.chars().all(|c| c.is_ascii_alphabetic()));
+    has_word && pieces.all(is_readable_piece)
+}
+
+/// Returns whether a piece is a number, a word or words in camel case, or a short mark such as `70b`, `fp8` or `gpt4`.
+fn is_readable_piece(piece: &str) -> bool {
+    let digits = piece.chars().filter(char::is_ascii_digit).count();
+    if digits == piece.len() {
+        return digits <= 8;
+    }
+    if digits > 0 {
+        let changes = piece.as_bytes().windows(2).filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit()).count();
+        return piece.len() <= 4 || (changes == 1 && piece.len() <= 10 && digits <= 4);
+    }
+    if !piece.chars().all(|c| c.is_ascii_alphabetic()) || piece.len() > 24 {
+        return false;
+    }
+    if piece.chars().all(|c| c.is_ascii_uppercase()) {
+        return true;
+    }
+    // Each word of a camel case name has a lower-case letter behind its first one.
+    let starts = |at: usize, c: char| at == 0 || c.is_ascii_uppercase();
+    let follows = |at: usize| piece[at + 1..].starts_with(|c: char| c.is_ascii_lowercase());
+    piece.char_indices().all(|(at, c)| !starts(at, c) || follows(at))
 }
 
 fn strip_url(word: &str) -> String {
@@ -177,6 +207,30 @@ mod tests {
             "API key 401",
         ] {
             assert_eq!(error_text(harmless), harmless);
+        }
+    }
+
+    #[test]
+    fn names_of_models_and_paths_of_fields_are_shown() {
+        for shown in [
+            "model meta-llama/llama-3.3-70b-instruct-fp8-turbo not found",
+            "The model `accounts/fireworks/models/Qwen3-Coder-480B-A35B-Instruct` does not exist",
+            "us.anthropic.claude-3-5-sonnet-20241022-v2 is not available in your region",
+            "messages.10.content.0.tool_use.input_schema.properties: Field required",
+            "generationConfig.responseSchema.properties.0.anyOf.1.additionalProperties is unknown",
+            "tools.3.custom.input_schema.properties.issue_number2: invalid",
+        ] {
+            assert_eq!(error_text(shown), shown);
+        }
+        for secret in [
+            "550e8400-e29b-41d4-a716-446655440000",
+            "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1",
+            "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b",
+            "prod-9f86d081884c7d659a2feaa0c55ad015",
+            "MTIzNDU2Nzg5MGFiY2RlZmdoaWprbG1ub3BxcnN0",
+            "a1B2c3D4-e5F6g7H8-i9J0k1L2-m3N4o5P6",
+        ] {
+            assert_eq!(error_text(&format!("denied for {secret} here")), "denied for [redacted] here", "{secret}");
         }
     }
 }
