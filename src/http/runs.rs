@@ -50,7 +50,7 @@ pub(crate) struct EventParams {
     ),
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting; or its event stream",
+        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -117,7 +117,8 @@ fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
 
 /// A run
 ///
-/// With `Prefer: wait=N` the answer comes when the run is over or waits for something outside, after N seconds at the latest.
+/// With `Prefer: wait=N` the answer comes when the run is over or waits for a human (`approval`, `input`), after N seconds at the latest.
+/// A run that waits for a retry or for its budget is waited for.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(
@@ -263,7 +264,7 @@ pub(crate) async fn resume(
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting; or its event stream",
+        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -331,7 +332,7 @@ impl RequestBody for RetryCallBody {
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting; or its event stream",
+        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -380,7 +381,7 @@ impl RequestBody for UndoCallBody {
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting; or its event stream",
+        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]

@@ -13,7 +13,7 @@ use crate::domain::message::Message;
 use crate::domain::model::InvalidOption;
 use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::{Principal, UserRole};
-use crate::domain::run::{OnBusy, Run, RunStatus};
+use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
 use crate::store::{AcceptRun, Accepted, Cancelled, Edited, RunView, StoreError, Taker};
 use crate::support::failpoint;
@@ -36,7 +36,7 @@ pub struct Started {
 /// A run after waiting for it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {
-    /// It is over, or waits for something outside.
+    /// It is over, or waits for a human.
     Settled(Run),
     /// The time ran out first.
     StillGoing(Run),
@@ -69,8 +69,10 @@ fn accepted_edit(edited: Edited) -> Result<Accepted> {
     }
 }
 
+/// Whether a request that waits for a run is answered: the run is over, or only a human can move it. A run that waits for a retry or for
+/// its budget goes on by itself.
 fn is_settled(run: &Run) -> bool {
-    run.status.is_terminal() || run.status == RunStatus::Waiting
+    run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_human)
 }
 
 impl Service {
@@ -210,7 +212,7 @@ impl Service {
         self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Waits until a run is over or waits for something outside, at most `seconds` (and never longer than the limit).
+    /// Waits until a run is over or waits for a human, at most `seconds` (and never longer than the limit).
     pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<Waited> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);

@@ -4,6 +4,7 @@ use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use capstan::domain::ids::NodeId;
+use capstan::domain::run::WaitReason;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -96,6 +97,36 @@ async fn waiting_ends_with_the_run_or_with_the_time() {
     };
     let (reply, ()) = tokio::join!(posting, playing);
     assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")));
+}
+
+/// A run that waits for a retry or for its budget goes on by itself; only a human ends the other waits.
+#[tokio::test]
+async fn a_wait_is_answered_early_only_for_a_human() {
+    let rig = Rig::new().await;
+    for reason in [WaitReason::Backoff, WaitReason::Budget] {
+        let (_, run) = rig.start("hello").await;
+        let fence = rig.claim().await;
+        let path = format!("/api/v1/runs/{run}");
+        let waiting = rig.send(Method::GET, &path, &[("prefer", "wait=30")], None);
+        let playing = async {
+            rig.waits(&fence, reason, Some(0)).await;
+            assert_eq!(rig.get(&path).await.json()["reason"], reason.as_str());
+            rig.play().await;
+        };
+        let (reply, ()) = tokio::join!(waiting, playing);
+        assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")), "{reason:?}");
+        // When the time runs out first, the run is shown as it is, and as not settled.
+        let (_, run) = rig.start("hello").await;
+        rig.waits(&rig.claim().await, reason, None).await;
+        let reply = rig.send(Method::GET, &format!("/api/v1/runs/{run}"), &[("prefer", "wait=1")], None).await;
+        assert_eq!((reply.status, reply.json()["reason"].as_str()), (StatusCode::ACCEPTED, Some(reason.as_str())));
+    }
+    for reason in [WaitReason::Approval, WaitReason::Input] {
+        let (_, run) = rig.start("hello").await;
+        rig.waits(&rig.claim().await, reason, None).await;
+        let reply = rig.send(Method::GET, &format!("/api/v1/runs/{run}"), &[("prefer", "wait=30")], None).await;
+        assert_eq!((reply.status, reply.json()["reason"].as_str()), (StatusCode::OK, Some(reason.as_str())));
+    }
 }
 
 #[tokio::test]
