@@ -130,6 +130,60 @@ async fn a_wait_is_answered_early_only_for_a_human() {
 }
 
 #[tokio::test]
+async fn runs_are_listed_newest_first_in_pages() {
+    let rig = Rig::new().await;
+    let (conversation, first) = rig.start("one").await;
+    rig.play().await;
+    let messages = format!("/api/v1/conversations/{conversation}/messages");
+    let second = text(&rig.post(&messages, json!({"content": "two"})).await.json()["run"]["id"]);
+    let (_, other) = rig.start("elsewhere").await;
+    let pages = async |list: &str| {
+        let (mut ids, mut path) = (Vec::new(), format!("{list}limit=1"));
+        loop {
+            let page = rig.get(&path).await;
+            assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+            ids.extend(page.json()["data"].as_array().unwrap().iter().map(|run| text(&run["id"])));
+            let Some(next) = page.header("link").strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\"")) else {
+                assert_eq!(page.json()["next_cursor"], Value::Null);
+                return ids;
+            };
+            path = next.to_owned();
+        }
+    };
+    assert_eq!(pages("/api/v1/runs?").await, [other.as_str(), &second, &first]);
+    let of_conversation = format!("/api/v1/conversations/{conversation}/runs?");
+    assert_eq!(pages(&of_conversation).await, [second.as_str(), &first]);
+    // The next page has the same filters.
+    assert_eq!(pages("/api/v1/runs?status=queued&agent=default&").await, [other.as_str(), &second]);
+    assert_eq!(pages(&format!("{of_conversation}status=completed&")).await, [first.as_str()]);
+    assert_eq!(pages("/api/v1/runs?agent=nobody&").await, [""; 0]);
+    assert_eq!(pages("/api/v1/runs?created_after=2000-01-01T00:00:00Z&created_before=2100-01-01T00%3A00%3A00Z&").await.len(), 3);
+    assert_eq!(pages("/api/v1/runs?created_after=2100-01-01T00:00:00Z&").await, [""; 0]);
+    assert_eq!(pages("/api/v1/runs?created_before=2000-01-01T00:00:00Z&").await, [""; 0]);
+    let shown = rig.get(&format!("{of_conversation}limit=1&status=completed")).await.json();
+    assert_eq!(shown["data"][0], rig.get(&format!("/api/v1/runs/{first}")).await.json());
+    for query in ["status=odd", "created_after=yesterday", "created_before=1", "limit=0", "limit=101", "cursor=AA"] {
+        for list in ["/api/v1/runs?", &of_conversation] {
+            assert_eq!(rig.get(&format!("{list}{query}")).await.status, StatusCode::BAD_REQUEST, "{query}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn runs_of_another_user_are_not_listed() {
+    let rig = Rig::with_keys().await;
+    let (conversation, _) = rig.start("mine").await;
+    let bob = format!("Bearer {}", rig.user("bob").await);
+    let of_bob = async |path: &str| rig.send(Method::GET, path, &[("authorization", &bob)], None).await;
+    assert_eq!(of_bob("/api/v1/runs").await.json(), json!({"data": [], "next_cursor": null}));
+    let path = format!("/api/v1/conversations/{conversation}/runs");
+    assert_eq!((of_bob(&path).await.status, of_bob(&path).await.code().as_str()), (StatusCode::NOT_FOUND, "not_found"));
+    let missing = format!("/api/v1/conversations/{}/runs", new_conversation_id());
+    assert_eq!(rig.get(&missing).await.code(), "not_found");
+    assert_eq!(rig.get(&path).await.json()["data"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn when_the_time_runs_out_the_run_is_shown_as_it_is_then() {
     let rig = Rig::new().await;
     let prefer = [("prefer", "wait=1")];
