@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::{ConversationId, MessageId, RunId};
-use super::run::WaitReason;
+use super::problem::ProblemBody;
+use super::run::{RunStatus, WaitReason};
 
 /// The longest title of a conversation, in characters.
 pub const MAX_TITLE_CHARS: usize = 255;
@@ -51,9 +52,8 @@ impl ConversationStatus {
     }
 }
 
-impl From<super::run::RunStatus> for ConversationStatus {
-    fn from(run: super::run::RunStatus) -> Self {
-        use super::run::RunStatus;
+impl From<RunStatus> for ConversationStatus {
+    fn from(run: RunStatus) -> Self {
         match run {
             RunStatus::Queued => Self::Queued,
             RunStatus::Processing => Self::Processing,
@@ -75,6 +75,27 @@ pub struct ForkedFrom {
     pub message_id: Option<MessageId>,
 }
 
+/// The agent and the model that a message, or a conversation, names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentChoice {
+    /// The agent's name or id, or either with `@` and a version.
+    pub agent: Option<String>,
+    /// The model, as `provider/name`.
+    pub model: Option<String>,
+}
+
+/// The newest run of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LastRun {
+    /// Its id.
+    pub id: RunId,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<ProblemBody>,
+}
+
 /// A conversation as clients see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
@@ -90,6 +111,16 @@ pub struct Conversation {
     /// The run under way, if any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub active_run_id: Option<RunId>,
+    /// The newest run, whether it is under way, queued or over; absent before the first one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_run: Option<LastRun>,
+    /// The agent of messages that name none: its name or id, with `@` and a version if that version was asked for. Absent: the server's
+    /// default agent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub agent: Option<String>,
+    /// The model of messages that name none, as `provider/name`. Absent: the agent's own model.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub model: Option<String>,
     /// Whether its owner has pinned it: then it is not put away by itself.
     #[serde(default)]
     pub pinned: bool,

@@ -89,6 +89,15 @@ impl WaitReason {
         }
     }
 
+    /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
+    #[must_use]
+    pub fn needs_human(self) -> bool {
+        match self {
+            Self::Approval | Self::Input => true,
+            Self::Backoff | Self::Budget => false,
+        }
+    }
+
     /// Reads the word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {

@@ -511,11 +511,20 @@ impl<'a> Draft<'a> {
 
     pub(super) fn fail(&mut self, code: ProblemCode, detail: impl Into<String>) {
         self.settle("failed");
-        let error = code.body(detail);
+        let mut error = code.body(detail);
+        // A run that was there to take a call back cannot be resumed.
+        error.retryable &= !self.only_undoes();
         self.conversation_updated(ConversationStatus::from(RunStatus::Failed));
         self.event(EventBody::RunFailed { error: error.clone() });
         self.change(Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error), joined: None });
         self.command(Command::Stop);
+    }
+
+    /// Returns whether the run was made to take a call back, and no message of a user has joined it.
+    fn only_undoes(&self) -> bool {
+        let record = &self.base.record;
+        let is_asked = |message: &Message| message.role == Role::User && !message.internal && message.run_id == record.fence.run_id;
+        record.calls.iter().any(|call| call.undoes.is_some()) && !record.history.iter().any(is_asked)
     }
 
     pub(super) fn cancel(&mut self, by: String) {

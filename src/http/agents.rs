@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::Caller;
-use super::extract::{Input, Params, RequestBody};
+use super::extract::{Input, Params, RequestBody, given};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::{Answer, Problem};
-use super::providers::{Scope, given, tag, wanted_versions};
+use super::providers::{Scope, tag, wanted_versions};
 use super::types::ListBody;
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument};

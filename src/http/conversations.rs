@@ -20,7 +20,7 @@ use super::types::{
     AcceptedBody, CompactedBody, CreateConversationBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody,
     UpdateConversationBody,
 };
-use crate::domain::conversation::Conversation;
+use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
@@ -143,8 +143,9 @@ pub(crate) async fn create(
     Caller(principal): Caller,
     Input { body, key }: Input<CreateConversationBody>,
 ) -> Answer<Response> {
-    let CreateConversationBody { id, title, system_prompt, instructions } = body;
-    let new = NewConversationRequest { id, title, system_prompt, instructions };
+    let CreateConversationBody { id, title, system_prompt, instructions, agent, model } = body;
+    let choice = AgentChoice { agent, model };
+    let new = NewConversationRequest { id, title, system_prompt, instructions, choice };
     let (conversation, replay) = app.service.create_conversation(&principal, new, key).await?;
     let mut headers = replayed(replay);
     if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/conversations/{}", conversation.id)) {
@@ -202,7 +203,8 @@ pub(crate) async fn get(
 
 /// Changes a conversation
 ///
-/// Its title, its tags, whether it is pinned and whether it is put away, and its parts of the system prompt. What is absent stays.
+/// Its title, its tags, whether it is pinned and whether it is put away, its parts of the system prompt, and the agent and the model of
+/// messages that name none. What is absent stays.
 #[utoipa::path(
     patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
     params(("id" = ConversationId, Path, description = "The conversation")), request_body = UpdateConversationBody,
@@ -214,8 +216,9 @@ pub(crate) async fn update(
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<UpdateConversationBody>,
 ) -> Answer<Json<Conversation>> {
-    let UpdateConversationBody { title, pinned, archived, tags, system_prompt, instructions } = body;
-    let change = ConversationChange { title, pinned, archived, tags, system_prompt, instructions };
+    let UpdateConversationBody { title, pinned, archived, tags, system_prompt, instructions, agent, model } = body;
+    let (agent, model) = (agent.map(Option::unwrap_or_default), model.map(Option::unwrap_or_default));
+    let change = ConversationChange { title, pinned, archived, tags, system_prompt, instructions, agent, model };
     Ok(Json(app.service.change_conversation(&principal, &id, change).await?))
 }
 
@@ -298,7 +301,7 @@ pub(crate) async fn messages(
     request_body = SendMessageBody,
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting; or its event stream",
+        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]

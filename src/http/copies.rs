@@ -13,7 +13,7 @@ use super::extract::{Id, Input, RequestBody};
 use super::options::App;
 use super::problem::Answer;
 use super::runs::replayed;
-use crate::domain::conversation::Conversation;
+use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::service::{CopyUntil, Document, Error, Replay};
@@ -123,6 +123,12 @@ pub(crate) struct ImportedConversation {
     /// What its user wants of every answer, at most 10,000 characters.
     #[serde(default)]
     instructions: Option<String>,
+    /// The agent of messages that name none. It need not exist here: then the next message has to name another one.
+    #[serde(default)]
+    agent: Option<String>,
+    /// The model of messages that name none. It need not be served here: then the next message has to name another one.
+    #[serde(default)]
+    model: Option<String>,
 }
 
 impl RequestBody for ImportBody {
@@ -149,8 +155,9 @@ pub(crate) async fn import(State(app): State<App>, Caller(principal): Caller, re
     if body.version != 1 {
         return Err(Error::field("/version", "is not one that this server knows; it knows 1").into());
     }
-    let ImportedConversation { title, tags, system_prompt, instructions } = body.conversation;
-    let document = Document { title, tags, system_prompt, instructions, messages: body.messages };
+    let ImportedConversation { title, tags, system_prompt, instructions, agent, model } = body.conversation;
+    let choice = AgentChoice { agent, model };
+    let document = Document { title, tags, system_prompt, instructions, choice, messages: body.messages };
     let (conversation, replay) = app.service.import_conversation(&principal, document, key).await?;
     Ok(made(conversation, replay))
 }

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 
 use super::framing::Framing;
 use super::options::App;
@@ -248,6 +249,11 @@ impl Wants {
             None => Ok(Self::Json),
         }
     }
+}
+
+/// Reads a field of a body, and tells `null` from a field that is absent.
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// `Prefer: wait=N`, in seconds.

@@ -93,7 +93,7 @@ pub(crate) async fn rewind(
     request_body = EditMessageBody,
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting; or its event stream",
+        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]

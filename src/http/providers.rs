@@ -6,12 +6,12 @@ use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use secrecy::SecretString;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::auth::Caller;
-use super::extract::{Id, Input, Params, RequestBody};
+use super::extract::{Id, Input, Params, RequestBody, given};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
@@ -114,11 +114,6 @@ pub(crate) struct UpdateProviderBody {
 }
 
 impl RequestBody for UpdateProviderBody {}
-
-/// Tells `null` from what is absent.
-pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
 
 /// Where a provider is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]

@@ -29,7 +29,8 @@ use crate::service::Service;
 /// The routes that need a principal, with their descriptions.
 fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(runs::start))
+        .routes(routes!(runs::start, runs::list))
+        .routes(routes!(runs::list_of_conversation))
         .routes(routes!(runs::get))
         .routes(routes!(runs::explain))
         .routes(routes!(runs::cancel))

@@ -12,14 +12,16 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::Caller;
 use super::extract::{Id, Ids, Input, Params, PreferWait, RequestBody, Wants, cursor};
 use super::options::App;
+use super::page::PageParams;
 use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
 use super::{page, streams};
 use crate::domain::call_record::ToolCallRecord;
-use crate::domain::ids::{CallId, RunId};
-use crate::domain::run::Run;
-use crate::service::{Access, EventPage, Replay, RequestKey, RetryCall, RunExplanation, StartRun, Waited};
+use crate::domain::ids::{CallId, ConversationId, RunId};
+use crate::domain::run::{Run, RunStatus};
+use crate::service::{Access, Error, EventPage, Replay, RequestKey, RetryCall, RunExplanation, RunFilter, StartRun, Waited};
+use crate::support::clock::UnixMillis;
 
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -50,7 +52,7 @@ pub(crate) struct EventParams {
     ),
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting; or its event stream",
+        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -117,7 +119,8 @@ fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
 
 /// A run
 ///
-/// With `Prefer: wait=N` the answer comes when the run is over or waits for something outside, after N seconds at the latest.
+/// With `Prefer: wait=N` the answer comes when the run is over or waits for a human (`approval`, `input`), after N seconds at the latest.
+/// A run that waits for a retry or for its budget is waited for.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(
@@ -149,6 +152,86 @@ pub(crate) async fn get(
         Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
     };
     Ok((headers, page::tagged(&request, status, &run)).into_response())
+}
+
+/// Selects runs.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RunParams {
+    /// Only runs with this status.
+    #[param(inline)]
+    status: Option<RunStatus>,
+    /// Only runs of the agent with this name.
+    #[param(max_length = 200)]
+    agent: Option<String>,
+    /// Only runs that were accepted at this time or later, RFC 3339.
+    #[param(format = DateTime)]
+    created_after: Option<String>,
+    /// Only runs that were accepted before this time, RFC 3339.
+    #[param(format = DateTime)]
+    created_before: Option<String>,
+}
+
+impl RunParams {
+    /// Returns the filter, and the query that says the same on the next page.
+    fn read(self, conversation: Option<ConversationId>) -> Answer<(RunFilter, String)> {
+        let Self { status, agent, created_after, created_before } = self;
+        let texts = [
+            ("status", status.map(RunStatus::as_str)),
+            ("agent", agent.as_deref()),
+            ("created_after", created_after.as_deref()),
+            ("created_before", created_before.as_deref()),
+        ];
+        let rest = texts.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", page::encoded(value?)))).collect();
+        let filter = RunFilter {
+            conversation,
+            status,
+            created_from: time("created_after", created_after.as_deref())?,
+            created_before: time("created_before", created_before.as_deref())?,
+            agent,
+        };
+        Ok((filter, rest))
+    }
+}
+
+fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
+    let Some(text) = text else { return Ok(None) };
+    let time = UnixMillis::from_rfc3339(text);
+    Ok(Some(time.ok_or_else(|| Error::invalid(format!("the query's {name} is no time such as 2026-01-31T12:00:00Z")))?))
+}
+
+/// The caller's runs, newest first
+#[utoipa::path(
+    get, path = "/api/v1/runs", tag = "runs", operation_id = "list_runs", params(RunParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<RunParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let (request, (filter, rest)) = (params.request()?, filter.read(None)?);
+    let found = app.service.runs(&principal, &filter, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/runs", &rest))
+}
+
+/// The runs of a conversation, newest first
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}/runs", tag = "conversations", operation_id = "list_conversation_runs",
+    params(("id" = ConversationId, Path, description = "The conversation"), RunParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list_of_conversation(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    Params(filter): Params<RunParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let (request, (filter, rest)) = (params.request()?, filter.read(Some(id.clone()))?);
+    let found = app.service.runs(&principal, &filter, &request).await?;
+    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
 }
 
 /// The events of a run
@@ -263,7 +346,7 @@ pub(crate) async fn resume(
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting; or its event stream",
+        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -331,7 +414,7 @@ impl RequestBody for RetryCallBody {
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting; or its event stream",
+        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -380,7 +463,7 @@ impl RequestBody for UndoCallBody {
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting; or its event stream",
+        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]

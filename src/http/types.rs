@@ -9,7 +9,7 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema,
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::extract::RequestBody;
+use super::extract::{RequestBody, given};
 use crate::domain::agent_record::RunLimits;
 use crate::domain::context::ContextSummary;
 use crate::domain::ids::{ConversationId, FileId, MessageId, RunId};
@@ -32,10 +32,11 @@ pub(crate) struct StartRunBody {
     /// The conversation: one of the caller's own, or a new id minted by the client. A new conversation if absent.
     #[serde(default)]
     conversation_id: Option<ConversationId>,
-    /// The agent by name or id, `name@3` for that version of it; the server's default if absent.
+    /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
+    /// or else the server's default.
     #[serde(default)]
     agent: Option<String>,
-    /// The model as `provider/name`; the agent's if absent.
+    /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
@@ -78,10 +79,11 @@ impl StartRunBody {
 pub(crate) struct SendMessageBody {
     /// What the message says.
     content: ContentBody,
-    /// The agent by name or id, `name@3` for that version of it; the server's default if absent.
+    /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
+    /// or else the server's default.
     #[serde(default)]
     agent: Option<String>,
-    /// The model as `provider/name`; the agent's if absent.
+    /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
@@ -123,10 +125,11 @@ impl SendMessageBody {
 pub(crate) struct EditMessageBody {
     /// What the message says now.
     content: ContentBody,
-    /// The agent by name or id, `name@3` for that version of it; the server's default if absent.
+    /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
+    /// or else the server's default.
     #[serde(default)]
     agent: Option<String>,
-    /// The model as `provider/name`; the agent's if absent.
+    /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
@@ -164,6 +167,13 @@ pub(crate) struct CreateConversationBody {
     /// What its user wants of every answer, at most 10,000 characters.
     #[serde(default)]
     pub instructions: Option<String>,
+    /// The agent of messages that name none: by name or id, `name@3` for that version of it. The server's default if absent.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// The model of messages that name none, as `provider/name`. The agent's if absent.
+    #[serde(default)]
+    #[schema(max_length = 200)]
+    pub model: Option<String>,
 }
 
 impl RequestBody for CreateConversationBody {
@@ -195,6 +205,15 @@ pub(crate) struct UpdateConversationBody {
     /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
     #[serde(default)]
     pub instructions: Option<String>,
+    /// The agent of later messages that name none: by name or id, `name@3` for that version of it; empty or `null` for the server's
+    /// default.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    pub agent: Option<Option<String>>,
+    /// The model of later messages that name none, as `provider/name`; empty or `null` for the agent's.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, max_length = 200)]
+    pub model: Option<Option<String>>,
 }
 
 impl RequestBody for UpdateConversationBody {}

@@ -7,7 +7,7 @@ use super::runs::publish;
 use super::{Error, ExportForm, Result, Service};
 use crate::domain::change::StepKind;
 use crate::domain::context::ContextSummary;
-use crate::domain::conversation::{Conversation, MAX_TITLE_CHARS};
+use crate::domain::conversation::{AgentChoice, Conversation, MAX_TITLE_CHARS};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
@@ -34,6 +34,8 @@ pub struct NewConversationRequest {
     pub system_prompt: Option<String>,
     /// What its user wants of every answer.
     pub instructions: Option<String>,
+    /// The agent and the model of messages that name none.
+    pub choice: AgentChoice,
 }
 
 impl Service {
@@ -45,12 +47,16 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
         let title = request.title.as_deref().map(|title| self.title("/title", title)).transpose()?.unwrap_or_default();
+        self.check_choice(principal, &request.choice).await?;
+        let AgentChoice { agent, model } = request.choice;
+        let is_named = |name: &String| !name.is_empty();
         let new = NewConversation {
             id: request.id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref())),
             owner: principal.user_id.clone(),
             title,
             system_prompt: layer("/system_prompt", request.system_prompt)?.filter(|text| !text.is_empty()),
             instructions: layer("/instructions", request.instructions)?.filter(|text| !text.is_empty()),
+            choice: AgentChoice { agent: agent.filter(is_named), model: model.filter(is_named) },
             max_conversations: self.limits.max_conversations,
             now: self.clock.now(),
         };
@@ -101,10 +107,14 @@ impl Service {
     ) -> Result<Conversation> {
         if change == ConversationChange::default() {
             return Err(Error::invalid(
-                "the body changes nothing: give title, pinned, archived, tags, system_prompt or instructions",
+                "the body changes nothing: give title, pinned, archived, tags, system_prompt, instructions, agent or model",
             ));
         }
-        let ConversationChange { title, pinned, archived, tags, system_prompt, instructions } = change;
+        let ConversationChange { title, pinned, archived, tags, system_prompt, instructions, agent, model } = change;
+        let choice = AgentChoice { agent, model };
+        // A conversation of another owner looks missing, whatever the request names.
+        self.conversation(principal, id).await?;
+        self.check_choice(principal, &choice).await?;
         let change = ConversationChange {
             title: title.map(|title| self.title("/title", &title)).transpose()?,
             pinned,
@@ -112,6 +122,8 @@ impl Service {
             tags: tags.map(|tags| cleaned_tags("/tags", tags)).transpose()?,
             system_prompt: layer("/system_prompt", system_prompt)?,
             instructions: layer("/instructions", instructions)?,
+            agent: choice.agent,
+            model: choice.model,
         };
         let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
         let (owner, id) = (principal.user_id.clone(), id.clone());

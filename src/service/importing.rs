@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::choices::imported_choice;
 use super::conversations::{cleaned_tags, layer};
 use super::input::{NewFilePart, Replay, RequestKey, picture};
 use super::{Error, Result, Service};
-use crate::domain::conversation::Conversation;
+use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::file::tool_picture;
 use crate::domain::ids::{CallId, FileId, RunId, UserId};
 use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
@@ -32,6 +33,8 @@ pub struct Document {
     pub system_prompt: Option<String>,
     /// What its user wants of every answer.
     pub instructions: Option<String>,
+    /// The agent and the model of messages that name none.
+    pub choice: AgentChoice,
     /// What was said, as the list of messages shows it.
     pub messages: Vec<Message>,
 }
@@ -50,19 +53,21 @@ impl Service {
         document: Document,
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
-        let Document { title, tags, system_prompt, instructions, messages } = document;
+        let Document { title, tags, system_prompt, instructions, choice, messages } = document;
+        let choice = imported_choice(choice)?;
         let document = CopiedDocument {
             title: self.title("/conversation/title", &title)?,
             tags: cleaned_tags("/conversation/tags", tags)?,
             system_prompt: layer("/conversation/system_prompt", system_prompt)?.filter(|text| !text.is_empty()),
             instructions: layer("/conversation/instructions", instructions)?.filter(|text| !text.is_empty()),
-            turns: self.turns(principal, messages).await?,
+            turns: self.turns(principal, &choice, messages).await?,
+            choice,
         };
         self.copy(principal, None, CopySource::Document(document), key).await
     }
 
     /// The messages as turns, in the order in which their runs begin.
-    async fn turns(&self, principal: &Principal, mut messages: Vec<Message>) -> Result<Vec<CopiedTurn>> {
+    async fn turns(&self, principal: &Principal, choice: &AgentChoice, mut messages: Vec<Message>) -> Result<Vec<CopiedTurn>> {
         let most = self.limits.copies.messages;
         if messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
             return Err(Error::field("/messages", format!("has {} messages; at most {most} are accepted", messages.len())));
@@ -77,7 +82,7 @@ impl Service {
         }
         self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
 
-        let (profile, _) = self.agent_profile(principal, None).await?;
+        let profile = self.imported_profile(principal, choice).await?;
         let (agent, agent_version, model) = (profile.name.clone(), profile.version, profile.model.clone());
         let profile = serde_json::to_string(&profile).map_err(|_| Error::field("", "the server's agent cannot be written down"))?;
         let mut turns: Vec<CopiedTurn> = Vec::new();

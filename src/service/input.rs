@@ -57,9 +57,9 @@ pub struct StartRun {
     pub content_field: &'static str,
     /// The conversation; a new one if absent.
     pub conversation_id: Option<ConversationId>,
-    /// The agent by name; the default one if absent.
+    /// The agent by name or id; if absent, the one that the conversation keeps, or else the default one.
     pub agent: Option<String>,
-    /// The model, as `provider/name`; the agent's if absent.
+    /// The model, as `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
     pub model: Option<String>,
     /// Options of model calls; the agent's if absent.
     pub options: Option<ModelOptions>,

@@ -8,6 +8,7 @@ mod access;
 mod agents;
 mod approvals;
 mod audit;
+mod choices;
 mod configured;
 mod conversations;
 mod copying;
@@ -82,7 +83,7 @@ pub use usage::MAX_USAGE_DAYS;
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, CopyLimits,
     CopyUntil, FeedbackCursor, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest,
-    ProviderCursor, RewindFrom, SearchCursor, StoreError,
+    ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

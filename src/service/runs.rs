@@ -3,23 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::choices::ChosenAgent;
 use super::input::{Replay, RequestKey, StartRun, keyed};
 use super::stream::{Reader, Scope};
 use super::{Error, Result, RunExplanation, Service};
 use crate::domain::agent::{AgentProfile, FallbacksFor, InvalidProfile};
+use crate::domain::conversation::AgentChoice;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::InvalidOption;
 use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::{Principal, UserRole};
-use crate::domain::run::{OnBusy, Run, RunStatus};
+use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, Edited, RunView, StoreError, Taker};
+use crate::store::{AcceptRun, Accepted, Cancelled, Edited, Page, PageRequest, RunCursor, RunFilter, RunView, StoreError, Taker};
 use crate::support::failpoint;
-
-/// The longest name of a model.
-const MAX_MODEL_CHARS: usize = 200;
 
 /// A message that was accepted, with the run that answers it.
 pub struct Started {
@@ -36,7 +35,7 @@ pub struct Started {
 /// A run after waiting for it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {
-    /// It is over, or waits for something outside.
+    /// It is over, or waits for a human.
     Settled(Run),
     /// The time ran out first.
     StillGoing(Run),
@@ -46,14 +45,6 @@ pub enum Waited {
 pub(super) fn publish(hub: &Hub, conversation: &ConversationId, events: Vec<StoredEvent>) {
     let events: Vec<_> = events.into_iter().map(Arc::new).collect();
     hub.publish(conversation, &events);
-}
-
-/// A model name as it may be stored and shown. Whether there is such a model is for its provider to say.
-fn storable_model(model: &str) -> Result<String> {
-    if !(1..=MAX_MODEL_CHARS).contains(&model.chars().count()) || model.contains(char::is_control) {
-        return Err(Error::field("/model", format!("must have 1 to {MAX_MODEL_CHARS} characters, and no control characters")));
-    }
-    Ok(model.to_owned())
 }
 
 /// The message that has taken the place of another one.
@@ -69,8 +60,10 @@ fn accepted_edit(edited: Edited) -> Result<Accepted> {
     }
 }
 
+/// Whether a request that waits for a run is answered: the run is over, or only a human can move it. A run that waits for a retry or for
+/// its budget goes on by itself.
 fn is_settled(run: &Run) -> bool {
-    run.status.is_terminal() || run.status == RunStatus::Waiting
+    run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_human)
 }
 
 impl Service {
@@ -96,6 +89,7 @@ impl Service {
             message_id: MessageId::generate(self.ids.as_ref()),
             parts,
             profile,
+            choice: AgentChoice { agent: request.agent, model: request.model },
             on_busy: request.on_busy,
             max_active_runs: admission.max_active_runs,
             max_conversations: admission.max_conversations,
@@ -206,11 +200,22 @@ impl Service {
         Ok(self.run_view(principal, id).await?.run)
     }
 
+    /// Returns a page of the principal's runs, newest first: those of one conversation, or all.
+    ///
+    /// # Errors
+    /// `NotFound` for a conversation that is missing or belongs to another owner.
+    pub async fn runs(&self, principal: &Principal, filter: &RunFilter, page: &PageRequest<RunCursor>) -> Result<Page<Run>> {
+        if let Some(conversation) = &filter.conversation {
+            self.conversation(principal, conversation).await?;
+        }
+        Ok(self.store.runs(&principal.user_id, filter, page).await?)
+    }
+
     pub(super) async fn run_view(&self, principal: &Principal, id: &RunId) -> Result<RunView> {
         self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
-    /// Waits until a run is over or waits for something outside, at most `seconds` (and never longer than the limit).
+    /// Waits until a run is over or waits for a human, at most `seconds` (and never longer than the limit).
     pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<Waited> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);
@@ -335,22 +340,22 @@ impl Service {
 
     /// The profile that is frozen into the run.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
-        let (mut profile, names_model) = self.agent_profile(principal, request.agent.as_deref()).await?;
-        match (&request.model, &self.find_model) {
-            (Some(model), _) => profile.model = storable_model(model)?,
+        let ChosenAgent { mut profile, names_model, model } = self.chosen_agent(principal, request).await?;
+        match (&model, &self.find_model) {
+            (Some(model), _) => profile.model.clone_from(model),
             (None, Some(find_model)) if !names_model => profile.model = find_model.find().await.map_err(Error::NoModel)?,
             (None, Some(_) | None) => {}
         }
         if !self.serves(&principal.user_id, &profile.model).await? {
             return Err(Error::UnknownModel(profile.model));
         }
-        match (std::mem::take(&mut profile.fallbacks_for), &request.model) {
+        match (std::mem::take(&mut profile.fallbacks_for), &model) {
             (FallbacksFor::Unnamed, Some(_)) => profile.fallbacks.clear(),
             (FallbacksFor::Unnamed, None) | (FallbacksFor::All, _) => {}
         }
         profile.fallbacks = self.usable_fallbacks(principal, &profile).await?;
-        profile.plan = self.usable_plan(principal, &profile, request.model.is_some()).await?;
-        profile.title_model = self.usable_title_model(principal, &profile, request.model.is_some()).await?;
+        profile.plan = self.usable_plan(principal, &profile, model.is_some()).await?;
+        profile.title_model = self.usable_title_model(principal, &profile, model.is_some()).await?;
         if let Some(options) = &request.options {
             if let Err(InvalidOption { field, reason }) = options.check() {
                 return Err(Error::field(&format!("/options/{field}"), reason));

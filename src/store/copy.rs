@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::feedback::Rated;
 use super::{IdempotencyClaim, StoreError, StoreResult, rows};
-use crate::domain::conversation::{Conversation, ConversationStatus, ForkedFrom};
+use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus, ForkedFrom, LastRun};
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::message::{Message, Part, Role};
@@ -91,6 +91,8 @@ pub struct CopiedDocument {
     pub system_prompt: Option<String>,
     /// What its user wants of every answer.
     pub instructions: Option<String>,
+    /// The agent and the model of messages that name none.
+    pub choice: AgentChoice,
     /// Its turns, in the order in which models read them.
     pub turns: Vec<CopiedTurn>,
 }
@@ -282,9 +284,10 @@ pub(super) fn select(
         turn.end = CopiedEnd::Cancelled;
     }
     let message_id = taken.last().map(|row| MessageId::from_stored(row.id.clone()));
-    let Conversation { id, title, tags, system_prompt, instructions, .. } = source;
+    let Conversation { id, title, tags, system_prompt, instructions, agent, model, .. } = source;
     let from = ForkedFrom { conversation_id: id, message_id };
-    Ok(Ok((CopiedDocument { title, tags, system_prompt, instructions, turns }, from)))
+    let choice = AgentChoice { agent, model };
+    Ok(Ok((CopiedDocument { title, tags, system_prompt, instructions, choice, turns }, from)))
 }
 
 fn ended(row: &SourceRow) -> StoreResult<CopiedEnd> {
@@ -362,6 +365,7 @@ pub(super) fn write(request: &CopyConversation, document: CopiedDocument, forked
     entries.sort_unstable();
     let mut runs = Vec::with_capacity(document.turns.len());
     let mut status = ConversationStatus::Idle;
+    let mut last_run = None;
     for turn in document.turns {
         status = turn.end.status().into();
         let (finish_reason, error) = match &turn.end {
@@ -370,6 +374,7 @@ pub(super) fn write(request: &CopyConversation, document: CopiedDocument, forked
             CopiedEnd::Cancelled => (Some(FinishReason::Cancelled), None),
         };
         let id = RunId::generate(ids);
+        last_run = Some(LastRun { id: id.clone(), status: turn.end.status(), error: error.cloned() });
         let error = error.map(|error| rows::encode_storable("runs", "error", id.as_str(), error)).transpose()?;
         runs.push(WrittenRun { id, status: turn.end.status(), turn, finish_reason, error, first_seq: 0, last_seq: 0 });
     }
@@ -413,6 +418,9 @@ pub(super) fn write(request: &CopyConversation, document: CopiedDocument, forked
         system_prompt: document.system_prompt.map(|text| storable(&text).into_owned()),
         instructions: document.instructions.map(|text| storable(&text).into_owned()),
         forked_from,
+        last_run,
+        agent: document.choice.agent,
+        model: document.choice.model,
         last_seq: i64::try_from(events.len()).unwrap_or(i64::MAX),
         created_at: now.to_rfc3339(),
         updated_at: now.to_rfc3339(),

@@ -26,6 +26,7 @@ mod providers;
 mod retention;
 mod rewind;
 mod rows;
+mod run_list;
 mod search;
 pub mod sqlite;
 mod titles;
@@ -54,6 +55,7 @@ pub use providers::{
 };
 pub use retention::{EndedRun, Expired};
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
+pub use run_list::{RunCursor, RunFilter};
 pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
 pub use titles::{TitleMade, TitleStore};
 pub use types::*;
@@ -158,6 +160,9 @@ pub trait RunStore: Send + Sync {
 
     /// The run, unless it is missing or somebody else's.
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;
+
+    /// Returns a page of runs, newest first.
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>>;
 
     /// The profile that the run was accepted with, and that whatever goes on from it has. `None` if there is no such run, or it is somebody
     /// else's.

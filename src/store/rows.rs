@@ -14,7 +14,7 @@ use crate::domain::audit::{AuditOutcome, AuditRecord};
 use crate::domain::budget::Budget;
 use crate::domain::change::StepKind;
 use crate::domain::context::ContextPolicy;
-use crate::domain::conversation::{Conversation, ConversationStatus};
+use crate::domain::conversation::{Conversation, ConversationStatus, LastRun};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId};
 use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
@@ -161,6 +161,11 @@ pub(super) struct ConversationRow {
     pub system_prompt: Option<String>,
     pub instructions: Option<String>,
     pub forked_from: Option<String>,
+    pub agent: Option<String>,
+    pub model: Option<String>,
+    pub last_run_id: Option<String>,
+    pub last_run_status: Option<String>,
+    pub last_run_error: Option<String>,
 }
 
 impl ConversationRow {
@@ -180,6 +185,11 @@ impl ConversationRow {
             system_prompt: row.try_get("system_prompt")?,
             instructions: row.try_get("instructions")?,
             forked_from: row.try_get("forked_from")?,
+            agent: row.try_get("agent")?,
+            model: row.try_get("model")?,
+            last_run_id: row.try_get("last_run_id")?,
+            last_run_status: row.try_get("last_run_status")?,
+            last_run_error: row.try_get("last_run_error")?,
             id: row.try_get("id")?,
             title: row.try_get("title")?,
             status: row.try_get("status")?,
@@ -199,8 +209,19 @@ impl ConversationRow {
             self.reason.as_deref().map(|reason| word("runs", "reason", &self.id, reason, WaitReason::from_word)).transpose()?;
         let forked_from = self.forked_from.as_deref();
         let forked_from = forked_from.map(|text| decode("conversations", "forked_from", &self.id, text)).transpose()?;
+        let last_run = match (self.last_run_id, &self.last_run_status) {
+            (Some(id), Some(status)) => Some(LastRun {
+                status: word("runs", "status", &id, status, RunStatus::from_word)?,
+                error: self.last_run_error.as_deref().map(|text| decode("runs", "error", &id, text)).transpose()?,
+                id: RunId::from_stored(id),
+            }),
+            (Some(_) | None, _) => None,
+        };
         Ok(Conversation {
             forked_from,
+            last_run,
+            agent: self.agent,
+            model: self.model,
             id: ConversationId::from_stored(self.id),
             title: self.title,
             status,

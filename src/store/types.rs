@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::CallBatch;
 use crate::domain::agent::AgentProfile;
 use crate::domain::audit::AuditOutcome;
+use crate::domain::conversation::AgentChoice;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRecord};
@@ -219,6 +220,10 @@ pub struct ConversationChange {
     pub system_prompt: Option<String>,
     /// What its user wants of every answer; empty for nothing.
     pub instructions: Option<String>,
+    /// The agent of messages that name none; empty for the server's default.
+    pub agent: Option<String>,
+    /// The model of messages that name none; empty for the agent's own.
+    pub model: Option<String>,
 }
 
 impl ConversationChange {
@@ -253,6 +258,8 @@ pub struct NewConversation {
     pub system_prompt: Option<String>,
     /// What its user wants of every answer.
     pub instructions: Option<String>,
+    /// The agent and the model of messages that name none.
+    pub choice: AgentChoice,
     /// Conversations of one owner that are not archived, this one included; more are refused. 0 for no limit.
     pub max_conversations: u32,
     /// When it is made.
@@ -343,6 +350,9 @@ pub struct AcceptRun {
     pub parts: Vec<Part>,
     /// Frozen into the run.
     pub profile: AgentProfile,
+    /// The agent and the model that the message names. The conversation keeps them. A conversation that has no agent yet keeps the
+    /// run's.
+    pub choice: AgentChoice,
     /// What to do if there is an active run.
     pub on_busy: OnBusy,
     /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.

@@ -17,10 +17,12 @@ export class Composer {
   #once = null;
   /** Grows with each conversation that is opened: what began in one does not end in another. */
   #visit = 0;
-  /** The agent that has answered last in the conversation, until another one is chosen. */
+  /** The agent that the conversation keeps, until the user chooses another one; then null. */
   #agent = "";
+  /** The model that the conversation keeps; empty if it is the agent's own. */
+  #model = "";
 
-  /** `on.send(content, choice, key)` sends; it throws what went wrong. */
+  /** `on.send(content, choice, key)` sends, and `on.forgetModel()` has the conversation use its agent's model; both throw what went wrong. */
   constructor(on) {
     this.#on = on;
     byId("send").append(icon("send"));
@@ -62,14 +64,22 @@ export class Composer {
     this.#drawFiles();
     this.#agent = "";
     this.#choose();
+    this.#model = "";
     byId("model").value = "";
   }
 
-  /** Has the agent that has answered last answer again, unless somebody has chosen one. */
+  /** Shows the agent that answers the next message, unless the user has chosen one. */
   prefer(agent) {
     if (this.#agent === null || this.#agent === agent) return;
     this.#agent = agent;
     this.#choose();
+  }
+
+  /** Shows the agent and the model that the conversation keeps, unless the user has chosen others. */
+  keep({ agent, model = "" }) {
+    if (agent) this.prefer(agent.replace(/@\d+$/, ""));
+    if (byId("model").value.trim() === this.#model) byId("model").value = model;
+    this.#model = model;
   }
 
   #choose() {
@@ -171,8 +181,10 @@ export class Composer {
     const parts = files.map((file) => ({ type: file.isPicture ? "image" : "file", file_id: file.id, name: file.name }));
     const content = parts.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text }]), ...parts];
     const choice = {};
-    if (byId("agent").value) choice.agent = byId("agent").value;
-    if (byId("model").value.trim()) choice.model = byId("model").value.trim();
+    // The conversation keeps its agent, perhaps at one version, so only another one is named.
+    if (this.#agent === null) choice.agent = byId("agent").value || "default";
+    const model = byId("model").value.trim();
+    if (model) choice.model = model;
     if (!byId("busy-field").hidden) choice.on_busy = byId("busy").value;
     const what = JSON.stringify([content, choice]);
     if (this.#once?.what !== what) this.#once = { what, key: newKey() };
@@ -182,8 +194,10 @@ export class Composer {
     this.#button();
     this.say("");
     try {
+      if (model === "" && this.#model !== "") await this.#on.forgetModel();
       await this.#on.send(content, text, choice, once.key);
       forget();
+      if (visit === this.#visit) this.#model = model;
       // What was written meanwhile stays.
       if (this.#text.value.trim() === text) this.#text.value = "";
       this.#files = this.#files.filter((file) => !files.includes(file));

@@ -31,7 +31,7 @@ let announced = { asks: 0, run: null, status: "" };
 const agents = new Map();
 
 const transcript = new Transcript(byId("transcript"), act);
-const composer = new Composer({ send });
+const composer = new Composer({ send, forgetModel });
 const sidebar = new Sidebar({
   open: () => closeMenu(),
   title: (id, title) => id === current && Object.assign(state, { title }) && draw(),
@@ -92,7 +92,7 @@ function take(events) {
       console.error(event.type, event.seq, error);
     }
     if (event.type === "stream.snapshot") remember(event);
-    if (event.type === "conversation.updated") sidebar.told(current, { title: event.data.title ?? state.title, status: event.data.status, updated_at: event.at });
+    if (event.type === "conversation.updated") sidebar.told(current, { title: event.data.title ?? state.title, status: event.data.status, reason: active(state)?.reason ?? null, updated_at: event.at });
     if (event.type === "run.started") composer.offerModel(event.data.model);
   }
   preferAgent();
@@ -111,7 +111,10 @@ async function remember(event) {
   const isSame = () => from === visit && epoch === state.epoch;
   try {
     const conversation = await api.get(`/conversations/${id}`);
-    if (isSame() && state.title === null) state.title = conversation.title;
+    if (isSame()) {
+      state.title ??= conversation.title;
+      composer.keep(conversation);
+    }
     const run = active(state) ?? newest(state);
     if (run !== null) {
       const events = await eventsOf(run.id, event.data.head);
@@ -161,6 +164,10 @@ async function send(content, text, choice, key) {
     }
   }
   sidebar.refresh();
+}
+
+async function forgetModel() {
+  if (current !== null) await api.patch(`/conversations/${current}`, { model: "" });
 }
 
 async function act(what, run) {

@@ -3,7 +3,8 @@
 import * as api from "./api.js";
 import { ago, brief, byId, h, icon } from "./dom.js";
 
-const STATES = { __proto__: null, queued: "queued", processing: "at work", tool_loop: "at work", waiting: "waits for you", failed: "failed" };
+const STATES = { __proto__: null, queued: "queued", processing: "at work", tool_loop: "at work", waiting: "waits", failed: "failed" };
+const REASONS = { __proto__: null, approval: "waits for you", input: "waits for you", backoff: "waits to try again", budget: "waits for a budget" };
 
 /** Asks whether something is to be done. */
 export function confirm(question, yes) {
@@ -108,7 +109,7 @@ export class Sidebar {
 
   #row(row) {
     const title = brief(row.title || "Untitled", 200);
-    const state = STATES[row.status];
+    const state = (row.status === "waiting" && REASONS[row.reason]) || STATES[row.status];
     const isOpen = row.id === this.#open;
     const name = h("a", { href: `#/${row.id}`, class: "name", "aria-current": isOpen ? "page" : undefined, "data-key": row.id, title },
       h("span", { class: "words" }, title),

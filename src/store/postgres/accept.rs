@@ -11,7 +11,7 @@ use super::conversations::{has_all_conversations, lock_head, recorded_key};
 use super::errors::is_unique_violation;
 use super::{PostgresStore, accept_alone, files};
 use crate::domain::change::RunCounters;
-use crate::domain::conversation::ConversationStatus;
+use crate::domain::conversation::{AgentChoice, ConversationStatus};
 use crate::domain::event::NewEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
@@ -50,6 +50,8 @@ pub(super) struct Writing<'a> {
     /// Title and status of the conversation from now on.
     pub(super) title: &'a str,
     pub(super) status: ConversationStatus,
+    /// The agent and the model that the conversation keeps from now on, where they are named.
+    pub(super) choice: Option<&'a AgentChoice>,
     pub(super) now: UnixMillis,
     pub(super) message: Option<&'a Message>,
     /// A new run with its frozen profile, whether it is the active one, and its first event's place in `events`.
@@ -335,6 +337,7 @@ async fn start(
         base: found.base,
         title: &title,
         status,
+        choice: Some(&accept.choice),
         now: accept.now,
         message: Some(message),
         run: Some(NewRun { run, profile: &profile, active, first_seq, trace: &accept.trace }),
@@ -366,6 +369,7 @@ async fn steer(
         base: found.base,
         title: &found.title,
         status: found.status,
+        choice: Some(&accept.choice),
         now: accept.now,
         message: Some(message),
         run: None,
@@ -379,7 +383,7 @@ async fn steer(
 /// Writes into a conversation in one statement, provided that its head stands at `base`: false if it does not, and nothing is
 /// written. A message's place is the number of the first event that is written after those of the runs that ended before it.
 pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, body: Option<String>) -> StoreResult<bool> {
-    let Writing { owner, conversation, base, title, status, now, message, run, events, ended, record } = writing;
+    let Writing { owner, conversation, base, title, status, choice, now, message, run, events, ended, record } = writing;
     let first_seq = run.as_ref().map_or(base + 1, |new| new.first_seq);
     let written = sqlx::query(
         "WITH head AS (
@@ -391,7 +395,8 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
              WHERE conversation_id = $1 AND last_seq = $3 RETURNING conversation_id AS id
          ), conversation AS (
              UPDATE conversations c SET title = $4, status = $5, updated_at = $6, archived_at = NULL,
-                 title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END
+                 title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END,
+                 agent = coalesce($29, c.agent, $10), model = coalesce($30, c.model)
              FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
@@ -440,6 +445,8 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .bind(record.as_ref().map(|(key, _)| key.fingerprint.as_str()))
     .bind(record.as_ref().map(|(_, outcome)| outcome.as_str()))
     .bind(run.as_ref().map(|new| new.trace.as_str()))
+    .bind(choice.and_then(|choice| choice.agent.as_deref()))
+    .bind(choice.and_then(|choice| choice.model.as_deref()))
     .fetch_optional(connection)
     .await?;
     Ok(written.is_some())

@@ -29,8 +29,8 @@ const HAS_ROOM: &str = "($5 = 0 OR $5 > (
 
 /// A head for a conversation that is made now. A key that is there already violates its primary key, which takes all back.
 const NEW: &str = "WITH conversation AS (
-    INSERT INTO conversations (id, owner_id, title, title_by, status, created_at, updated_at)
-    SELECT $1, $2, $3, 'words', 'queued', $4, $4 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
+    INSERT INTO conversations (id, owner_id, title, title_by, status, created_at, updated_at, agent, model)
+    SELECT $1, $2, $3, 'words', 'queued', $4, $4, coalesce($26, $8), $27 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
 ), head AS (
     INSERT INTO conversation_heads (conversation_id, owner_id, last_seq, run_id, epoch)
     SELECT id, $2, cardinality($15::text[]), {run_id}, CASE {claims} WHEN 0 THEN 0 ELSE now_ms() * 1000 END
@@ -58,7 +58,7 @@ const IDLE: &str = concat!(
     RETURNING found.id, found.base, found.title, h.epoch, h.joined, found.system_prompt, found.instructions
 ), conversation AS (
     UPDATE conversations c SET title = head.title, title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END,
-        status = 'queued', updated_at = $4, archived_at = NULL
+        status = 'queued', updated_at = $4, archived_at = NULL, agent = coalesce($26, c.agent, $8), model = coalesce($27, c.model)
     FROM head WHERE c.id = head.id
 )"
 );
@@ -249,6 +249,8 @@ pub(super) async fn write(
         .bind(taker.map(|taker| millis(taker.lease_ms)))
         .bind(i64::from(cap.most))
         .bind(cap.since)
+        .bind(accept.choice.agent.as_deref())
+        .bind(accept.choice.model.as_deref())
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };

@@ -73,7 +73,34 @@ pub(super) async fn append(
     Ok(())
 }
 
-pub(super) fn conversation(row: &PgRow) -> StoreResult<Conversation> {
+/// A query for [`ConversationRow`]s, to be followed by conditions.
+macro_rules! select_conversation {
+    ($layers:literal, $rest:literal) => {
+        concat!(
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from, c.agent,
+                 c.model, h.last_seq, r.id AS active_run_id, r.reason, n.id AS last_run_id, n.status AS last_run_status,
+                 n.error AS last_run_error, ",
+            $layers,
+            " FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
+             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
+             LEFT JOIN LATERAL (
+                 SELECT id, status, error FROM runs WHERE conversation_id = c.id ORDER BY first_seq DESC LIMIT 1
+             ) n ON true ",
+            $rest
+        )
+    };
+}
+
+/// One conversation of an owner, with its parts of the system prompt.
+const SELECT_ONE: &str = select_conversation!("c.system_prompt, c.instructions", "WHERE c.id = $1 AND c.owner_id = $2");
+
+/// Reads the conversation, unless it is missing or belongs to another owner.
+pub(super) async fn find(connection: &mut PgConnection, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+    let found = sqlx::query(SELECT_ONE).bind(id.as_str()).bind(owner.as_str()).fetch_optional(connection).await?;
+    found.as_ref().map(conversation).transpose()
+}
+
+fn conversation(row: &PgRow) -> StoreResult<Conversation> {
     ConversationRow::read(row)?.into_conversation()
 }
 
@@ -88,17 +115,7 @@ impl ConversationStore for PostgresStore {
     }
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
-        let row = sqlx::query(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from, h.last_seq,
-                 c.system_prompt, c.instructions, r.id AS active_run_id, r.reason
-             FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
-             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
-             WHERE c.id = $1 AND c.owner_id = $2",
-        )
-        .bind(id.as_str())
-        .bind(owner.as_str())
-        .fetch_optional(&self.api)
-        .await?;
+        let row = sqlx::query(SELECT_ONE).bind(id.as_str()).bind(owner.as_str()).fetch_optional(&self.api).await?;
         row.as_ref().map(conversation).transpose()
     }
 
@@ -112,13 +129,10 @@ impl ConversationStore for PostgresStore {
         let after = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.created_at, after.id.as_str()));
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
         // Conditions that ask for nothing would be guessed to leave out most, and the plan would be one for few.
-        let mut wanted = QueryBuilder::<Postgres>::new(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from, h.last_seq,
-                 NULL::text AS system_prompt, NULL::text AS instructions, r.id AS active_run_id, r.reason
-             FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
-             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
-             WHERE c.owner_id = ",
-        );
+        let mut wanted = QueryBuilder::<Postgres>::new(select_conversation!(
+            "NULL::text AS system_prompt, NULL::text AS instructions",
+            "WHERE c.owner_id = "
+        ));
         wanted.push_bind(owner.as_str());
         wanted.push(" AND (c.created_at, c.id) < (").push_bind(after.0).push(", ").push_bind(after.1).push(")");
         if let Some(query) = &filter.query {
@@ -278,6 +292,9 @@ impl PostgresStore {
             system_prompt: new.system_prompt.as_deref().map(|text| storable(text).into_owned()),
             instructions: new.instructions.as_deref().map(|text| storable(text).into_owned()),
             forked_from: None,
+            last_run: None,
+            agent: new.choice.agent.clone(),
+            model: new.choice.model.clone(),
             last_seq: 0,
             created_at: new.now.to_rfc3339(),
             updated_at: new.now.to_rfc3339(),
@@ -286,8 +303,8 @@ impl PostgresStore {
         // A key that is there already violates its primary key and takes the whole statement back.
         let made = sqlx::query(
             "WITH made AS (
-                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at, system_prompt, instructions)
-                 VALUES ($1, $2, $3, 'idle', $4, $4, $9, $10) ON CONFLICT (id) DO NOTHING RETURNING id
+                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at, system_prompt, instructions, agent, model)
+                 VALUES ($1, $2, $3, 'idle', $4, $4, $9, $10, $11, $12) ON CONFLICT (id) DO NOTHING RETURNING id
              ), head AS (
                  INSERT INTO conversation_heads (conversation_id, owner_id) SELECT id, $2 FROM made
              ), key AS (
@@ -306,6 +323,8 @@ impl PostgresStore {
         .bind(key.map(|key| rows::encode("idempotency_keys", "outcome", &key.key, &created)).transpose()?)
         .bind(new.system_prompt.as_deref().map(storable))
         .bind(new.instructions.as_deref().map(storable))
+        .bind(new.choice.agent.as_deref())
+        .bind(new.choice.model.as_deref())
         .fetch_optional(&self.api)
         .await;
         match made {
@@ -350,28 +369,28 @@ async fn apply(
 ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
     let mut tx = connection.begin().await?;
     let Some(base) = lock_head(&mut tx, owner, id).await? else { return Ok(None) };
-    let row = sqlx::query(
-        "UPDATE conversations c SET title = coalesce($2, title), updated_at = $3, pinned = coalesce($5, pinned),
-             archived_at = CASE WHEN $6 IS NULL THEN archived_at WHEN $6 THEN coalesce(archived_at, $3) END,
-             tags = coalesce($7, tags), system_prompt = nullif(coalesce($8, system_prompt), ''),
-             instructions = nullif(coalesce($9, instructions), ''), title_by = CASE WHEN $2 IS NULL THEN title_by END
-         WHERE id = $1
-         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, system_prompt, instructions, forked_from, $4::bigint + 1 AS last_seq,
-             (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id,
-             (SELECT r.reason FROM runs r WHERE r.conversation_id = c.id AND r.active) AS reason",
+    sqlx::query(
+        "UPDATE conversations SET title = coalesce($2, title), updated_at = $3, pinned = coalesce($4, pinned),
+             archived_at = CASE WHEN $5 IS NULL THEN archived_at WHEN $5 THEN coalesce(archived_at, $3) END,
+             tags = coalesce($6, tags), system_prompt = nullif(coalesce($7, system_prompt), ''),
+             instructions = nullif(coalesce($8, instructions), ''), agent = nullif(coalesce($9, agent), ''),
+             model = nullif(coalesce($10, model), ''), title_by = CASE WHEN $2 IS NULL THEN title_by END
+         WHERE id = $1",
     )
     .bind(id.as_str())
     .bind(change.title.as_deref().map(storable))
     .bind(now.0)
-    .bind(base)
     .bind(change.pinned)
     .bind(change.archived)
     .bind(change.tags.as_ref().map(|tags| rows::encode_storable("conversations", "tags", id.as_str(), tags)).transpose()?)
     .bind(change.system_prompt.as_deref().map(storable))
     .bind(change.instructions.as_deref().map(storable))
-    .fetch_one(&mut *tx)
+    .bind(change.agent.as_deref())
+    .bind(change.model.as_deref())
+    .execute(&mut *tx)
     .await?;
-    let changed = conversation(&row)?;
+    let Some(mut changed) = find(&mut tx, owner, id).await? else { return Ok(None) };
+    changed.last_seq = base + 1;
     let events = vec![compose::conversation_updated(&changed.title, changed.status, now)];
     append(&mut tx, id, base, &events, &[]).await?;
     tx.commit().await?;

@@ -5,7 +5,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::PostgresStore;
 use super::accept::{fresh_counters, fresh_usage};
 use super::cancel::store_key;
-use super::conversations::{append, conversation, has_all_conversations, recorded_key};
+use super::conversations::{append, find, has_all_conversations, recorded_key};
 use crate::domain::conversation::ForkedFrom;
 use crate::domain::ids::ConversationId;
 use crate::store::copy::{self, Copied, CopiedDocument, CopyConversation, CopySource, CopyUntil, SourceRow, Written};
@@ -61,16 +61,7 @@ async fn read(
     id: &ConversationId,
     until: &CopyUntil,
 ) -> StoreResult<Result<(CopiedDocument, ForkedFrom), Copied>> {
-    let found = sqlx::query(
-        "SELECT id, title, status, created_at, updated_at, pinned, archived_at, tags, system_prompt, instructions, forked_from,
-             0::bigint AS last_seq, NULL::text AS active_run_id, NULL::text AS reason
-         FROM conversations WHERE id = $1 AND owner_id = $2",
-    )
-    .bind(id.as_str())
-    .bind(request.owner.as_str())
-    .fetch_optional(&mut *tx)
-    .await?;
-    let Some(source) = found.as_ref().map(conversation).transpose()? else { return Ok(Err(Copied::NoConversation)) };
+    let Some(source) = find(tx, &request.owner, id).await? else { return Ok(Err(Copied::NoConversation)) };
     let found = sqlx::query(
         "SELECT m.id, m.position, m.role, r.id AS run_id, r.first_seq, r.finished_at IS NULL AS is_open, r.status, r.agent,
              r.agent_version, r.model, r.finish_reason, r.error,
@@ -96,8 +87,8 @@ async fn insert(tx: &mut PgConnection, request: &CopyConversation, written: &Wri
     sqlx::query(
         "WITH made AS (
              INSERT INTO conversations
-                 (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from)
-             VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8, $9)
+                 (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from, agent, model)
+             VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11)
          )
          INSERT INTO conversation_heads (conversation_id, owner_id) VALUES ($1, $2)",
     )
@@ -110,6 +101,8 @@ async fn insert(tx: &mut PgConnection, request: &CopyConversation, written: &Wri
     .bind(made.system_prompt.as_deref())
     .bind(made.instructions.as_deref())
     .bind(made.forked_from.as_ref().map(|from| rows::encode("conversations", "forked_from", id, from)).transpose()?)
+    .bind(made.agent.as_deref())
+    .bind(made.model.as_deref())
     .execute(&mut *tx)
     .await?;
     let (counters, usage) = (fresh_counters()?, fresh_usage()?);

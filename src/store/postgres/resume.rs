@@ -225,6 +225,7 @@ async fn go_on_after(
         base,
         title: &title,
         status: ConversationStatus::Queued,
+        choice: None,
         now: *now,
         message: None,
         run: Some(NewRun { run: &next, profile: &profile, active: true, first_seq: base + 1, trace }),

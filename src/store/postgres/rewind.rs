@@ -5,7 +5,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::PostgresStore;
 use super::accept::{accept_locked, record};
 use super::cancel::store_key;
-use super::conversations::{append, conversation, lock_head, recorded_key};
+use super::conversations::{append, find, lock_head, recorded_key};
 use super::errors::is_unique_violation;
 use crate::domain::ids::{MessageId, RunId};
 use crate::store::rewind::{TakenOut, before_edit, is_the_users, keyed_edit, taken_for_edit, taken_out};
@@ -121,21 +121,15 @@ async fn rewind_locked(tx: &mut PgConnection, rewind: &Rewind, key: Option<&Idem
     let Some(superseded) = taken_out(messages.into_iter().map(TakenOut::from).collect(), first_seq) else {
         return Ok(Keyed::Fresh(Rewound::PartsCalls));
     };
-    let row = sqlx::query(
-        "UPDATE conversations c SET status = CASE WHEN $2 THEN 'idle' ELSE status END,
-             updated_at = CASE WHEN $2 THEN $3 ELSE updated_at END
-         WHERE id = $1
-         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, $4::bigint AS last_seq,
-             NULL::text AS active_run_id,
-             NULL::text AS reason, system_prompt, instructions, forked_from",
-    )
-    .bind(id.as_str())
-    .bind(!superseded.is_empty())
-    .bind(now.0)
-    .bind(base)
-    .fetch_one(&mut *tx)
-    .await?;
-    let mut conversation = Box::new(conversation(&row)?);
+    if !superseded.is_empty() {
+        sqlx::query("UPDATE conversations SET status = 'idle', updated_at = $2 WHERE id = $1")
+            .bind(id.as_str())
+            .bind(now.0)
+            .execute(&mut *tx)
+            .await?;
+    }
+    let Some(conversation) = find(&mut *tx, owner, id).await? else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
+    let mut conversation = Box::new(conversation);
     let events = compose::numbered(id, base, {
         let events = compose::rewound(&conversation.title, &superseded, *now);
         append(tx, id, base, &events, &[]).await?;

@@ -12,12 +12,12 @@ use super::resume::is_resumable;
 use crate::domain::agent::AgentProfile;
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
-use crate::domain::run::Run;
+use crate::domain::run::{Run, RunStatus};
 use crate::store::call_record::{CALL_COLUMNS, read_call_record};
 use crate::store::rows::RunRow;
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
-    StoreResult, compose, rows,
+    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
+    RunCursor, RunFilter, RunStore, RunView, StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 
@@ -59,6 +59,25 @@ impl RunStore for PostgresStore {
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         let found = self.api.ask(async |connection| read(connection, owner, id).await).await?;
         found.map(RunRow::into_view).transpose()
+    }
+
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
+        let limit = page.limit.clamp(1, 100);
+        let after = page.after.as_ref();
+        let found = sqlx::query(AssertSqlSafe(filter.statement(after)))
+            .bind(owner.as_str())
+            .bind(i64::from(limit) + 1)
+            .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+            .bind(after.map(|after| after.place))
+            .bind(after.map(|after| after.id.as_str()))
+            .bind(filter.status.map(RunStatus::as_str))
+            .bind(filter.agent.as_deref())
+            .bind(filter.created_from.map(|from| from.0))
+            .bind(filter.created_before.map(|before| before.0))
+            .fetch_all(&self.api)
+            .await?;
+        let found = found.iter().map(RunRow::read).collect::<Result<Vec<_>, _>>()?;
+        filter.page(found, limit as usize)
     }
 
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {

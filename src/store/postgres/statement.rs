@@ -174,7 +174,8 @@ const RUNS: &str = "run AS (
         answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
         -- From here on whoever gives the run up hands it back.
         claim_cause = coalesce(p.claim_cause, CASE WHEN p.started THEN 'handed_back' ELSE r.claim_cause END),
-        crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
+        -- The claim counted itself as a crash in advance. A run that ends or is released under it has not crashed.
+        crashes = CASE WHEN p.released OR p.finished THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
     FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text, contexts text,
         counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,
         after_ms bigint, claim_cause text, closed text[])

@@ -14,7 +14,7 @@ use super::log::append;
 use super::runs::{active_run, find_run};
 use crate::domain::agent::AgentProfile;
 use crate::domain::change::RunCounters;
-use crate::domain::conversation::ConversationStatus;
+use crate::domain::conversation::{AgentChoice, ConversationStatus};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::domain::message::Message;
@@ -87,6 +87,7 @@ async fn store_message(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted>
         conversation_id: &accept.conversation_id,
         owner: &accept.owner,
         profile: &accept.profile,
+        choice: &accept.choice,
         beginning: Beginning::Message(storable_message(compose::user_message(accept, &accept.run_id))?.0),
         trace: &accept.trace,
         now: accept.now,
@@ -133,11 +134,16 @@ async fn steer(tx: &mut Tx, accept: &AcceptRun, active: RunRow) -> StoreResult<A
         .bind(accept.conversation_id.as_str())
         .execute(&mut **tx)
         .await?;
-    sqlx::query("UPDATE conversations SET updated_at = ?, archived_at = NULL WHERE id = ?")
-        .bind(accept.now.0)
-        .bind(accept.conversation_id.as_str())
-        .execute(&mut **tx)
-        .await?;
+    sqlx::query(
+        "UPDATE conversations SET updated_at = ?, archived_at = NULL, agent = coalesce(?, agent), model = coalesce(?, model)
+         WHERE id = ?",
+    )
+    .bind(accept.now.0)
+    .bind(accept.choice.agent.as_deref())
+    .bind(accept.choice.model.as_deref())
+    .bind(accept.conversation_id.as_str())
+    .execute(&mut **tx)
+    .await?;
     Ok(Accepted::Steered { run: active.into_run()?, message, first_seq, events })
 }
 
@@ -179,6 +185,7 @@ pub(super) struct NewRun<'a> {
     pub conversation_id: &'a ConversationId,
     pub owner: &'a UserId,
     pub profile: &'a AgentProfile,
+    pub choice: &'a AgentChoice,
     pub beginning: Beginning<'a>,
     pub trace: &'a TraceId,
     pub now: UnixMillis,
@@ -206,12 +213,16 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     let new_title = compose::title_or_made(&title, new.profile.title, parts);
     sqlx::query(
         "UPDATE conversations SET title = ?, status = ?, updated_at = ?, archived_at = NULL,
-             title_by = CASE title WHEN '' THEN 'words' ELSE title_by END
+             title_by = CASE title WHEN '' THEN 'words' ELSE title_by END,
+             agent = coalesce(?, agent, ?), model = coalesce(?, model)
          WHERE id = ?",
     )
     .bind(&new_title)
     .bind(new_status.as_str())
     .bind(new.now.0)
+    .bind(new.choice.agent.as_deref())
+    .bind(&new.profile.name)
+    .bind(new.choice.model.as_deref())
     .bind(id)
     .execute(&mut **tx)
     .await?;

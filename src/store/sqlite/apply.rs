@@ -301,8 +301,9 @@ fn finish(
 ) -> StoreResult<()> {
     let error = error.map(|error| encode_storable("runs", "error", run.as_str(), error)).transpose()?;
     batch.add(concat!(
+        // The claim counted itself as a crash in advance. A run that ends under it has not crashed.
         "UPDATE runs SET status = ?, reason = NULL, active = 0, claimable_at = NULL, finish_reason = ?, error = ?,
-                last_seq = ?, contexts = NULL, finished_at = ",
+                crashes = max(crashes - 1, 0), last_seq = ?, contexts = NULL, finished_at = ",
         now!(),
         " WHERE id = ? AND finished_at IS NULL"
     ));

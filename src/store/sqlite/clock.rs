@@ -101,6 +101,7 @@ mod tests {
 
     use super::*;
     use crate::domain::agent::AgentProfile;
+    use crate::domain::conversation::AgentChoice;
     use crate::domain::ids::{ConversationId, MessageId, NodeId, RunId, UserId};
     use crate::domain::run::OnBusy;
     use crate::domain::trace::TraceId;
@@ -146,6 +147,7 @@ mod tests {
                 message_id: MessageId::generate(&UuidIds),
                 parts: Vec::new(),
                 profile: AgentProfile::default(),
+                choice: AgentChoice::default(),
                 on_busy: OnBusy::Queue,
                 max_active_runs: 0,
                 max_conversations: 0,

@@ -31,11 +31,13 @@ macro_rules! select_conversation {
     ($layers:literal, $rest:literal) => {
         concat!(
             "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from,
-                    h.last_seq, r.id AS active_run_id, r.reason, ",
+                    c.agent, c.model, h.last_seq, r.id AS active_run_id, r.reason, n.id AS last_run_id, n.status AS last_run_status,
+                    n.error AS last_run_error, ",
             $layers,
             " FROM conversations c
              JOIN conversation_heads h ON h.conversation_id = c.id
-             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active = 1 ",
+             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active = 1
+             LEFT JOIN runs n ON n.id = (SELECT id FROM runs WHERE conversation_id = c.id ORDER BY first_seq DESC LIMIT 1) ",
             $rest
         )
     };
@@ -58,9 +60,11 @@ impl ConversationStore for SqliteStore {
         if !insert_conversation(&mut tx, &new.id, &new.owner, &new.title, new.now).await? {
             return Ok(Keyed::Fresh(Created::Exists));
         }
-        sqlx::query("UPDATE conversations SET system_prompt = ?, instructions = ? WHERE id = ?")
+        sqlx::query("UPDATE conversations SET system_prompt = ?, instructions = ?, agent = ?, model = ? WHERE id = ?")
             .bind(new.system_prompt.as_deref().map(storable).as_deref())
             .bind(new.instructions.as_deref().map(storable).as_deref())
+            .bind(new.choice.agent.as_deref())
+            .bind(new.choice.model.as_deref())
             .bind(new.id.as_str())
             .execute(&mut *tx)
             .await?;
@@ -150,7 +154,8 @@ impl ConversationStore for SqliteStore {
             "UPDATE conversations SET title = coalesce(?1, title), updated_at = ?2, pinned = coalesce(?3, pinned),
                  archived_at = CASE WHEN ?4 IS NULL THEN archived_at WHEN ?4 THEN coalesce(archived_at, ?2) END,
                  tags = coalesce(?5, tags), system_prompt = nullif(coalesce(?8, system_prompt), ''),
-                 instructions = nullif(coalesce(?9, instructions), ''), title_by = CASE WHEN ?1 IS NULL THEN title_by END
+                 instructions = nullif(coalesce(?9, instructions), ''), agent = nullif(coalesce(?10, agent), ''),
+                 model = nullif(coalesce(?11, model), ''), title_by = CASE WHEN ?1 IS NULL THEN title_by END
              WHERE id = ?6 AND owner_id = ?7",
         )
         .bind(change.title.as_deref().map(storable).as_deref())
@@ -162,6 +167,8 @@ impl ConversationStore for SqliteStore {
         .bind(owner.as_str())
         .bind(change.system_prompt.as_deref().map(storable).as_deref())
         .bind(change.instructions.as_deref().map(storable).as_deref())
+        .bind(change.agent.as_deref())
+        .bind(change.model.as_deref())
         .execute(&mut *tx)
         .await?;
         if changed.rows_affected() == 0 {

@@ -71,8 +71,8 @@ async fn insert(tx: &mut Tx, request: &CopyConversation, written: &Written) -> S
     let id = made.id.as_str();
     sqlx::query(
         "INSERT INTO conversations
-             (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9)",
+             (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from, agent, model)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )
     .bind(id)
     .bind(owner)
@@ -83,6 +83,8 @@ async fn insert(tx: &mut Tx, request: &CopyConversation, written: &Written) -> S
     .bind(made.system_prompt.as_deref())
     .bind(made.instructions.as_deref())
     .bind(made.forked_from.as_ref().map(|from| encode("conversations", "forked_from", id, from)).transpose()?)
+    .bind(made.agent.as_deref())
+    .bind(made.model.as_deref())
     .execute(&mut **tx)
     .await?;
     sqlx::query("INSERT INTO conversation_heads (conversation_id, owner_id) VALUES (?, ?)")

@@ -8,6 +8,7 @@ use super::batch::Batch;
 use super::connection::Tx;
 use super::load::tool_calls;
 use super::runs::find_run;
+use crate::domain::conversation::AgentChoice;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
 use crate::store::rows::{RunRow, decode, decode_profile};
@@ -178,6 +179,7 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
         conversation_id: &conversation_id,
         owner: &resume.owner,
         profile: &profile,
+        choice: &AgentChoice::default(),
         beginning: Beginning::After(resume, superseded),
         trace: &resume.trace,
         now: resume.now,

@@ -1,6 +1,7 @@
 //! Runs as their owners see and steer them.
 
 use async_trait::async_trait;
+use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteRow;
 
 use super::SqliteStore;
@@ -11,12 +12,12 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::InputKind;
-use crate::domain::run::Run;
+use crate::domain::run::{Run, RunStatus};
 use crate::store::call_record::{CALL_COLUMNS, read_call_record};
 use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned, word};
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
-    StoreResult, compose,
+    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
+    RunCursor, RunFilter, RunStore, RunView, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 
@@ -42,6 +43,25 @@ impl RunStore for SqliteStore {
             .fetch_optional(self.reader())
             .await?;
         row.map(|row| RunRow::read(&row)?.into_view()).transpose()
+    }
+
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
+        let limit = page.limit.clamp(1, 100);
+        let after = page.after.as_ref();
+        let found = sqlx::query(AssertSqlSafe(filter.statement(after)))
+            .bind(owner.as_str())
+            .bind(i64::from(limit) + 1)
+            .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+            .bind(after.map(|after| after.place))
+            .bind(after.map(|after| after.id.as_str()))
+            .bind(filter.status.map(RunStatus::as_str))
+            .bind(filter.agent.as_deref())
+            .bind(filter.created_from.map(|from| from.0))
+            .bind(filter.created_before.map(|before| before.0))
+            .fetch_all(self.reader())
+            .await?;
+        let found = found.iter().map(RunRow::read).collect::<Result<Vec<_>, _>>()?;
+        filter.page(found, limit as usize)
     }
 
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
@@ -98,7 +118,7 @@ impl RunStore for SqliteStore {
              LEFT JOIN messages m ON m.id = t.message_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
              WHERE t.id = ? AND t.run_id = ? AND t.owner_id = ?"
         );
-        let found = sqlx::query(sqlx::AssertSqlSafe(statement))
+        let found = sqlx::query(AssertSqlSafe(statement))
             .bind(call.as_str())
             .bind(run.as_str())
             .bind(owner.as_str())
@@ -204,8 +224,8 @@ impl RunStore for SqliteStore {
 }
 
 /// A query for [`RunRow`]s. The condition is a literal of ours.
-pub(super) fn select_run(condition: &'static str) -> sqlx::AssertSqlSafe<String> {
-    sqlx::AssertSqlSafe(format!("SELECT {RUN_COLUMNS} FROM runs WHERE {condition}"))
+pub(super) fn select_run(condition: &'static str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(format!("SELECT {RUN_COLUMNS} FROM runs WHERE {condition}"))
 }
 
 /// The run inside a transaction, unless it is missing or somebody else's.

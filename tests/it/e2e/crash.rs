@@ -91,5 +91,7 @@ async fn a_run_that_nobody_survives_loading_is_given_up(#[values(Kind::Sqlite, K
     let ended = server.finished(&run).await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("poison")), "{ended}");
     assert_eq!((&ended["attempt"], model.total()), (&json!(4), 1));
+    let explained = server.get_json(&format!("/runs/{run}/explain")).await;
+    assert_eq!((&explained["crashes"], &ended["error"]["retryable"]), (&json!(3), &json!(true)), "{explained}");
     audit::assert_sound(&site.database).await;
 }

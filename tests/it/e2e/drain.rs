@@ -39,6 +39,7 @@ async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] 
         frames.extend(stored(&rest.all().await));
     }
     assert_eq!(server.finished(&run).await["status"], "completed");
+    assert_eq!(server.get_json(&format!("/runs/{run}/explain")).await["crashes"], 0);
     assert_eq!(frames, stored(&server.run_events(&run).await.all().await));
     assert!(!kinds(&frames).iter().any(|kind| kind == "run.failed" || kind == "tool.outcome_unknown"));
     assert_eq!(site.ledger.count("append", "x"), 1);

@@ -186,11 +186,11 @@ async fn paths_methods_and_media_types_that_do_not_exist() {
         }
     }
     let missing = new_conversation_id();
-    for path in ["", "/messages", "/events"] {
+    for path in ["", "/messages", "/events", "/runs"] {
         assert_eq!(rig.get(&format!("/api/v1/conversations/{missing}{path}")).await.code(), "not_found");
     }
     let reply = rig.send(Method::DELETE, "/api/v1/runs", &[], None).await;
-    assert_eq!((reply.code().as_str(), reply.header("allow")), ("method_not_allowed", "POST"));
+    assert_eq!((reply.code().as_str(), reply.header("allow")), ("method_not_allowed", "POST,GET,HEAD"));
     let reply = rig.send(Method::POST, "/api/v1/runs", &[("accept", "image/png")], Some(json!({"input": "a"}))).await;
     assert_eq!(reply.code(), "not_acceptable");
     let accept = [("accept", "text/html, application/json;q=0.5, text/event-stream;q=0.1")];

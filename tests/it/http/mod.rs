@@ -1,6 +1,7 @@
 //! The HTTP layer over a real store, without workers: runs are played by hand.
 
 mod auth;
+mod choices;
 mod conversations;
 mod copies;
 mod errors;

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
@@ -16,7 +16,7 @@ use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::principal::{Principal, UserRole};
 use capstan::domain::provider::{ModelEntry, ProviderKind, Reach};
 use capstan::domain::record::{Fence, RunWrite};
-use capstan::domain::run::{FinishReason, RunStatus};
+use capstan::domain::run::{FinishReason, RunStatus, WaitReason};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
@@ -345,6 +345,13 @@ impl Rig {
         let conversation = &fence.conversation_id;
         let events = self.store.events(&owner, conversation, first.first_seq - 1, 1_000).await.unwrap();
         self.hub.publish(conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
+    }
+
+    /// Releases a run to wait, as a worker does. `after_ms`: until it can be claimed again, if time alone allows that.
+    pub async fn waits(&self, fence: &Fence, reason: WaitReason, after_ms: Option<u64>) {
+        let changes =
+            vec![Change::Status(RunStatus::Waiting, Some(reason)), Change::Release { after_ms, cause: ReleaseCause::Waiting }];
+        self.write(fence, &[EventBody::RunWaiting { reason, id: None, detail: None }], changes).await;
     }
 
     /// Plays a run up to the middle of its answer.

@@ -4,6 +4,7 @@ use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use capstan::domain::ids::NodeId;
+use capstan::domain::run::WaitReason;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -96,6 +97,90 @@ async fn waiting_ends_with_the_run_or_with_the_time() {
     };
     let (reply, ()) = tokio::join!(posting, playing);
     assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")));
+}
+
+/// A run that waits for a retry or for its budget goes on by itself; only a human ends the other waits.
+#[tokio::test]
+async fn a_wait_is_answered_early_only_for_a_human() {
+    let rig = Rig::new().await;
+    for reason in [WaitReason::Backoff, WaitReason::Budget] {
+        let (_, run) = rig.start("hello").await;
+        let fence = rig.claim().await;
+        let path = format!("/api/v1/runs/{run}");
+        let waiting = rig.send(Method::GET, &path, &[("prefer", "wait=30")], None);
+        let playing = async {
+            rig.waits(&fence, reason, Some(0)).await;
+            assert_eq!(rig.get(&path).await.json()["reason"], reason.as_str());
+            rig.play().await;
+        };
+        let (reply, ()) = tokio::join!(waiting, playing);
+        assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")), "{reason:?}");
+        // When the time runs out first, the run is shown as it is, and as not settled.
+        let (_, run) = rig.start("hello").await;
+        rig.waits(&rig.claim().await, reason, None).await;
+        let reply = rig.send(Method::GET, &format!("/api/v1/runs/{run}"), &[("prefer", "wait=1")], None).await;
+        assert_eq!((reply.status, reply.json()["reason"].as_str()), (StatusCode::ACCEPTED, Some(reason.as_str())));
+    }
+    for reason in [WaitReason::Approval, WaitReason::Input] {
+        let (_, run) = rig.start("hello").await;
+        rig.waits(&rig.claim().await, reason, None).await;
+        let reply = rig.send(Method::GET, &format!("/api/v1/runs/{run}"), &[("prefer", "wait=30")], None).await;
+        assert_eq!((reply.status, reply.json()["reason"].as_str()), (StatusCode::OK, Some(reason.as_str())));
+    }
+}
+
+#[tokio::test]
+async fn runs_are_listed_newest_first_in_pages() {
+    let rig = Rig::new().await;
+    let (conversation, first) = rig.start("one").await;
+    rig.play().await;
+    let messages = format!("/api/v1/conversations/{conversation}/messages");
+    let second = text(&rig.post(&messages, json!({"content": "two"})).await.json()["run"]["id"]);
+    let (_, other) = rig.start("elsewhere").await;
+    let pages = async |list: &str| {
+        let (mut ids, mut path) = (Vec::new(), format!("{list}limit=1"));
+        loop {
+            let page = rig.get(&path).await;
+            assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+            ids.extend(page.json()["data"].as_array().unwrap().iter().map(|run| text(&run["id"])));
+            let Some(next) = page.header("link").strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\"")) else {
+                assert_eq!(page.json()["next_cursor"], Value::Null);
+                return ids;
+            };
+            path = next.to_owned();
+        }
+    };
+    assert_eq!(pages("/api/v1/runs?").await, [other.as_str(), &second, &first]);
+    let of_conversation = format!("/api/v1/conversations/{conversation}/runs?");
+    assert_eq!(pages(&of_conversation).await, [second.as_str(), &first]);
+    // The next page has the same filters.
+    assert_eq!(pages("/api/v1/runs?status=queued&agent=default&").await, [other.as_str(), &second]);
+    assert_eq!(pages(&format!("{of_conversation}status=completed&")).await, [first.as_str()]);
+    assert_eq!(pages("/api/v1/runs?agent=nobody&").await, [""; 0]);
+    assert_eq!(pages("/api/v1/runs?created_after=2000-01-01T00:00:00Z&created_before=2100-01-01T00%3A00%3A00Z&").await.len(), 3);
+    assert_eq!(pages("/api/v1/runs?created_after=2100-01-01T00:00:00Z&").await, [""; 0]);
+    assert_eq!(pages("/api/v1/runs?created_before=2000-01-01T00:00:00Z&").await, [""; 0]);
+    let shown = rig.get(&format!("{of_conversation}limit=1&status=completed")).await.json();
+    assert_eq!(shown["data"][0], rig.get(&format!("/api/v1/runs/{first}")).await.json());
+    for query in ["status=odd", "created_after=yesterday", "created_before=1", "limit=0", "limit=101", "cursor=AA"] {
+        for list in ["/api/v1/runs?", &of_conversation] {
+            assert_eq!(rig.get(&format!("{list}{query}")).await.status, StatusCode::BAD_REQUEST, "{query}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn runs_of_another_user_are_not_listed() {
+    let rig = Rig::with_keys().await;
+    let (conversation, _) = rig.start("mine").await;
+    let bob = format!("Bearer {}", rig.user("bob").await);
+    let of_bob = async |path: &str| rig.send(Method::GET, path, &[("authorization", &bob)], None).await;
+    assert_eq!(of_bob("/api/v1/runs").await.json(), json!({"data": [], "next_cursor": null}));
+    let path = format!("/api/v1/conversations/{conversation}/runs");
+    assert_eq!((of_bob(&path).await.status, of_bob(&path).await.code().as_str()), (StatusCode::NOT_FOUND, "not_found"));
+    let missing = format!("/api/v1/conversations/{}/runs", new_conversation_id());
+    assert_eq!(rig.get(&missing).await.code(), "not_found");
+    assert_eq!(rig.get(&path).await.json()["data"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]

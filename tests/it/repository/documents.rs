@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use capstan::app::config::{self, Environment};
-use capstan::domain::problem::ProblemCode;
+use capstan::domain::problem::{FoundIn, ProblemCode};
 
 use super::{files, read};
 
@@ -16,11 +16,49 @@ fn every_error_code_has_a_page() {
     assert_eq!(pages, codes);
     for code in ProblemCode::ALL {
         let page = read(format!("docs/errors/{}.md", code.as_str()));
-        let status = format!("HTTP {}", code.status());
-        let retryable = if code.retryable() { "retryable" } else { "not retryable" };
         assert!(page.starts_with(&format!("# {}\n", code.as_str())), "{}: wrong heading", code.as_str());
-        for words in [code.title(), &status, retryable, "## What it means", "## What to do"] {
+        let retryable = if code.retryable() { "retryable" } else { "not retryable" };
+        let found = match code.found_in() {
+            FoundIn::Requests => "the body of the answer",
+            FoundIn::Runs => "`run.failed` events and in the `error` of a run",
+            FoundIn::Both => "the body of the answer, in `run.failed` events and in the `error` of a run",
+        };
+        let facts = format!("{}. HTTP {}, {retryable}. Found in {found}.\n", code.title(), code.status());
+        for words in [&*facts, "## What it means", "## What to do"] {
             assert!(page.contains(words), "{}: the page should say {words:?}", code.as_str());
+        }
+    }
+}
+
+#[test]
+fn error_index_agrees_with_the_codes() {
+    let index = read("docs/errors/README.md");
+    let rows: Vec<&str> = index.lines().filter(|line| line.starts_with("| [`")).collect();
+    assert_eq!(rows.len(), ProblemCode::ALL.len());
+    for (row, code) in rows.iter().zip(ProblemCode::ALL) {
+        let (word, retryable) = (code.as_str(), if code.retryable() { "yes" } else { "no" });
+        let found = match code.found_in() {
+            FoundIn::Requests => "request",
+            FoundIn::Runs => "run",
+            FoundIn::Both => "request, run",
+        };
+        let facts = format!("| [`{word}`]({word}.md) | {} | {found} | {retryable} | {}", code.status(), code.title());
+        assert!(row.starts_with(&facts), "{row} should begin with {facts}");
+    }
+}
+
+#[test]
+fn error_pages_of_runs_say_whether_resuming_helps() {
+    for code in ProblemCode::ALL {
+        let page = read(format!("docs/errors/{}.md", code.as_str()));
+        let section = page.split_once("## Resuming the run\n\n").map(|(_, section)| section);
+        let beginning = match code.retryable() {
+            true => "`POST /api/v1/runs/{id}/resume` can help: ",
+            false => "`POST /api/v1/runs/{id}/resume` does not help until ",
+        };
+        match section {
+            Some(section) => assert!(code.found_in().runs() && section.starts_with(beginning), "{}: {section}", code.as_str()),
+            None => assert!(!code.found_in().runs(), "{}: the page should say whether resuming helps", code.as_str()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use capstan::domain::change::Change;
-use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::ConversationId;
 use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
@@ -51,6 +51,7 @@ async fn an_owner_has_so_many_conversations(world: &World) {
         title: String::new(),
         system_prompt: None,
         instructions: None,
+        choice: AgentChoice::default(),
         max_conversations,
         now: NOW,
     };
@@ -220,6 +221,7 @@ async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, 
         title: title.to_owned(),
         system_prompt: None,
         instructions: None,
+        choice: AgentChoice::default(),
         max_conversations: 0,
         now,
     };
@@ -236,6 +238,7 @@ async fn a_conversation_is_made_once(world: &World) {
         title: "One".to_owned(),
         system_prompt: None,
         instructions: None,
+        choice: AgentChoice::default(),
         max_conversations: 0,
         now: NOW,
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, ReleaseCause};
-use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, NodeId, PartId, RunId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
@@ -77,6 +77,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         message_id: MessageId::generate(&UuidIds),
         parts: text("hello"),
         profile: AgentProfile::default(),
+        choice: AgentChoice::default(),
         on_busy: OnBusy::Queue,
         max_active_runs: 0,
         max_conversations: 0,

@@ -12,7 +12,7 @@ use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::store::{AcceptRun, Refused, SUSPECT_CRASHES, Sweep};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, World, changes, completed, conversation, deltas, hello, released, started, user};
+use super::fixture::{LONG, World, changes, completed, conversation, deltas, failed, hello, released, started, user};
 use crate::support::database::Kind;
 use crate::support::wait::until;
 
@@ -28,6 +28,7 @@ contract! {
     an_expired_lease_is_swept_and_fenced,
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
+    runs_that_end_under_their_claim_have_no_crashes,
     what_may_kill_its_worker_is_claimed_alone,
     what_has_many_chances_is_not_claimed_alone,
     a_fence_that_is_raised_ends_the_one_before,
@@ -362,4 +363,27 @@ async fn crashes_are_counted_and_releases_are_not(world: &World) {
     let fence = world.claim_one().await;
     let record = world.load(&fence).await;
     assert_eq!((record.attempt, record.crashes), (6, 4));
+    world.commit_one(completed(&fence)).await.unwrap();
+    let explained = world.store.explain_run(&record.owner, &fence.run_id).await.unwrap().unwrap();
+    assert_eq!((explained.run.status, explained.crashes), (RunStatus::Completed, 4), "the claim under which it ended is no crash");
+}
+
+async fn runs_that_end_under_their_claim_have_no_crashes(world: &World) {
+    let owner = user();
+    let crashes = async |fence: &Fence| world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap().crashes;
+    for end in [completed, failed] {
+        let fence = world.claimed(&owner).await;
+        assert_eq!(crashes(&fence).await, 0);
+        world.commit_one(end(&fence)).await.unwrap();
+        assert_eq!(crashes(&fence).await, 0);
+    }
+    // Handed back by a drain, then waiting for a timer, then ended.
+    let mut fence = world.claimed(&owner).await;
+    for cause in [ReleaseCause::Drain, ReleaseCause::Waiting] {
+        world.commit_one(released(&fence, Some(0), cause)).await.unwrap();
+        assert_eq!(crashes(&fence).await, 0);
+        fence = world.claim_one().await;
+    }
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(crashes(&fence).await, 0);
 }

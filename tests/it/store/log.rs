@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use capstan::domain::change::{Change, StepKind, StepStatus};
-use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, PartId, UserId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
@@ -287,6 +287,7 @@ async fn bounds_and_heads(world: &World) {
         title: String::new(),
         system_prompt: None,
         instructions: None,
+        choice: AgentChoice::default(),
         max_conversations: 0,
         now: NOW,
     };

@@ -68,6 +68,7 @@ mod providers;
 mod retention;
 mod retries;
 mod rewinding;
+mod run_lists;
 mod search;
 mod sqlite_file;
 mod tickets;

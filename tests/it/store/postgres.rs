@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capstan::domain::budget::{Allowance, Amount, Reserve, Reserved};
-use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::record::RunWrite;
 use capstan::domain::run::RunStatus;
@@ -180,7 +180,16 @@ async fn every_connection_to_postgres_has_its_time_outs() {
     }
     // On a connection for requests, on one of the log writer, and on one for leases.
     let (id, title, now) = (conversation(), "A title".to_owned(), NOW);
-    let new = NewConversation { id, owner, title, system_prompt: None, instructions: None, max_conversations: 0, now };
+    let new = NewConversation {
+        id,
+        owner,
+        title,
+        system_prompt: None,
+        instructions: None,
+        choice: AgentChoice::default(),
+        max_conversations: 0,
+        now,
+    };
     fresh(world.store.create_conversation(new, None).await.unwrap());
     world.commit_one(deltas(&fence, 1)).await.unwrap();
     let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();

@@ -1,6 +1,7 @@
 //! Titles that models make.
 
 use capstan::domain::agent::{AgentProfile, TitlePolicy};
+use capstan::domain::conversation::AgentChoice;
 use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::model::Usage;
 use capstan::store::{
@@ -114,6 +115,7 @@ async fn no_title_takes_the_place_of_one_that_is_somebodys(world: &World) {
             title: given.to_owned(),
             system_prompt: None,
             instructions: None,
+            choice: AgentChoice::default(),
             max_conversations: 0,
             now: NOW,
         };

@@ -10,7 +10,7 @@ use capstan::domain::change::Change;
 use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::record::Fence;
 use capstan::domain::trace::TraceId;
-use capstan::store::{ConversationFilter, GoOn, ResumeRun, Store, StoreOptions, open};
+use capstan::store::{ConversationFilter, GoOn, ResumeRun, RunFilter, Store, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 use sqlx::{Connection as _, PgConnection};
 
@@ -190,6 +190,13 @@ async fn finished_runs_cost_nothing_on_postgres() {
                 .await
                 .unwrap();
             assert_eq!(page.items.len(), 50);
+        })
+        .await,
+        cost(&world, "lists of runs", async |store, n| {
+            let found = store.runs(&owner(n), &RunFilter::default(), &page(50, None)).await.unwrap();
+            assert_eq!(found.items.len(), 50);
+            let of_conversation = RunFilter { conversation: Some(conversation_of(n)), ..RunFilter::default() };
+            assert_eq!(store.runs(&owner(n), &of_conversation, &page(50, None)).await.unwrap().items.len(), 1);
         })
         .await,
         cost(&world, "messages", async |store, n| {

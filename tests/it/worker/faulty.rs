@@ -292,6 +292,9 @@ impl RunStore for FaultyStore {
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         self.inner.run(owner, id).await
     }
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
+        self.inner.runs(owner, filter, page).await
+    }
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
         self.inner.run_profile(owner, id).await
     }

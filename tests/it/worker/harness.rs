@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::agent::AgentProfile;
+use capstan::domain::conversation::AgentChoice;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::handle::Pause;
 use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, UserId};
@@ -327,6 +328,7 @@ impl Harness {
                 },
                 ..AgentProfile::default()
             },
+            choice: AgentChoice::default(),
             on_busy,
             max_active_runs: 0,
             max_conversations: 0,

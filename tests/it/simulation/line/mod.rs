@@ -340,6 +340,9 @@ impl RunStore for Line {
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         self.call("reads a run", self.model.run(owner, id), |_| {}).await
     }
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
+        self.call("lists runs", self.model.runs(owner, filter, page), |_| {}).await
+    }
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
         self.call("reads a profile", self.model.run_profile(owner, id), |_| {}).await
     }

@@ -2,7 +2,7 @@
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
-use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role};
@@ -23,6 +23,7 @@ struct NewRun<'a> {
     conversation: &'a ConversationId,
     owner: &'a UserId,
     profile: &'a AgentProfile,
+    choice: AgentChoice,
     message: Option<Message>,
     supersedes: Vec<MessageId>,
     /// What the run takes over from another one.
@@ -98,6 +99,7 @@ impl State {
             epoch: 0,
             joined: 0,
             summary: None,
+            choice: AgentChoice::default(),
         });
         let (mut events, mut interrupted) = (Vec::new(), Vec::new());
         if interrupts {
@@ -115,6 +117,7 @@ impl State {
             conversation: id,
             owner: &accept.owner,
             profile: &accept.profile,
+            choice: accept.choice.clone(),
             message: Some(message.clone()),
             supersedes: Vec::new(),
             batch: None,
@@ -140,7 +143,9 @@ impl State {
         let events = self.append(&accept.conversation_id, vec![event]);
         let first_seq = events[0].seq;
         self.run_mut(active).messages.push((first_seq, message.clone()));
-        self.conversations.get_mut(&accept.conversation_id).unwrap().joined += 1;
+        let row = self.conversations.get_mut(&accept.conversation_id).unwrap();
+        row.joined += 1;
+        row.keep(&accept.choice, None);
         Accepted::Steered { run, message, first_seq, events }
     }
 
@@ -156,6 +161,7 @@ impl State {
         let queued = EventBody::RunQueued { position, supersedes: new.supersedes };
         events.push(NewEvent::new(&queued, run.clone(), 0, at));
         let row = self.conversations.get_mut(new.conversation).unwrap();
+        row.keep(&new.choice, Some(&new.profile.name));
         let before = (row.title.clone(), row.status);
         if row.title.is_empty() {
             row.title = title_of(new.message.as_ref().map_or(&[], |message| &message.parts));
@@ -327,6 +333,7 @@ impl State {
                     conversation: &run.conversation_id,
                     owner: &resume.owner,
                     profile: &profile,
+                    choice: AgentChoice::default(),
                     message: None,
                     supersedes,
                     batch: resume.how.batch(),

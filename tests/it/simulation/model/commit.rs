@@ -138,6 +138,7 @@ impl State {
             return Err("more messages than events");
         }
         if effects.ends == Ends::Finished {
+            row.crashes = row.crashes.saturating_sub(1);
             let terminal = |kind: &str| matches!(kind, "run.completed" | "run.failed" | "run.cancelled");
             row.last_seq = write.events.iter().zip(base + 1..).find(|(event, _)| terminal(event.kind)).map(|(_, seq)| seq);
         }

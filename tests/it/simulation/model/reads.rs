@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::StepKind;
-use capstan::domain::conversation::{Conversation, ConversationStatus};
+use capstan::domain::conversation::{AgentChoice, Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use capstan::domain::input::{InputKind, InputRecord, InputState};
@@ -16,7 +16,7 @@ use capstan::domain::tool::ToolCallState;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
 
-use super::state::{ConversationRow, State, updated};
+use super::state::{ConversationRow, RunRow, State, updated};
 use super::{Bug, ModelStore};
 
 impl State {
@@ -49,6 +49,7 @@ impl ConversationStore for ModelStore {
                 epoch: 0,
                 joined: 0,
                 summary: None,
+                choice: new.choice,
             };
             state.conversations.insert(new.id.clone(), row);
             (state.shown(&new.id).map_or(Created::Exists, |shown| Created::Conversation(Box::new(shown))), true)
@@ -95,6 +96,9 @@ impl ConversationStore for ModelStore {
         if let Some(title) = &change.title {
             title.clone_into(&mut row.title);
         }
+        let changed = |kept: &Option<String>, to: &Option<String>| to.clone().or(kept.clone()).filter(|name| !name.is_empty());
+        row.choice =
+            AgentChoice { agent: changed(&row.choice.agent, &change.agent), model: changed(&row.choice.model, &change.model) };
         row.updated_at = now;
         let event = updated(&row.title, row.status, now);
         let events = state.append(id, vec![event]);
@@ -172,6 +176,28 @@ impl RunStore for ModelStore {
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         Ok(self.state().run_of(owner, id).map(|row| row.view()))
+    }
+
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
+        let state = self.state();
+        let created = |row: &RunRow| UnixMillis::from_rfc3339(&row.run.created_at).unwrap();
+        let is_wanted = |row: &&RunRow| {
+            row.owner == *owner
+                && filter.conversation.as_ref().is_none_or(|wanted| *wanted == row.run.conversation_id)
+                && filter.status.is_none_or(|wanted| wanted == row.run.status)
+                && filter.agent.as_ref().is_none_or(|wanted| *wanted == row.run.agent)
+                && filter.created_from.is_none_or(|from| created(row) >= from)
+                && filter.created_before.is_none_or(|before| created(row) < before)
+        };
+        let place = |row: &RunRow| if filter.conversation.is_some() { row.first_seq } else { created(row).0 };
+        let mut found: Vec<_> = state.runs.values().filter(is_wanted).map(|row| (place(row), row.run.id.clone(), row)).collect();
+        found.sort_by(|(one, one_id, _), (other, other_id, _)| (other, other_id).cmp(&(one, one_id)));
+        let after = page.after.as_ref().map(|after| (after.place, after.id.clone()));
+        found.retain(|(place, id, _)| after.as_ref().is_none_or(|(at, last)| (place, id) < (at, last)));
+        let more = found.len() > page.limit as usize;
+        found.truncate(page.limit as usize);
+        let next = found.last().filter(|_| more).map(|(place, id, _)| RunCursor { place: *place, id: id.clone() }.to_string());
+        Ok(Page { items: found.into_iter().map(|(.., row)| row.view().run).collect(), next })
     }
 
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {

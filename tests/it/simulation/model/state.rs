@@ -7,7 +7,7 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::change::{RunCounters, StepRow};
 use capstan::domain::context::ContextSummary;
-use capstan::domain::conversation::{Conversation, ConversationStatus};
+use capstan::domain::conversation::{AgentChoice, Conversation, ConversationStatus, LastRun};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use capstan::domain::input::InputRecord;
@@ -43,6 +43,8 @@ pub struct ConversationRow {
     pub joined: i64,
     /// What stands for older messages.
     pub summary: Option<ContextSummary>,
+    /// The agent and the model of messages that name none.
+    pub choice: AgentChoice,
 }
 
 /// A run with all that belongs to it.
@@ -109,6 +111,15 @@ pub struct State {
     pub spending: BTreeMap<(UserId, i64, RunId), SpendingRow>,
     /// Writes that were answered and are not carried out yet: only a planted bug leaves any.
     pub postponed: Vec<RunWrite>,
+}
+
+impl ConversationRow {
+    /// Keeps what a message names. A conversation without an agent keeps that of the run.
+    pub fn keep(&mut self, choice: &AgentChoice, agent_of_run: Option<&str>) {
+        let agent = choice.agent.clone().or(self.choice.agent.take()).or(agent_of_run.map(str::to_owned));
+        let model = choice.model.clone().or(self.choice.model.take());
+        self.choice = AgentChoice { agent, model };
+    }
 }
 
 impl RunRow {
@@ -191,6 +202,13 @@ impl State {
             system_prompt: None,
             instructions: None,
             forked_from: None,
+            last_run: self.runs_in(id).last().map(|last| LastRun {
+                id: last.run.id.clone(),
+                status: last.run.status,
+                error: last.run.error.clone(),
+            }),
+            agent: row.choice.agent.clone(),
+            model: row.choice.model.clone(),
             active_run_id: self.active_in(id).map(|active| active.run.id.clone()),
             reason: self.active_in(id).and_then(|active| active.run.reason),
             last_seq: row.head(),
