@@ -5,6 +5,7 @@ mod conversations;
 mod copies;
 mod errors;
 mod feedback;
+mod frames;
 mod history;
 mod idempotency;
 mod interrupted;
