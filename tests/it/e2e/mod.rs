@@ -54,6 +54,7 @@ mod retention;
 mod retries;
 mod revoked;
 mod sampling;
+mod stock_clients;
 mod storm;
 mod structured;
 mod switching;
