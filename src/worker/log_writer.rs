@@ -591,6 +591,19 @@ mod tests {
     use crate::domain::ids::ConversationId;
     use crate::support::clock::SystemClock;
 
+    #[test]
+    fn large_delta_is_split_between_characters() {
+        let writer = LogWriter::new(Duration::ZERO, 1_000);
+        let conversation_id = ConversationId::from_stored("conv_1".to_owned());
+        let fence = Fence { run_id: RunId::from_stored("run_1".to_owned()), conversation_id, epoch: 1 };
+        let log = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
+        let text = format!("x{}", "é".repeat(2_000));
+        log.push(vec![StreamItem::Delta(PartId::from_stored("part_1".to_owned()), text.clone())], Urgency::Now);
+        let pieces = writer.pending_data();
+        assert_eq!((pieces.len(), pieces.concat()), (5, text));
+        assert!(pieces.iter().all(|piece| piece.len() <= 1_000));
+    }
+
     #[tokio::test]
     async fn what_was_appended_takes_up_room_until_it_is_taken() {
         let writer = LogWriter::new(Duration::ZERO, 1024);
