@@ -1,7 +1,7 @@
-//! Frames: the most that one SSE event or WebSocket message holds, and the shorter form of what is larger.
+//! Frames: the bound of one SSE event or WebSocket message, and the shorter form of larger JSON.
 //!
 //! Stock WebSocket clients close the connection at 1 MiB, reconnect, and meet the same frame again. [`fit`] bounds every frame. It
-//! works on the JSON text, so that all that it keeps (numbers, escapes, the order of keys) stays as it was written.
+//! works on the JSON text, so that numbers, escapes and the order of keys stay as they were written.
 
 use std::fmt::Write as _;
 use std::iter::Peekable;
@@ -18,9 +18,9 @@ const SHORT_STRING: usize = 256;
 
 /// Shortens a JSON object to at most `max` bytes, if it is larger.
 ///
-/// Three steps, each only as far as necessary: base64 in `data` and `url` of images and files gives way to `size` and `url`; the
-/// longest strings keep their beginnings; the smallest array or object that is large enough loses its last elements. The object then
-/// has `shortened: {bytes, url}`: its whole size, and `whole`, where all of it is. An object whose own names and short strings are
+/// First, base64 in `data` and `url` of images and files gives way to `size` and `url`. Then the longest strings keep their beginnings.
+/// Last, one array or object loses its last elements. Each step goes only as far as necessary. The object then has
+/// `shortened: {bytes, url}`: its whole size, and the URL that `whole` returns. An object whose outermost names and short strings are
 /// larger than `max` stays larger.
 #[must_use]
 pub fn fit(json: String, max: usize, whole: impl FnOnce() -> Option<String>) -> String {
@@ -43,7 +43,7 @@ pub fn fit(json: String, max: usize, whole: impl FnOnce() -> Option<String>) -> 
     text + &note
 }
 
-/// The end of a shortened object.
+/// Returns the end of a shortened object.
 fn note(bytes: usize, whole: Option<&str>) -> String {
     let url = whole.map_or_else(String::new, |url| format!(",\"url\":\"{url}\""));
     format!(",\"shortened\":{{\"bytes\":{bytes}{url}}}}}")
@@ -65,7 +65,7 @@ struct Token {
     range: Range<usize>,
 }
 
-/// The tokens of valid JSON, without white space.
+/// Reads the tokens of valid JSON, without white space.
 struct Tokens<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -98,7 +98,7 @@ impl Iterator for Tokens<'_> {
     }
 }
 
-/// Bytes of the string that `bytes` begins with, quotes included.
+/// Counts the bytes of the string at the start of `bytes`, quotes included.
 fn string_len(bytes: &[u8]) -> usize {
     let mut is_escaped = false;
     let end = bytes.iter().skip(1).position(|byte| match byte {
@@ -115,7 +115,7 @@ fn string_len(bytes: &[u8]) -> usize {
     end.map_or(bytes.len(), |end| end + 2)
 }
 
-/// Whether the string before the next token is the name of a member.
+/// Tells whether the string before the next token is the name of a member.
 fn is_name(rest: &mut Peekable<Tokens<'_>>) -> bool {
     rest.peek().is_some_and(|next| next.kind == Kind::Colon)
 }
@@ -155,7 +155,7 @@ fn without_base64(json: &str, whole: Option<&str>) -> String {
     out
 }
 
-/// Bytes that a member's base64 stands for; `None` if it is none.
+/// Counts the bytes that the base64 of a member stands for; `None` if its value is no base64.
 fn base64_size(name: &str, value: &str) -> Option<usize> {
     let inner = value.trim_matches('"');
     let base64 = match name {
@@ -190,7 +190,7 @@ fn with_cut_strings(json: String, room: usize) -> String {
     out
 }
 
-/// The length to which strings of these lengths are cut, so that `excess` bytes go.
+/// Finds the length to which strings of these lengths are cut, so that `excess` bytes go.
 fn longest_string(mut lengths: Vec<usize>, excess: usize) -> usize {
     lengths.sort_unstable_by(|a, b| b.cmp(a));
     let mut sum = 0;
@@ -205,7 +205,7 @@ fn longest_string(mut lengths: Vec<usize>, excess: usize) -> usize {
     SHORT_STRING
 }
 
-/// The greatest place up to `most` at which the inner text of a JSON string may end: between two characters, and not within an escape
+/// Finds the last place up to `most` where the inner text of a JSON string may end: between two characters, and not within an escape
 /// or a surrogate pair.
 fn safe_cut(inner: &str, most: usize) -> usize {
     let mut at = 0;
@@ -227,8 +227,8 @@ fn safe_cut(inner: &str, most: usize) -> usize {
     }
 }
 
-/// Drops the last elements of one array or object, so that `excess` bytes go: of the smallest one that has so many, or else of the
-/// largest one. The outermost object keeps its members. `None` if there is nothing to drop.
+/// Drops the last elements of one array or object, so that `excess` bytes go. It takes the smallest one that has so many bytes, or
+/// else the largest one. The outermost object keeps its members. `None` if there is nothing to drop.
 fn without_tail(json: &str, excess: usize) -> Option<String> {
     let mut open = Vec::new();
     let mut best: Option<Range<usize>> = None;
@@ -253,7 +253,7 @@ fn without_tail(json: &str, excess: usize) -> Option<String> {
     Some(json.get(..cut)?.to_owned() + json.get(inner.end..)?)
 }
 
-/// Where the last comma between elements is after which there are `excess` bytes; 0 if there is none.
+/// Finds the last comma between elements with at least `excess` bytes from it on; 0 if there is none.
 fn last_cut(elements: &str, excess: usize) -> usize {
     let mut depth = 0_usize;
     let mut cut = 0;

@@ -50,7 +50,7 @@ impl PageParams {
     }
 }
 
-/// A cursor as clients get it.
+/// Encodes a cursor for clients.
 pub(crate) fn encode(cursor: &str) -> String {
     URL_SAFE_NO_PAD.encode(cursor)
 }

@@ -38,12 +38,12 @@ pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> Line {
     }
 }
 
-/// A sign of life.
+/// Renders a ping.
 pub(crate) fn ping(scope: &Scope, now: UnixMillis, head: i64) -> String {
     control("stream.ping", scope, now, &json!({ "head": head }).to_string())
 }
 
-/// An envelope that is not stored and has no `seq`. `data` is JSON.
+/// Renders an envelope that is not stored and has no `seq`. `data` is JSON.
 fn control(kind: &str, scope: &Scope, now: UnixMillis, data: &str) -> String {
     let run = scope.run_id().map_or_else(String::new, |run_id| format!(",\"run_id\":\"{run_id}\""));
     let (conversation, at) = (scope.conversation_id(), now.to_rfc3339());

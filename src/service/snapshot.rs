@@ -1,4 +1,4 @@
-//! What a conversation amounts to at one point of its log, for a client that has seen nothing of it.
+//! The state of a conversation at one point of its log, for a client that has seen nothing of it.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -138,8 +138,8 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
 /// A message with its place, which is not known of one that an event has told of.
 type Placed = (Option<BeforeCursor>, Message);
 
-/// Keeps the newest messages that fit into a snapshot, and says where those before them are. `earlier`: there are some before all
-/// of these.
+/// Keeps the newest messages that fit into a snapshot, and returns the place of the messages before them. `earlier` says that there
+/// are messages before all of these.
 fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
     // The brackets of the list.
     let mut bytes = 2;
