@@ -30,12 +30,14 @@ def result(method, params):
     if method == "tools/call":
         image = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(picture()).decode()}
         return {"content": [{"type": "text", "text": "the screen"}, image]}
-    return {}
+    return None
 
 
 for line in sys.stdin:
     request = json.loads(line)
-    if "id" in request and "method" in request:
-        reply = {"jsonrpc": "2.0", "id": request["id"], "result": result(request["method"], request.get("params", {}))}
-        sys.stdout.write(json.dumps(reply) + "\n")
-        sys.stdout.flush()
+    if "id" not in request or "method" not in request:
+        continue
+    found = result(request["method"], request.get("params", {}))
+    outcome = {"error": {"code": -32601, "message": "no such method"}} if found is None else {"result": found}
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **outcome}) + "\n")
+    sys.stdout.flush()
