@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
 use super::context::ContextUnit;
+use super::frame::{self, MAX_FRAME_JSON};
 use super::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
 use super::input::{InputAnswer, InputKind, InputState, Question};
 use super::message::{Message, Part, Role, ToolContent};
@@ -454,7 +455,7 @@ pub struct StoredEvent {
 pub type SharedEvent = Arc<StoredEvent>;
 
 impl StoredEvent {
-    /// The envelope as one line of JSON: what every wire sends.
+    /// The envelope as one line of JSON, whole.
     #[must_use]
     pub fn envelope(&self) -> String {
         use std::fmt::Write as _;
@@ -466,6 +467,14 @@ impl StoredEvent {
         }
         let _ = write!(out, ",\"at\":\"{}\",\"data\":{}}}", self.at.to_rfc3339(), self.data);
         out
+    }
+
+    /// Returns the envelope as it goes into a frame: whole if it fits, else shortened, with the URL of a page that has it whole. Live
+    /// or read again, it is the same.
+    #[must_use]
+    pub fn frame(&self) -> String {
+        let page = || format!("/api/v1/conversations/{}/events?after={}&limit=1", self.conversation_id, self.seq - 1);
+        frame::fit(self.envelope(), MAX_FRAME_JSON, || Some(page()))
     }
 
     /// Whether the event ends its run.

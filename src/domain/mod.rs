@@ -19,6 +19,7 @@ pub mod feedback;
 pub mod file;
 pub mod fold;
 pub mod form;
+pub mod frame;
 pub mod handle;
 pub mod ids;
 pub mod input;

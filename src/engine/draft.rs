@@ -10,6 +10,7 @@ use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::EventBody;
+use crate::domain::fold::MAX_JOINED_BYTES;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
 use crate::domain::input::{InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
@@ -18,6 +19,7 @@ use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::prompt::ProvidedContext;
 use crate::domain::run::{FinishReason, Notice, RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::support::text;
 
 pub(super) struct Draft<'a> {
     /// The state before the decision: complete, never changed.
@@ -250,7 +252,9 @@ impl<'a> Draft<'a> {
                 call_id: None,
                 name: None,
             });
-            self.event(EventBody::PartDelta { part_id: part_id.clone(), delta: text.clone() });
+            for delta in text::pieces(text, MAX_JOINED_BYTES) {
+                self.event(EventBody::PartDelta { part_id: part_id.clone(), delta: delta.to_owned() });
+            }
             self.event(EventBody::PartCompleted { message_id: message_id.clone(), part: part.clone() });
         }
     }

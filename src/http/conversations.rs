@@ -26,7 +26,10 @@ use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::domain::run::Run;
 use crate::domain::status_words::StatusWords;
-use crate::service::{Access, ConversationChange, ConversationFilter, NewConversationRequest, Page};
+use crate::service::{
+    Access, BeforeCursor, ConversationChange, ConversationFilter, Error, InvalidCursor, MessageCursor, NewConversationRequest,
+    Page, PageRequest,
+};
 
 /// Which conversations.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -261,9 +264,41 @@ pub(crate) struct MessageParams {
     /// `false` leaves out what was said between the server and the model only. A page may then have fewer rows than it could.
     #[param(default = true)]
     internal: Option<bool>,
+    /// Pages backwards: the messages before this place, which is `before` of a snapshot or `next_cursor` of such a page. Empty for the
+    /// newest messages.
+    before: Option<String>,
+}
+
+/// Which way a list of messages is read.
+enum Reading {
+    Forwards(PageRequest<MessageCursor>),
+    Backwards { before: Option<BeforeCursor>, limit: u32 },
+}
+
+impl MessageParams {
+    fn reading(&self, page: &PageParams) -> Answer<Reading> {
+        let limit = page::limit(page.limit)?;
+        let before = match (self.before.as_deref(), page.cursor.as_deref()) {
+            (None, None) => return Ok(Reading::Forwards(PageRequest { limit, after: None })),
+            (Some(_), Some(_)) => return Err(Error::invalid("give one of before and cursor").into()),
+            (Some(""), None) => return Ok(Reading::Backwards { before: None, limit }),
+            (Some(before), None) => page::decode(before),
+            // The next_cursor of a page that was read backwards goes on backwards.
+            (None, Some(cursor)) => match page::decode(cursor) {
+                Ok(before) => Ok(before),
+                Err(InvalidCursor) => return Ok(Reading::Forwards(page.request()?)),
+            },
+        };
+        let invalid =
+            |InvalidCursor| Error::InvalidCursor("give before of a snapshot, or next_cursor of the page before".to_owned());
+        Ok(Reading::Backwards { before: Some(before.map_err(invalid)?), limit })
+    }
 }
 
 /// The messages of a conversation, oldest first
+///
+/// From the first message on; or with `before` backwards, page by page. The messages of each page are oldest first, and `next_cursor`
+/// leads to the messages before them.
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "list_messages",
     params(("id" = ConversationId, Path, description = "The conversation"), PageParams, MessageParams),
@@ -276,8 +311,12 @@ pub(crate) async fn messages(
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    let mut found = app.service.messages(&principal, &id, &request).await?;
+    let (mut found, limit, name) = match which.reading(&params)? {
+        Reading::Forwards(request) => (app.service.messages(&principal, &id, &request).await?, request.limit, "cursor"),
+        Reading::Backwards { before, limit } => {
+            (app.service.earlier_messages(&principal, &id, before, limit).await?, limit, "before")
+        }
+    };
     let rest = match which.internal.unwrap_or(true) {
         true => "",
         false => {
@@ -285,7 +324,7 @@ pub(crate) async fn messages(
             "&internal=false"
         }
     };
-    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/messages"), rest))
+    Ok(page::answer_as(name, found, limit, &format!("/api/v1/conversations/{id}/messages"), rest))
 }
 
 /// Sends a message

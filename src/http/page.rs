@@ -28,9 +28,9 @@ const MAX_LIMIT: u32 = 100;
 pub(crate) struct PageParams {
     /// How many rows.
     #[param(minimum = 1, maximum = 100, default = 50)]
-    limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// `next_cursor` of the page before.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 /// Checks a limit.
@@ -50,15 +50,26 @@ impl PageParams {
     }
 }
 
-fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C, InvalidCursor> {
+/// Encodes a cursor for clients.
+pub(crate) fn encode(cursor: &str) -> String {
+    URL_SAFE_NO_PAD.encode(cursor)
+}
+
+/// Reads a cursor that [`encode`] wrote.
+pub(crate) fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C, InvalidCursor> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     std::str::from_utf8(&bytes).map_err(|_| InvalidCursor)?.parse()
 }
 
 /// Answers with a page. `path` and `rest` (an encoded query without limit and cursor, possibly empty) name the list.
 pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
-    let next_cursor = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
-    let link = next_cursor.as_ref().map(|cursor| format!("{path}?limit={limit}&cursor={cursor}{rest}"));
+    answer_as("cursor", page, limit, path, rest)
+}
+
+/// Answers with a page whose cursor is given as the parameter `name`.
+pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
+    let next_cursor = page.next.map(|next| encode(&next));
+    let link = next_cursor.as_ref().map(|cursor| format!("{path}?limit={limit}&{name}={cursor}{rest}"));
     let body = Json(ListBody { data: page.items, next_cursor });
     (next_link(link), body).into_response()
 }

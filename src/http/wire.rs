@@ -1,7 +1,9 @@
-//! What a stream says, as the JSON text that every wire sends.
+//! The items of a stream as the JSON text that every wire sends. None is larger than a frame may be.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::page;
+use crate::domain::frame::{MAX_FRAME_JSON, fit};
 use crate::service::{Scope, StreamItem};
 use crate::support::clock::UnixMillis;
 
@@ -14,40 +16,36 @@ pub(crate) struct Line {
 /// Renders one item of a stream.
 pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> Line {
     match item {
-        StreamItem::Event(event) => Line { cursor: Some(event.seq), json: event.envelope() },
+        StreamItem::Event(event) => Line { cursor: Some(event.seq), json: event.frame() },
         StreamItem::Snapshot(snapshot) => {
-            let data = serde_json::to_value(snapshot).unwrap_or_default();
-            // The snapshot stands for all events up to its head: whoever has it comes back for what follows.
-            Line { cursor: Some(snapshot.head), json: control("stream.snapshot", scope, now, data) }
+            let before = snapshot.before.map(|before| page::encode(&before.to_string()));
+            let json = control("stream.snapshot", scope, now, &snapshot.data(before.as_deref()));
+            let json = fit(json, MAX_FRAME_JSON, || Some(format!("/api/v1/conversations/{}", scope.conversation_id())));
+            // The snapshot stands for all events up to its head: the client comes back for the events after it.
+            Line { cursor: Some(snapshot.head), json }
         }
         StreamItem::Reset { reason, oldest, head } => {
-            let data = json!({ "reason": reason.as_str(), "oldest": oldest, "head": head });
-            Line { cursor: None, json: control("stream.reset", scope, now, data) }
+            let data = json!({ "reason": reason.as_str(), "oldest": oldest, "head": head }).to_string();
+            Line { cursor: None, json: control("stream.reset", scope, now, &data) }
         }
         StreamItem::End { last_seq } => {
-            Line { cursor: None, json: control("stream.end", scope, now, json!({ "last_seq": last_seq })) }
+            Line { cursor: None, json: control("stream.end", scope, now, &json!({ "last_seq": last_seq }).to_string()) }
         }
         StreamItem::Deleted { last_seq } => {
-            let data = json!({ "last_seq": last_seq, "reason": "deleted" });
-            Line { cursor: None, json: control("stream.end", scope, now, data) }
+            let data = json!({ "last_seq": last_seq, "reason": "deleted" }).to_string();
+            Line { cursor: None, json: control("stream.end", scope, now, &data) }
         }
     }
 }
 
-/// A sign of life.
+/// Renders a ping.
 pub(crate) fn ping(scope: &Scope, now: UnixMillis, head: i64) -> String {
-    control("stream.ping", scope, now, json!({ "head": head }))
+    control("stream.ping", scope, now, &json!({ "head": head }).to_string())
 }
 
-/// An envelope that is not stored and has no `seq`.
-fn control(kind: &str, scope: &Scope, now: UnixMillis, data: Value) -> String {
-    let mut envelope = serde_json::Map::new();
-    envelope.insert("type".to_owned(), kind.into());
-    envelope.insert("conversation_id".to_owned(), scope.conversation_id().as_str().into());
-    if let Some(run_id) = scope.run_id() {
-        envelope.insert("run_id".to_owned(), run_id.as_str().into());
-    }
-    envelope.insert("at".to_owned(), now.to_rfc3339().into());
-    envelope.insert("data".to_owned(), data);
-    Value::Object(envelope).to_string()
+/// Renders an envelope that is not stored and has no `seq`. `data` is JSON.
+fn control(kind: &str, scope: &Scope, now: UnixMillis, data: &str) -> String {
+    let run = scope.run_id().map_or_else(String::new, |run_id| format!(",\"run_id\":\"{run_id}\""));
+    let (conversation, at) = (scope.conversation_id(), now.to_rfc3339());
+    format!("{{\"type\":\"{kind}\",\"conversation_id\":\"{conversation}\"{run},\"at\":\"{at}\",\"data\":{data}}}")
 }

@@ -12,8 +12,8 @@ use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::store::{
-    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page,
-    PageRequest,
+    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Created, EarlierPage,
+    MessageCursor, NewConversation, PAGE_BYTES, Page, PageRequest,
 };
 use crate::support::{failpoint, text};
 
@@ -194,6 +194,20 @@ impl Service {
         page: &PageRequest<MessageCursor>,
     ) -> Result<Page<Message>> {
         self.store.messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))
+    }
+
+    /// Returns the messages before `before`, or the newest ones: oldest first, at most `limit`, and cut short at [`PAGE_BYTES`]. The
+    /// next page is of the messages before these.
+    pub async fn earlier_messages(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        before: Option<BeforeCursor>,
+        limit: u32,
+    ) -> Result<Page<Message>> {
+        let page = EarlierPage { before, limit, bytes: PAGE_BYTES };
+        let found = self.store.earlier_messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))?;
+        Ok(found.into_page())
     }
 
     pub(super) fn title(&self, pointer: &str, title: &str) -> Result<String> {

@@ -32,6 +32,15 @@ pub struct Started {
     tail: Subscription,
 }
 
+impl Started {
+    /// Returns the path of the page of events that has the message whole.
+    #[must_use]
+    pub fn message_path(&self) -> String {
+        let Self { run, first_seq, .. } = self;
+        format!("/api/v1/conversations/{}/events?after={}&limit=1", run.conversation_id, first_seq - 1)
+    }
+}
+
 /// A run after waiting for it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {

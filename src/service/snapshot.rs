@@ -1,6 +1,4 @@
-//! What a conversation amounts to at one point of its log, for a client that has seen nothing of it.
-
-use std::collections::VecDeque;
+//! The state of a conversation at one point of its log, for a client that has seen nothing of it.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,22 +7,32 @@ use super::stream::PAGE;
 use super::{Error, Result};
 use crate::domain::approval::{Approval, ApprovalState};
 use crate::domain::event::{EventBody, StoredEvent};
+use crate::domain::frame::fit;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::run::Run;
-use crate::store::{Store, is_full_page};
+use crate::store::{BeforeCursor, EarlierPage, Store, is_full_page};
 
 /// Messages in a snapshot; earlier ones are read from the list of messages.
 const MAX_MESSAGES: u32 = 500;
 
+/// Bytes of the messages in a snapshot, as JSON. Each message is in it whole, or not at all.
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// Bytes of the unfinished message in a snapshot, as JSON.
+const MAX_PARTIAL_BYTES: usize = 96 * 1024;
+
+/// Bytes of the approvals and questions in a snapshot together, as JSON.
+const MAX_QUESTION_BYTES: usize = 128 * 1024;
+
 /// A conversation as of `head`. Events after `head` continue it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// The newest messages that are whole, oldest first.
+    /// The newest messages that are complete, oldest first, as many as fit.
     pub messages: Vec<Message>,
-    /// Whether there are earlier messages than these.
-    pub truncated: bool,
+    /// Where the messages before these are; `None` if there are none.
+    pub before: Option<BeforeCursor>,
     /// The run under way.
     pub active_run: Option<ActiveRun>,
     /// Tool calls that wait for a human's consent.
@@ -33,6 +41,39 @@ pub struct Snapshot {
     pub pending_inputs: Vec<InputRequest>,
     /// The `seq` of the last event that is counted in.
     pub head: i64,
+}
+
+impl Snapshot {
+    /// Renders the data of `stream.snapshot`, with `before` as the text of its cursor. It fits into a frame: an approval or question
+    /// that is too large is shortened, and names its own resource.
+    #[must_use]
+    pub fn data(&self, before: Option<&str>) -> String {
+        let mut approvals: Vec<_> = self.pending_approvals.iter().map(json).collect();
+        let mut inputs: Vec<_> = self.pending_inputs.iter().map(json).collect();
+        if approvals.iter().chain(&inputs).map(String::len).sum::<usize>() > MAX_QUESTION_BYTES {
+            let each = MAX_QUESTION_BYTES / (approvals.len() + inputs.len());
+            for (shown, approval) in approvals.iter_mut().zip(&self.pending_approvals) {
+                *shown = fit(std::mem::take(shown), each, || Some(format!("/api/v1/approvals/{}", approval.id)));
+            }
+            for (shown, input) in inputs.iter_mut().zip(&self.pending_inputs) {
+                *shown = fit(std::mem::take(shown), each, || Some(format!("/api/v1/input-requests/{}", input.id)));
+            }
+        }
+        format!(
+            "{{\"messages\":{},\"truncated\":{},\"before\":{},\"active_run\":{},\"pending_approvals\":[{}],\"pending_inputs\":[{}],\"head\":{}}}",
+            json(&self.messages),
+            before.is_some(),
+            json(&before),
+            json(&self.active_run),
+            approvals.join(","),
+            inputs.join(","),
+            self.head,
+        )
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
 /// A run under way, with what it has shown of an unfinished message.
@@ -48,9 +89,12 @@ pub struct ActiveRun {
 /// Takes a snapshot. The caller listens to the conversation already.
 ///
 /// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole
-/// messages, which are put in. So the snapshot is exactly the state at `head`, however busy the conversation is.
+/// messages, which are put in. So the snapshot is exactly the state at its `head`, however busy the conversation is. Where the
+/// unfinished message is too large for a frame, that `head` is the event before the message begins: the stream then repeats the
+/// message from its start.
 pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversation: &ConversationId, head: i64) -> Result<Snapshot> {
-    let newest = store.newest_messages(owner, conversation, MAX_MESSAGES).await?;
+    let page = EarlierPage { before: None, limit: MAX_MESSAGES, bytes: MAX_MESSAGE_BYTES };
+    let newest = store.earlier_messages(owner, conversation, page).await?;
     let newest = newest.ok_or(Error::NotFound("conversation"))?;
     let active = store.active_run(owner, conversation).await?;
     let since = match &active {
@@ -58,11 +102,11 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
         None => head,
     };
     let mut fold = Fold {
-        messages: newest.items.into(),
-        truncated: newest.earlier,
+        messages: newest.items.into_iter().map(|(place, message)| (Some(place), message)).collect(),
         partial: None,
         asked: Vec::new(),
         approvals: Vec::new(),
+        begun: Beginning::default(),
         runs_changed: false,
     };
     let mut cursor = since.min(head);
@@ -79,31 +123,72 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
         }
     }
     let active = if fold.runs_changed { store.active_run(owner, conversation).await? } else { active };
-    let Fold { messages, truncated, partial, asked, approvals, .. } = fold;
+    let mut cursor = cursor.max(head);
+    if fold.partial.as_ref().is_some_and(|partial| json(partial).len() > MAX_PARTIAL_BYTES) {
+        cursor = fold.back_to_beginning();
+    }
+    let (messages, before) = newest_that_fit(fold.messages, newest.earlier);
     let active_run = active.map(|run| {
-        let partial_message = partial.filter(|message| message.run_id == run.id);
+        let partial_message = fold.partial.filter(|message| message.run_id == run.id);
         ActiveRun { run, partial_message }
     });
-    Ok(Snapshot {
-        messages: messages.into(),
-        truncated,
-        active_run,
-        pending_approvals: approvals,
-        pending_inputs: asked,
-        head: cursor.max(head),
-    })
+    Ok(Snapshot { messages, before, active_run, pending_approvals: fold.approvals, pending_inputs: fold.asked, head: cursor })
+}
+
+/// A message with its place, which is not known of one that an event has told of.
+type Placed = (Option<BeforeCursor>, Message);
+
+/// Keeps the newest messages that fit into a snapshot, and returns the place of the messages before them. `earlier` says that there
+/// are messages before all of these.
+fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
+    // The brackets of the list.
+    let mut bytes = 2;
+    let fitting = messages.iter().rev().take(MAX_MESSAGES as usize).take_while(|(_, message)| {
+        // With the comma after it.
+        bytes += json(message).len() + 1;
+        bytes <= MAX_MESSAGE_BYTES
+    });
+    let left_out = messages.len() - fitting.count();
+    let before = (earlier || left_out > 0).then(|| {
+        let first = messages.get(left_out).and_then(|(place, _)| *place);
+        let after_left_out = || {
+            let (Some(BeforeCursor(place)), _) = messages.get(left_out.checked_sub(1)?)? else { return None };
+            Some(BeforeCursor(place.saturating_add(1)))
+        };
+        // Without a known place, from the newest on: messages may come twice, and none is missing.
+        first.or_else(after_left_out).unwrap_or(BeforeCursor(i64::MAX))
+    });
+    (messages.into_iter().skip(left_out).map(|(_, message)| message).collect(), before)
 }
 
 struct Fold {
-    messages: VecDeque<Message>,
-    truncated: bool,
+    messages: Vec<Placed>,
     partial: Option<Message>,
     asked: Vec<InputRequest>,
     approvals: Vec<Approval>,
+    begun: Beginning,
     runs_changed: bool,
 }
 
+/// The state at the event before the unfinished message began.
+#[derive(Default)]
+struct Beginning {
+    seq: i64,
+    asked: Vec<InputRequest>,
+    approvals: Vec<Approval>,
+    /// The messages that were stored since.
+    later: Vec<MessageId>,
+}
+
 impl Fold {
+    /// Takes back all events since the unfinished message began. Returns the `seq` of the last one that still counts.
+    fn back_to_beginning(&mut self) -> i64 {
+        let Beginning { seq, asked, approvals, later } = std::mem::take(&mut self.begun);
+        self.messages.retain(|(_, message)| !later.contains(&message.id));
+        (self.partial, self.asked, self.approvals) = (None, asked, approvals);
+        seq
+    }
+
     /// Takes one event in. `late`: the rows may not have had it yet when they were read.
     fn event(&mut self, conversation: &ConversationId, event: &StoredEvent, late: bool) {
         if late && event.kind.starts_with("run.") {
@@ -118,12 +203,15 @@ impl Fold {
                 if self.partial.as_ref().is_some_and(|partial| partial.id == message.id) {
                     self.partial = None;
                 }
+                self.begun.later.push(message.id.clone());
                 if late {
                     self.put(message);
                 }
             }
             EventBody::StepStarted { .. } | EventBody::StepReset { .. } => self.partial = None,
             EventBody::MessageStarted { message_id, role } => {
+                let (asked, approvals) = (self.asked.clone(), self.approvals.clone());
+                self.begun = Beginning { seq: event.seq - 1, asked, approvals, later: Vec::new() };
                 self.partial = event.run_id.clone().map(|run_id| Message {
                     id: message_id,
                     conversation_id: conversation.clone(),
@@ -182,7 +270,7 @@ impl Fold {
             EventBody::ApprovalResolved { id, .. } => self.approvals.retain(|approval| approval.id != id),
             EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
             EventBody::RunQueued { supersedes, .. } | EventBody::ConversationUpdated { supersedes, .. } => {
-                self.messages.retain(|message| !supersedes.contains(&message.id));
+                self.messages.retain(|(_, message)| !supersedes.contains(&message.id));
             }
             EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }
@@ -206,14 +294,9 @@ impl Fold {
     }
 
     fn put(&mut self, message: Message) {
-        if let Some(known) = self.messages.iter_mut().find(|known| known.id == message.id) {
-            *known = message;
-            return;
-        }
-        self.messages.push_back(message);
-        if self.messages.len() > MAX_MESSAGES as usize {
-            self.messages.pop_front();
-            self.truncated = true;
+        match self.messages.iter_mut().find(|(_, known)| known.id == message.id) {
+            Some((_, known)) => *known = message,
+            None => self.messages.push((None, message)),
         }
     }
 

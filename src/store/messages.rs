@@ -3,22 +3,34 @@
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::feedback::rating;
-use super::{StoreResult, rows};
+use super::{BeforeCursor, Page, StoreResult, rows};
 use crate::domain::feedback::Feedback;
 use crate::domain::message::Message;
 use crate::support::clock::UnixMillis;
 
-/// The newest messages of a conversation.
+/// Which messages are read backwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EarlierPage {
+    /// The messages before this place; the newest ones if absent.
+    pub before: Option<BeforeCursor>,
+    /// Messages at most.
+    pub limit: u32,
+    /// The page ends with the message that brings its data to so many bytes.
+    pub bytes: usize,
+}
+
+/// Messages that follow each other, read backwards.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NewestMessages {
-    /// The messages, oldest first.
-    pub items: Vec<Message>,
-    /// Whether there are earlier ones.
+pub struct EarlierMessages {
+    /// The messages, oldest first, each with the cursor of those before it.
+    pub items: Vec<(BeforeCursor, Message)>,
+    /// Whether there are messages before these.
     pub earlier: bool,
 }
 
-impl NewestMessages {
-    /// Reads rows as [`listed`] does, newest first. One beyond the limit, or without its body, only shows that there is more.
+impl EarlierMessages {
+    /// Reads rows as [`listed`] does, with their `position`, newest first. One beyond the limit, or without its body, only shows
+    /// that there is more.
     pub(super) fn read<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Self>
     where
         R: Row,
@@ -26,10 +38,20 @@ impl NewestMessages {
         String: Decode<'r, R::Database> + Type<R::Database>,
         i64: Decode<'r, R::Database> + Type<R::Database>,
     {
-        let rows = found.iter().take(limit as usize);
-        let mut items = rows.map_while(|row| listed(row).transpose()).collect::<StoreResult<Vec<_>>>()?;
+        let mut items = Vec::new();
+        for row in found.iter().take(limit as usize) {
+            let Some(message) = listed(row)? else { break };
+            items.push((BeforeCursor(row.try_get("position")?), message));
+        }
         items.reverse();
         Ok(Self { earlier: found.len() > items.len(), items })
+    }
+
+    /// The messages as a page whose next one is of the messages before it.
+    #[must_use]
+    pub fn into_page(self) -> Page<Message> {
+        let next = self.items.first().filter(|_| self.earlier).map(|(before, _)| before.to_string());
+        Page { items: self.items.into_iter().map(|(_, message)| message).collect(), next }
     }
 }
 

@@ -45,7 +45,7 @@ pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, Ne
 pub use lineage::OnCopy;
 pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
-pub use messages::NewestMessages;
+pub use messages::{EarlierMessages, EarlierPage};
 pub use open::{Durability, StoreOptions, open};
 pub use patience::patiently;
 pub use pins::{MAX_PINS, PinScope, PinStore, SeenTool};
@@ -138,8 +138,13 @@ pub trait ConversationStore: Send + Sync {
         page: &PageRequest<MessageCursor>,
     ) -> StoreResult<Option<Page<Message>>>;
 
-    /// The newest messages, at most `limit` and [`PAGE_BYTES`]. `None` if there is no such conversation.
-    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>>;
+    /// Returns the messages before `page.before`, or the newest ones. `None` if there is no such conversation.
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>>;
 }
 
 /// Runs as their owners see and steer them.

@@ -187,6 +187,26 @@ impl FromStr for MessageCursor {
     }
 }
 
+/// The first message of a page that is read backwards: the messages before it come next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BeforeCursor(pub i64);
+
+impl fmt::Display for BeforeCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The word tells it from a cursor of the messages after a place.
+        write!(f, "before:{}", self.0)
+    }
+}
+
+impl FromStr for BeforeCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let MessageCursor(position) = text.strip_prefix("before:").ok_or(InvalidCursor)?.parse()?;
+        Ok(Self(position))
+    }
+}
+
 /// Numbers have several spellings, and we use one.
 pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
@@ -776,6 +796,11 @@ mod tests {
         assert_eq!("12".parse(), Ok(MessageCursor(12)));
         for bad in ["", "0", "-5", "+5", "05", "zzz", "1:2", "9223372036854775808", "1\0", "' OR 1=1"] {
             assert_eq!(bad.parse::<MessageCursor>(), Err(InvalidCursor), "{bad:?}");
+        }
+        assert_eq!("before:12".parse(), Ok(BeforeCursor(12)));
+        assert_eq!(BeforeCursor(i64::MAX).to_string().parse(), Ok(BeforeCursor(i64::MAX)));
+        for bad in ["", "before:", "12", "-12", "before:-12", "before:0", "before:05", "before:9223372036854775808"] {
+            assert_eq!(bad.parse::<BeforeCursor>(), Err(InvalidCursor), "{bad:?}");
         }
     }
 }

@@ -6,6 +6,19 @@ pub fn prefix(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
 
+/// Splits `text` into pieces of at most `max_bytes`, which end on character boundaries; an empty text is one piece.
+pub fn pieces(text: &str, max_bytes: usize) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let whole = rest?;
+        // A character that is larger than a piece is one by itself.
+        let first = whole.chars().next().map_or(0, char::len_utf8);
+        let piece = prefix(whole, max_bytes.max(first));
+        rest = Some(&whole[piece.len()..]).filter(|rest| !rest.is_empty());
+        Some(piece)
+    })
+}
+
 /// The longest prefix of `text` with at most `max_chars` characters.
 #[must_use]
 pub fn prefix_chars(text: &str, max_chars: usize) -> &str {
@@ -53,6 +66,13 @@ mod tests {
             // No character more would fit.
             let next = text[bytes.len()..].chars().next();
             prop_assert!(next.is_none_or(|next| bytes.len() + next.len_utf8() > limit));
+        }
+
+        #[test]
+        fn pieces_are_the_whole_text(text in any::<String>(), limit in 4..80_usize) {
+            let pieces: Vec<&str> = pieces(&text, limit).collect();
+            prop_assert_eq!(pieces.concat(), text.as_str());
+            prop_assert!(pieces.iter().all(|piece| piece.len() <= limit));
         }
     }
 

@@ -22,7 +22,7 @@ use crate::engine::StreamItem;
 use crate::live::Hub;
 use crate::store::{Committed, Refused, Store, StoreError};
 use crate::support::clock::{SharedClock, UnixMillis};
-use crate::support::failpoint;
+use crate::support::{failpoint, text};
 
 /// How long a write waits that nobody waits for: the next one most often follows sooner and takes it along.
 const SOON: Duration = Duration::from_millis(2);
@@ -567,6 +567,8 @@ impl RunLog {
     }
 }
 
+/// Adds a delta: to the one before, or as events of its own. None has more than `max_bytes`, even if a provider sends an answer in
+/// one piece.
 fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at: UnixMillis, max_bytes: usize) {
     if let Some(Item::Delta { part_id: last, text: merged, .. }) = entry.items.last_mut()
         && *last == part_id
@@ -575,7 +577,12 @@ fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at
         merged.push_str(&text);
         return;
     }
-    entry.items.push(Item::Delta { part_id, text, attempt, at });
+    if text.len() <= max_bytes {
+        entry.items.push(Item::Delta { part_id, text, attempt, at });
+        return;
+    }
+    let pieces = text::pieces(&text, max_bytes);
+    entry.items.extend(pieces.map(|text| Item::Delta { part_id: part_id.clone(), text: text.to_owned(), attempt, at }));
 }
 
 #[cfg(test)]
@@ -583,6 +590,19 @@ mod tests {
     use super::*;
     use crate::domain::ids::ConversationId;
     use crate::support::clock::SystemClock;
+
+    #[test]
+    fn large_delta_is_split_between_characters() {
+        let writer = LogWriter::new(Duration::ZERO, 1_000);
+        let conversation_id = ConversationId::from_stored("conv_1".to_owned());
+        let fence = Fence { run_id: RunId::from_stored("run_1".to_owned()), conversation_id, epoch: 1 };
+        let log = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
+        let text = format!("x{}", "é".repeat(2_000));
+        log.push(vec![StreamItem::Delta(PartId::from_stored("part_1".to_owned()), text.clone())], Urgency::Now);
+        let pieces = writer.pending_data();
+        assert_eq!((pieces.len(), pieces.concat()), (5, text));
+        assert!(pieces.iter().all(|piece| piece.len() <= 1_000));
+    }
 
     #[tokio::test]
     async fn what_was_appended_takes_up_room_until_it_is_taken() {

@@ -114,6 +114,15 @@ impl Client {
         self.with_key(request).send().await
     }
 
+    /// Returns the whole event where its frame was too small for it, and any other event as it is.
+    async fn whole(&self, event: Value) -> anyhow::Result<Value> {
+        let Some(path) = event["shortened"]["url"].as_str().filter(|path| path.starts_with("/api/v1/")) else { return Ok(event) };
+        let request = self.http.get(format!("{}{path}", self.url)).header("accept", "application/json");
+        let answer = accepted(self.with_key(request).send().await.map_err(reqwest::Error::without_url)?).await?;
+        let mut page: Value = answer.json().await.map_err(reqwest::Error::without_url)?;
+        Ok(page["data"][0].take())
+    }
+
     /// Stores a file, and gives its id.
     async fn upload(&self, path: &Path) -> anyhow::Result<String> {
         let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -200,6 +209,8 @@ impl Follower {
             };
             let Ok(Some(Ok(message))) = next else { return Ok(None) };
             let Some(event) = message.data.and_then(|data| serde_json::from_str::<Value>(&data).ok()) else { continue };
+            // Without the whole event the client comes back to it.
+            let Ok(event) = self.client.whole(event).await else { return Ok(None) };
             if let Some(id) = message.id.filter(|id| !id.is_empty()) {
                 self.cursor = Some(id);
             }

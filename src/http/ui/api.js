@@ -132,6 +132,13 @@ async function json(method, path, options) {
 }
 
 export const get = (path) => json("GET", path);
+
+/** What the server has of a value that it had to shorten; the value itself if it is whole. */
+export async function whole(value) {
+  const path = value.shortened?.url;
+  return path === undefined ? value : get(path.slice(path.indexOf("/api/v1") + "/api/v1".length));
+}
+
 export const post = (path, body = {}, once = undefined) => json("POST", path, { body, once });
 /** The same with a body that is JSON already. */
 export const postText = (path, raw, once = undefined) => json("POST", path, { raw, type: "application/json", once });

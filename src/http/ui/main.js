@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { Composer } from "./composer.js";
 import { brief, byId, h, icon, number } from "./dom.js";
 import { Sidebar } from "./sidebar.js";
-import { active, end, initial, isOver, newest, open as openAsks, recall, reduce } from "./state.js";
+import { PAGE, active, end, initial, isOver, newest, open as openAsks, prepend, recall, reduce } from "./state.js";
 import { Stream } from "./stream.js";
 import { Transcript, doing } from "./transcript.js";
 
@@ -19,18 +19,25 @@ const PRESETS = [
 /** Pages of events that are looked through for what a snapshot does not tell. */
 const RECALLED_PAGES = 20;
 
+/** A snapshot with fewer messages is followed by a page of those before them. */
+const FEW_MESSAGES = 4;
+
 let current = null;
 /** Grows with each conversation that is opened. */
 let visit = 0;
 let state = initial();
 let stream = null;
 let isDrawn = true;
+/** Whether a page of earlier messages is being read. */
+let isReading = false;
+/** Whether what is shown stays where it is when something is put before it. */
+let keepsPlace = false;
 /** The run that the stop button stops. */
 let shownRun = null;
 let announced = { asks: 0, run: null, status: "" };
 const agents = new Map();
 
-const transcript = new Transcript(byId("transcript"), act);
+const transcript = new Transcript(byId("transcript"), act, showEarlier);
 const composer = new Composer({ send, forgetModel });
 const sidebar = new Sidebar({
   open: () => closeMenu(),
@@ -92,6 +99,7 @@ function take(events) {
       console.error(event.type, event.seq, error);
     }
     if (event.type === "stream.snapshot") remember(event);
+    if (event.type === "stream.snapshot" && event.data.before !== null && event.data.messages.length < FEW_MESSAGES) showEarlier();
     if (event.type === "conversation.updated") sidebar.told(current, { title: event.data.title ?? state.title, status: event.data.status, reason: active(state)?.reason ?? null, updated_at: event.at });
     if (event.type === "run.started") composer.offerModel(event.data.model);
   }
@@ -131,6 +139,24 @@ async function remember(event) {
     // The transcript is there without it.
   }
   if (isSame()) draw();
+}
+
+/** Reads the page of messages before those that are shown. */
+async function showEarlier() {
+  const [id, from, { epoch, before }] = [current, visit, state];
+  if (isReading || before === null) return;
+  isReading = true;
+  try {
+    const page = await api.get(`/conversations/${id}/messages?limit=${PAGE}&before=${encodeURIComponent(before)}`);
+    if (from !== visit || epoch !== state.epoch || before !== state.before) return;
+    prepend(state, page);
+    keepsPlace = true;
+    draw();
+  } catch (error) {
+    composer.say(api.words(error));
+  } finally {
+    isReading = false;
+  }
 }
 
 /** The events of a run up to one. How full the context was is told by the last ones only. */
@@ -200,7 +226,10 @@ function draw() {
     if (isDrawn) return;
     isDrawn = true;
     const isAtEnd = atEnd();
+    const below = scroller.scrollHeight - scroller.scrollTop;
     transcript.update(state);
+    if (keepsPlace) scroller.scrollTop = scroller.scrollHeight - below;
+    keepsPlace = false;
     drawHead();
     drawProgress();
     announce();

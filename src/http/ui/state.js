@@ -7,6 +7,9 @@
 const MOST_ITEMS = 800;
 const KEPT_ITEMS = 600;
 
+/** Messages of a page of earlier ones. */
+export const PAGE = 50;
+
 const ENDED = new Set(["completed", "failed", "cancelled", "over"]);
 
 export function initial() {
@@ -15,6 +18,10 @@ export function initial() {
     loaded: false,
     title: null,
     truncated: false,
+    /** The cursor of the messages before those that are kept; `null` if there are none, or they cannot be read. */
+    before: null,
+    /** Items that the user has asked for beyond those that are kept anyway. */
+    asked: 0,
     runs: new Map(),
     messages: new Map(),
     calls: new Map(),
@@ -168,7 +175,7 @@ function settle(state, id, change) {
 
 function snapshot(state, data) {
   const { epoch, title, sent } = state;
-  Object.assign(state, initial(), { epoch: epoch + 1, title, sent, loaded: true, truncated: data.truncated });
+  Object.assign(state, initial(), { epoch: epoch + 1, title, sent, loaded: true, truncated: data.truncated, before: data.before });
   for (const message of data.messages) putMessage(state, message);
   const current = data.active_run;
   if (current) {
@@ -186,6 +193,22 @@ function snapshot(state, data) {
   }
   for (const approval of data.pending_approvals) putAsk(state, approval.run_id, "approval", approval);
   for (const input of data.pending_inputs) putAsk(state, input.run_id, "question", input);
+}
+
+/** Takes in a page of the messages before those that are known. */
+export function prepend(state, page) {
+  const known = state.runs;
+  state.runs = new Map();
+  for (const message of page.data) if (!state.messages.has(message.id)) putMessage(state, message);
+  for (const run of state.runs.values()) state.asked += run.items.length;
+  for (const [id, run] of known) {
+    // The oldest run that is known may have begun among these messages.
+    run.items.unshift(...(state.runs.get(id)?.items ?? []));
+    state.runs.set(id, run);
+    touch(run);
+  }
+  state.before = page.next_cursor;
+  state.truncated = state.before !== null;
 }
 
 /** What ended a run, as its event or the run itself tells it. */
@@ -375,10 +398,10 @@ export function recall(state, events) {
 function trim(state) {
   let count = 0;
   for (const run of state.runs.values()) count += run.items.length;
-  if (count <= MOST_ITEMS) return;
+  if (count <= MOST_ITEMS + state.asked) return;
   const current = active(state);
   for (const run of [...state.runs.values()]) {
-    if (count <= KEPT_ITEMS || run === current) break;
+    if (count <= KEPT_ITEMS + state.asked || run === current) break;
     count -= run.items.length;
     for (const item of run.items) {
       if (item.ask !== undefined) state.asks.delete(item.ask.id);
@@ -386,6 +409,6 @@ function trim(state) {
       state.messages.delete(item.key);
     }
     state.runs.delete(run.id);
-    state.truncated = true;
+    Object.assign(state, { truncated: true, before: null });
   }
 }

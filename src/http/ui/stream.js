@@ -1,7 +1,7 @@
 // Follows the event stream of a conversation, for as long as it takes: a connection that is cut is made again with the cursor, so that
 // nothing is lost and nothing comes twice.
 
-import { currentKey, headers, lockedOut, parse, url } from "./api.js";
+import { currentKey, headers, lockedOut, parse, url, whole } from "./api.js";
 
 /** The server says something every 15 s. */
 const SILENCE_MS = 50_000;
@@ -52,6 +52,18 @@ export function pauseMs(tries, chance = Math.random()) {
 async function isMissing(answer) {
   if (answer.status !== 404 || !answer.headers.get("content-type")?.startsWith("application/problem+json")) return false;
   return (await answer.json()).code === "not_found";
+}
+
+/** An event with all that its frame was too small for. */
+async function complete(event) {
+  if (event.type === "stream.snapshot") {
+    for (const asked of [event.data.pending_approvals, event.data.pending_inputs]) {
+      for (const [at, ask] of asked.entries()) asked[at] = await whole(ask);
+    }
+    return event;
+  }
+  const page = await whole(event);
+  return page === event ? event : page.data[0];
 }
 
 export class Stream {
@@ -131,7 +143,8 @@ export class Stream {
         const { value, done } = await reader.read();
         if (done || this.#stopped) return true;
         if (isFirst) this.#on.back();
-        const more = this.#take(frames.take(value));
+        const more = await this.#take(frames.take(value), alive);
+        if (this.#stopped) return true;
         this.#retry = frames.retry;
         if (!more) return this.#on.gone(), false;
       }
@@ -142,13 +155,15 @@ export class Stream {
   }
 
   /** Hands on what is new, and of frames that cannot be read all that are before them. False if the conversation is over. */
-  #take(frames) {
+  async #take(frames, alive) {
     const fresh = [];
     let [cursor, isOver, trouble] = [this.#cursor, false, null];
     for (const frame of frames) {
       try {
-        const event = parse(frame);
-        if (event.conversation_id !== this.#conversation) continue;
+        const shown = parse(frame);
+        if (shown.conversation_id !== this.#conversation) continue;
+        const event = await complete(shown);
+        alive();
         if (event.type === "stream.reset") cursor = null;
         else if (event.type === "stream.snapshot") cursor = event.data.head;
         else if (event.type === "stream.end") isOver = true;
@@ -162,7 +177,7 @@ export class Stream {
         break;
       }
     }
-    if (fresh.length > 0) this.#on.events(fresh);
+    if (fresh.length > 0 && !this.#stopped) this.#on.events(fresh);
     this.#cursor = cursor;
     if (trouble !== null) throw trouble;
     return !isOver;

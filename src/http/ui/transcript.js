@@ -202,13 +202,16 @@ export class Transcript {
   #act;
   #epoch = -1;
   #runs = new Map();
-  #earlier = h("p", { class: "note" }, "There are earlier messages than these.");
+  #earlier = h("p", { class: "note" }, "There are earlier messages than these. ");
+  #showEarlier;
   #sent = h("div", { class: "sent" });
 
-  /** `act(what, run)` resumes or retries a run. */
-  constructor(node, act) {
+  /** `act(what, run)` resumes or retries a run, `earlier()` shows a page of earlier messages. */
+  constructor(node, act, earlier) {
     this.#node = node;
     this.#act = act;
+    this.#showEarlier = button("Show earlier messages", earlier, "small earlier");
+    this.#earlier.append(this.#showEarlier);
   }
 
   clear() {
@@ -236,6 +239,7 @@ export class Transcript {
       this.#sent.dataset.key = key;
       this.#sent.replaceChildren(...waiting.map((text) => h("article", { class: "message user pending" }, h("div", { class: "parts" }, h("div", { class: "said" }, text)))));
     }
+    this.#showEarlier.hidden = state.before === null;
     place(this.#node, [...(state.truncated ? [this.#earlier] : []), ...shown, ...(waiting.length > 0 ? [this.#sent] : [])]);
   }
 }

@@ -6,9 +6,32 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::domain::frame::{MAX_FRAME_JSON, fit};
 use crate::domain::problem::ProblemBody;
 use crate::service::Error;
 use crate::support::text;
+
+/// Bytes of a request's id at most: it is echoed.
+const MAX_ID_BYTES: usize = 1_000;
+
+/// What a request comes to, and where a client reads it if it does not fit into a frame.
+pub(super) struct Outcome {
+    pub result: Value,
+    pub whole: Option<String>,
+}
+
+impl Outcome {
+    /// An outcome that may be too large for a frame; `whole` is the path of what has all of it.
+    pub(super) fn at(whole: String, result: Value) -> Self {
+        Self { result, whole: Some(whole) }
+    }
+}
+
+impl From<Value> for Outcome {
+    fn from(result: Value) -> Self {
+        Self { result, whole: None }
+    }
+}
 
 /// A request of a client.
 pub(super) struct Frame<'a> {
@@ -32,7 +55,7 @@ struct Raw<'a> {
 /// Reads a frame.
 ///
 /// # Errors
-/// If it is no JSON object with a method, or its id is neither a number nor a string.
+/// If it is no JSON object with a method, or its id is neither a number nor a string, or too long.
 pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
     let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| {
         let why = error.to_string();
@@ -42,18 +65,22 @@ pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
     if !(id == "null" || id.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit())) {
         return Err(Error::field("/id", "must be a number or a string"));
     }
+    if id.len() > MAX_ID_BYTES {
+        return Err(Error::field("/id", format!("has {} bytes; at most {MAX_ID_BYTES} are accepted", id.len())));
+    }
     Ok(Frame { id, method: raw.method, params: raw.params.map_or("{}", RawValue::get) })
 }
 
 /// The answer to a request that was carried out.
-pub(super) fn result(id: &str, result: &Value) -> String {
-    format!("{{\"id\":{id},\"result\":{result}}}")
+pub(super) fn result(id: &str, outcome: Outcome) -> String {
+    let Outcome { result, whole } = outcome;
+    fit(format!("{{\"id\":{id},\"result\":{result}}}"), MAX_FRAME_JSON, || whole)
 }
 
 /// The answer to a request that was refused or failed.
 pub(super) fn error(id: &str, problem: &ProblemBody) -> String {
     let problem = serde_json::to_string(problem).unwrap_or_else(|_| "{}".to_owned());
-    format!("{{\"id\":{id},\"error\":{problem}}}")
+    fit(format!("{{\"id\":{id},\"error\":{problem}}}"), MAX_FRAME_JSON, || None)
 }
 
 #[cfg(test)]
@@ -71,5 +98,18 @@ mod tests {
         {
             assert!(read(bad).is_err(), "{bad}");
         }
+        let long = format!("{{\"id\":\"{}\",\"method\":\"ping\"}}", "x".repeat(MAX_ID_BYTES));
+        assert!(read(&long).is_err());
+    }
+
+    #[test]
+    fn large_replies_fit_into_a_frame() {
+        let text = "x".repeat(MAX_FRAME_JSON);
+        let shown =
+            result("7", Outcome::at("/whole".to_owned(), serde_json::json!({"message": {"text": text}, "replayed": false})));
+        assert!(shown.len() <= MAX_FRAME_JSON);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!((&shown["id"], &shown["result"]["replayed"]), (&Value::from(7), &Value::from(false)));
+        assert_eq!(shown["shortened"]["url"], "/whole");
     }
 }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::frame::Frame;
+use super::frame::{Frame, Outcome};
 use super::session::{self, Identity};
 use super::subscriptions::Targets;
 use crate::domain::approval::{ApprovalAnswer, ApprovalScope, Decision};
@@ -41,11 +41,11 @@ impl Target {
 /// What a request comes to.
 pub(super) enum Reply {
     /// An answer.
-    Done(Value),
+    Done(Outcome),
     /// An answer, then a stream.
-    Stream { result: Value, reader: Box<Reader> },
+    Stream { outcome: Outcome, reader: Box<Reader> },
     /// An answer, then the end of a stream that is over.
-    Finished { target: Target, result: Value, line: String },
+    Finished { target: Target, outcome: Outcome, line: String },
     /// A subscription to end.
     Unsubscribe(Target),
 }
@@ -125,7 +125,7 @@ pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
 /// Carries out a request. `held` is what the socket follows already.
 pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
     match frame.method.as_ref() {
-        "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }))),
+        "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }).into())),
         "auth" => auth(app, principal, params(frame)?).await,
         "subscribe" => subscribe(app, principal, held, params(frame)?).await,
         "unsubscribe" => Ok(Reply::Unsubscribe(params::<SubscribeParams>(frame)?.target()?)),
@@ -153,7 +153,7 @@ fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
 async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
     match session::check(app, &params.token).await? {
         Identity::Known(known) if known.principal().user_id == principal.user_id => {
-            Ok(Reply::Done(json!({ "authenticated": true })))
+            Ok(Reply::Done(json!({ "authenticated": true }).into()))
         }
         Identity::Known(_) => Err(Error::Conflict("this socket belongs to another user; open another one".to_owned()).into()),
         Identity::Refused | Identity::Unsaid => {
@@ -183,12 +183,12 @@ async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: Sub
     };
     Ok(match start {
         StreamStart::Stream(reader) => {
-            let result = subscribed(reader.scope(), reader.head());
-            if stays { Reply::Done(result) } else { Reply::Stream { result, reader: Box::new(reader) } }
+            let outcome = subscribed(reader.scope(), reader.head()).into();
+            if stays { Reply::Done(outcome) } else { Reply::Stream { outcome, reader: Box::new(reader) } }
         }
         StreamStart::Finished { scope, last_seq } => {
             let line = wire::line(&StreamItem::End { last_seq }, &scope, app.service.clock().now()).json;
-            Reply::Finished { target: Target::of(&scope), result: subscribed(&scope, last_seq), line }
+            Reply::Finished { target: Target::of(&scope), outcome: subscribed(&scope, last_seq).into(), line }
         }
     })
 }
@@ -217,12 +217,13 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
     let started = app.service.start_run(principal, body.into_request(trace.clone()), key).await?;
     let replayed = started.replay == Replay::Replayed;
     let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
+    let outcome = Outcome::at(started.message_path(), result);
     // A message that joined a run which the socket follows: the reader that is there says everything, this one would begin at
     // the message and leave out what the other has still to say.
     if held.follow(&Target::Run(started.run.id.clone())) {
-        return Ok(Reply::Done(result));
+        return Ok(Reply::Done(outcome));
     }
-    Ok(Reply::Stream { result, reader: Box::new(app.service.stream_started(principal, started)) })
+    Ok(Reply::Stream { outcome, reader: Box::new(app.service.stream_started(principal, started)) })
 }
 
 async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answer<Reply> {
@@ -230,7 +231,7 @@ async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answe
     let path = format!("/api/v1/runs/{run_id}/cancel");
     let key = idempotency_key.map(|key| request_key(key, &path, &Value::Null)).transpose()?;
     let (run, _) = app.service.cancel_run(principal, &run_id, key).await?;
-    Ok(Reply::Done(json!({ "run": run })))
+    Ok(Reply::Done(Outcome::at(format!("/api/v1/runs/{run_id}"), json!({ "run": run }))))
 }
 
 /// Like `POST /api/v1/input-requests/{id}`. The same key over HTTP is the same request.
@@ -241,7 +242,7 @@ async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) 
     let body = serde_json::to_value(&answer).unwrap_or_default();
     let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
     let (record, replay) = app.service.resolve_input(principal, &id, answer, key).await?;
-    Ok(Reply::Done(json!({ "input_request": record, "replayed": replay == Replay::Replayed })))
+    Ok(Reply::Done(Outcome::at(path, json!({ "input_request": record, "replayed": replay == Replay::Replayed }))))
 }
 
 /// Like `POST /api/v1/approvals/{id}`. The same key over HTTP is the same request.
@@ -252,7 +253,7 @@ async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalPara
     let body = serde_json::to_value(&answer).unwrap_or_default();
     let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
     let (approval, replay) = app.service.resolve_approval(principal, &id, answer, key).await?;
-    Ok(Reply::Done(json!({ "approval": approval, "replayed": replay == Replay::Replayed })))
+    Ok(Reply::Done(Outcome::at(path, json!({ "approval": approval, "replayed": replay == Replay::Replayed }))))
 }
 
 fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {

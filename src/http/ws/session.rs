@@ -136,7 +136,7 @@ async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option
         let Some(token) = methods::auth_token(&frame) else { return Err(Some(Close::Unauthorized)) };
         return match check(app, &token).await {
             Ok(Identity::Known(access)) => {
-                let reply = frame::result(frame.id, &serde_json::json!({ "authenticated": true }));
+                let reply = frame::result(frame.id, serde_json::json!({ "authenticated": true }).into());
                 write(app, socket, [reply]).await?;
                 Ok(access)
             }
@@ -294,21 +294,21 @@ impl Session {
     }
 
     async fn answer(&mut self, id: &str, reply: Reply) -> Result<(), Option<Close>> {
-        let (result, reader) = match reply {
-            Reply::Done(result) => (result, None),
-            Reply::Stream { result, reader } => (result, Some(reader)),
-            Reply::Finished { target, result, line } => {
+        let (outcome, reader) = match reply {
+            Reply::Done(outcome) => (outcome, None),
+            Reply::Stream { outcome, reader } => (outcome, Some(reader)),
+            Reply::Finished { target, outcome, line } => {
                 // Nothing may follow the end.
                 self.subscriptions.remove(&target);
-                return write(&self.app, &mut self.socket, [frame::result(id, &result), line]).await;
+                return write(&self.app, &mut self.socket, [frame::result(id, outcome), line]).await;
             }
             Reply::Unsubscribe(target) => {
                 let removed = self.subscriptions.remove(&target);
-                (serde_json::json!({ "unsubscribed": removed }), None)
+                (serde_json::json!({ "unsubscribed": removed }).into(), None)
             }
         };
         // The answer goes first, then the events.
-        write(&self.app, &mut self.socket, [frame::result(id, &result)]).await?;
+        write(&self.app, &mut self.socket, [frame::result(id, outcome)]).await?;
         if let Some(reader) = reader {
             self.subscriptions.insert(&self.app, *reader);
         }

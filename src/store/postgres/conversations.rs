@@ -13,9 +13,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::{ConversationRow, reached};
 use crate::store::{
-    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
-    Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
-    Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, messages, rows,
+    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied,
+    CopyConversation, Created, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyClaim, Keyed, MessageCursor,
+    NewConversation, Page, PageRequest, Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, messages, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -246,22 +246,30 @@ impl ConversationStore for PostgresStore {
         Ok(Some(Page { items, next: last.filter(|_| more).map(|position| MessageCursor(position).to_string()) }))
     }
 
-    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>> {
+        let BeforeCursor(before) = page.before.unwrap_or(BeforeCursor(i64::MAX));
         // The conversation comes as a row even if it has no messages.
         let mut found = sqlx::query(
-            "SELECT m.id, CASE WHEN m.before < $4 THEN m.body END AS body, m.rating, m.comment, m.rated_at FROM conversations c
+            "SELECT m.id, m.position, CASE WHEN m.before < $4 THEN m.body END AS body, m.rating, m.comment, m.rated_at
+             FROM conversations c
              LEFT JOIN LATERAL (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
                      SELECT id, position, body, rating, comment, rated_at FROM messages
-                     WHERE conversation_id = c.id AND superseded_by IS NULL ORDER BY position DESC LIMIT $3
+                     WHERE conversation_id = c.id AND superseded_by IS NULL AND position < $5 ORDER BY position DESC LIMIT $3
                  ) page
              ) m ON true
              WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position DESC",
         )
         .bind(id.as_str())
         .bind(owner.as_str())
-        .bind(i64::from(limit) + 1)
-        .bind(SQL_PAGE_BYTES)
+        .bind(i64::from(page.limit) + 1)
+        .bind(i64::try_from(page.bytes).unwrap_or(i64::MAX))
+        .bind(before)
         .fetch_all(&self.api)
         .await?;
         if found.is_empty() {
@@ -270,7 +278,7 @@ impl ConversationStore for PostgresStore {
         if found[0].try_get::<Option<&str>, _>("id")?.is_none() {
             found.clear();
         }
-        NewestMessages::read(&found, limit).map(Some)
+        EarlierMessages::read(&found, page.limit).map(Some)
     }
 }
 

@@ -16,9 +16,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::{ConversationRow, encode_storable, reached};
 use crate::store::{
-    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
-    Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
-    Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose, messages,
+    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied,
+    CopyConversation, Created, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyClaim, Keyed, MessageCursor,
+    NewConversation, Page, PageRequest, Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose, messages,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -254,27 +254,34 @@ impl ConversationStore for SqliteStore {
         Ok(Some(Page { items, next }))
     }
 
-    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>> {
+        let BeforeCursor(before) = page.before.unwrap_or(BeforeCursor(i64::MAX));
         let mut tx = self.read().await?;
         if find(&mut tx, owner, id).await?.is_none() {
             return Ok(None);
         }
         let found = sqlx::query(
-            "SELECT id, CASE WHEN before < ? THEN body END AS body, rating, comment, rated_at FROM (
+            "SELECT id, position, CASE WHEN before < ? THEN body END AS body, rating, comment, rated_at FROM (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
                      SELECT id, position, body, rating, comment, rated_at FROM messages
-                     WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL
+                     WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL AND position < ?
                      ORDER BY position DESC LIMIT ?
                  ) AS page
              ) ORDER BY position DESC",
         )
-        .bind(SQL_PAGE_BYTES)
+        .bind(i64::try_from(page.bytes).unwrap_or(i64::MAX))
         .bind(id.as_str())
         .bind(owner.as_str())
-        .bind(i64::from(limit) + 1)
+        .bind(before)
+        .bind(i64::from(page.limit) + 1)
         .fetch_all(&mut *tx)
         .await?;
-        NewestMessages::read(&found, limit).map(Some)
+        EarlierMessages::read(&found, page.limit).map(Some)
     }
 }
 

@@ -57,6 +57,7 @@ mod retries;
 mod revoked;
 mod run_answers;
 mod sampling;
+mod stock_clients;
 mod storm;
 mod structured;
 mod switching;

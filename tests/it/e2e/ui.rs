@@ -440,3 +440,31 @@ async fn a_key_is_asked_for_and_forgotten() {
     assert_eq!(browser.run("return sessionStorage.length", &[]).await, 0);
     assert_eq!((browser.count(".message").await, browser.count(".conversation").await), (0, 0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn earlier_messages_are_shown_on_demand() {
+    let server = Site::new(Kind::Sqlite).await.start().await;
+    let messages: Vec<Value> = (0..60_usize)
+        .map(|at| {
+            let role = if at % 2 == 0 { "user" } else { "assistant" };
+            // The newest one does not fit into a snapshot, which therefore has none.
+            let long = if at == 59 { 50_000 } else { 100 };
+            json!({"id": format!("msg_{at:032x}"), "conversation_id": format!("conv_{:032x}", 1), "role": role, "status": "complete",
+                "run_id": format!("run_{:032x}", at / 2), "created_at": "2026-01-01T00:00:00.000Z",
+                "parts": [{"type": "text", "id": format!("part_{at:032x}"), "text": format!("number {at}. {}", "words ".repeat(long))}]})
+        })
+        .collect();
+    let document = json!({"format": "capstan.conversation", "version": 1, "conversation": {"title": "Long"}, "messages": messages});
+    let (_, made) = server.post_json("/conversations/import", &document).await;
+    let browser = looking_at(&server).await;
+    turn_to(&browser, made["id"].as_str().unwrap()).await;
+    browser.until("a page of messages", "return document.querySelectorAll('.message').length === 50").await;
+    browser.shows(".run:last-of-type .message.assistant", "number 59.").await;
+    browser.click(".earlier").await;
+    browser.until("all messages", "return document.querySelectorAll('.message').length === 60").await;
+    let order =
+        "return [...document.querySelectorAll('.message')].map((node) => /number ([0-9]+)/.exec(node.textContent)[1]).join(' ')";
+    let expected: Vec<String> = (0..60).map(|at| at.to_string()).collect();
+    assert_eq!(browser.run(order, &[]).await, expected.join(" "));
+    assert_eq!(browser.count(".earlier").await, 0, "there is nothing before the first message");
+}

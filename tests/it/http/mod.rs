@@ -6,6 +6,7 @@ mod conversations;
 mod copies;
 mod errors;
 mod feedback;
+mod frames;
 mod history;
 mod idempotency;
 mod interrupted;

@@ -8,19 +8,19 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation, CopyLimits, CopySource,
-    CopyUntil, Created, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed, Tidying,
+    AcceptRun, Accepted, BeforeCursor, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation, CopyLimits,
+    CopySource, CopyUntil, Created, EarlierPage, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed, Tidying,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, conversation, fresh, hello, key, page, user};
+use super::fixture::{NOW, World, assistant, changes, conversation, earlier, fresh, hello, key, page, user};
 
 contract! {
     a_conversation_is_made_once,
     a_conversation_is_renamed,
     pages_of_messages_have_no_gaps,
-    the_newest_messages_are_read_alone,
+    messages_are_read_backwards_without_gaps,
     ;
     pages_of_conversations_have_no_gaps,
     conversations_are_found_by_title,
@@ -381,8 +381,23 @@ async fn pages_of_messages_end_when_they_are_large(world: &World) {
         }
     }
     assert_eq!(pages, ["h01", "23", "4"]);
-    let newest = world.store.newest_messages(&owner, id, 500).await.unwrap().unwrap();
-    assert_eq!((newest.items.iter().map(first).collect::<String>(), newest.earlier), ("34".to_owned(), true));
+    let mut pages = Vec::new();
+    let mut before = None;
+    loop {
+        let found = world.store.earlier_messages(&owner, id, earlier(50, before)).await.unwrap().unwrap();
+        pages.push(found.items.iter().map(|(_, message)| first(message)).collect::<String>());
+        before = found.items.first().filter(|_| found.earlier).map(|(before, _)| *before);
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, ["34", "12", "h0"]);
+    let few = EarlierPage { bytes: 1, ..earlier(50, None) };
+    let newest = world.store.earlier_messages(&owner, id, few).await.unwrap().unwrap();
+    assert_eq!(
+        (newest.items.iter().map(|(_, message)| first(message)).collect::<String>(), newest.earlier),
+        ("4".to_owned(), true)
+    );
 }
 
 async fn conversations_are_found_by_title(world: &World) {
@@ -410,7 +425,7 @@ async fn conversations_are_found_by_title(world: &World) {
     assert_eq!((first.items.len(), second.items.len(), second.next), (1, 2, None));
 }
 
-async fn the_newest_messages_are_read_alone(world: &World) {
+async fn messages_are_read_backwards_without_gaps(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     for n in 0..4 {
@@ -418,12 +433,25 @@ async fn the_newest_messages_are_read_alone(world: &World) {
         world.commit_one(changes(&fence, add)).await.unwrap();
     }
     let id = &fence.conversation_id;
-    for (limit, texts, earlier) in [(2, vec!["2", "3"], true), (5, vec!["hello", "0", "1", "2", "3"], false)] {
-        let newest = world.store.newest_messages(&owner, id, limit).await.unwrap().unwrap();
-        assert_eq!(newest.items.iter().map(|message| message.text()).collect::<Vec<_>>(), texts);
-        assert_eq!(newest.earlier, earlier);
+    for (limit, texts, has_earlier) in [(2, vec!["2", "3"], true), (5, vec!["hello", "0", "1", "2", "3"], false)] {
+        let newest = world.store.earlier_messages(&owner, id, earlier(limit, None)).await.unwrap().unwrap();
+        assert_eq!(newest.items.iter().map(|(_, message)| message.text()).collect::<Vec<_>>(), texts);
+        assert_eq!(newest.earlier, has_earlier);
     }
+    let mut pages = Vec::new();
+    let mut before = None;
+    loop {
+        let found = world.store.earlier_messages(&owner, id, earlier(2, before)).await.unwrap().unwrap().into_page();
+        pages.push(found.items.iter().map(|message| message.text()).collect::<Vec<_>>());
+        before = found.next.map(|next| next.parse::<BeforeCursor>().unwrap());
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [vec!["2", "3"], vec!["0", "1"], vec!["hello"]]);
+    let first = world.store.earlier_messages(&owner, id, earlier(5, Some(BeforeCursor(1)))).await.unwrap().unwrap();
+    assert_eq!((first.items, first.earlier), (Vec::new(), false));
     let empty = make(world, &owner, "x", NOW).await;
-    assert_eq!(world.store.newest_messages(&owner, &empty, 5).await.unwrap().unwrap().items, []);
-    assert_eq!(world.store.newest_messages(&user(), id, 5).await.unwrap(), None);
+    assert_eq!(world.store.earlier_messages(&owner, &empty, earlier(5, None)).await.unwrap().unwrap().items, []);
+    assert_eq!(world.store.earlier_messages(&user(), id, earlier(5, None)).await.unwrap(), None);
 }

@@ -13,7 +13,7 @@ use capstan::store::{
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, completed, conversation, fresh, hello, key, page, user};
+use super::fixture::{NOW, World, assistant, changes, completed, conversation, earlier, fresh, hello, key, page, user};
 
 contract! {
     ;
@@ -87,8 +87,9 @@ async fn of_an_answer_the_last_word_counts(world: &World) {
     assert_eq!(given, Keyed::Fresh(FeedbackGiven::Kept(kept.clone())));
     let shown = listed(world, &owner, &id).await;
     assert_eq!(shown[1].feedback.as_deref(), Some(&kept));
-    let newest = world.store.newest_messages(&owner, &id, 1).await.unwrap().unwrap();
-    assert_eq!((newest.items.as_slice(), newest.earlier), (&shown[1..], true));
+    let newest = world.store.earlier_messages(&owner, &id, earlier(1, None)).await.unwrap().unwrap();
+    assert!(newest.earlier);
+    assert_eq!(newest.into_page().items, shown[1..]);
 
     let up = give(&owner, &id, &answer, Rating::Up, 9);
     fresh(world.store.give_feedback(up, None).await.unwrap());

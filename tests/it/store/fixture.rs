@@ -15,7 +15,8 @@ use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, Claim, IdempotencyClaim, InvalidCursor, Keyed, PageRequest, Refused, RunView, Store, StoreOptions, open,
+    AcceptRun, Accepted, BeforeCursor, Claim, EarlierPage, IdempotencyClaim, InvalidCursor, Keyed, PAGE_BYTES, PageRequest,
+    Refused, RunView, Store, StoreOptions, open,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -61,6 +62,11 @@ pub fn text(text: &str) -> Vec<Part> {
 
 pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyClaim> {
     Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned() })
+}
+
+/// The newest messages, or those before a place.
+pub fn earlier(limit: u32, before: Option<BeforeCursor>) -> EarlierPage {
+    EarlierPage { before, limit, bytes: PAGE_BYTES }
 }
 
 pub fn page<C: FromStr<Err = InvalidCursor>>(limit: u32, after: Option<String>) -> PageRequest<C> {

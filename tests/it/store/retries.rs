@@ -15,7 +15,7 @@ use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::fixture::{
-    NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, page, planned_call, stored, user,
+    NOW, World, assistant, changes, completed, conversation, earlier, failed, fresh, hello, key, page, planned_call, stored, user,
 };
 
 contract! {
@@ -48,8 +48,8 @@ fn superseded(resumed: &Resumed) -> Vec<String> {
 async fn listed(world: &World, owner: &UserId, fence: &Fence) -> Vec<MessageId> {
     let id = &fence.conversation_id;
     let page = world.store.messages(owner, id, &page(100, None)).await.unwrap().unwrap();
-    let newest = world.store.newest_messages(owner, id, 100).await.unwrap().unwrap();
-    assert_eq!(newest.items, page.items);
+    let newest = world.store.earlier_messages(owner, id, earlier(100, None)).await.unwrap().unwrap();
+    assert_eq!(newest.into_page().items, page.items);
     page.items.into_iter().map(|message| message.id).collect()
 }
 

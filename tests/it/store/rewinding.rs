@@ -10,7 +10,7 @@ use capstan::store::{AcceptRun, Accepted, Edited, GoOn, Keyed, ResumeRun, Resume
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, page, user};
+use super::fixture::{NOW, World, assistant, changes, completed, conversation, earlier, failed, fresh, hello, key, page, user};
 
 const LATER: UnixMillis = UnixMillis(NOW.0 + 7);
 
@@ -38,7 +38,8 @@ fn taken(rewound: &Rewound) -> &[MessageId] {
 
 async fn listed(world: &World, owner: &UserId, id: &ConversationId) -> Vec<MessageId> {
     let page = world.store.messages(owner, id, &page(100, None)).await.unwrap().unwrap();
-    assert_eq!(world.store.newest_messages(owner, id, 100).await.unwrap().unwrap().items, page.items);
+    let newest = world.store.earlier_messages(owner, id, earlier(100, None)).await.unwrap().unwrap();
+    assert_eq!(newest.into_page().items, page.items);
     page.items.into_iter().map(|message| message.id).collect()
 }
 

@@ -14,7 +14,7 @@ use capstan::store::{ConversationFilter, GoOn, ResumeRun, RunFilter, Store, Stor
 use capstan::support::ids::UuidIds;
 use sqlx::{Connection as _, PgConnection};
 
-use super::fixture::{LONG, NOW, World, assistant, changes, completed, conversation, failed, hello, page, started, user};
+use super::fixture::{LONG, NOW, World, assistant, changes, completed, conversation, earlier, failed, hello, page, started, user};
 use crate::support::database::Kind;
 use crate::support::measure::{percentile, size};
 use crate::support::{tell, wait};
@@ -202,7 +202,8 @@ async fn finished_runs_cost_nothing_on_postgres() {
         cost(&world, "messages", async |store, n| {
             let found = store.messages(&owner(n), &conversation_of(n), &page(50, None)).await.unwrap().unwrap();
             assert_eq!(found.items.len(), 2);
-            assert_eq!(store.newest_messages(&owner(n), &conversation_of(n), 50).await.unwrap().unwrap().items.len(), 2);
+            let newest = store.earlier_messages(&owner(n), &conversation_of(n), earlier(50, None)).await.unwrap().unwrap();
+            assert_eq!(newest.items.len(), 2);
         })
         .await,
         cost(&world, "a run and its log", async |store, n| {

@@ -271,8 +271,13 @@ impl ConversationStore for FaultyStore {
     ) -> StoreResult<Option<Page<Message>>> {
         self.inner.messages(owner, id, page).await
     }
-    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
-        self.inner.newest_messages(owner, id, limit).await
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>> {
+        self.inner.earlier_messages(owner, id, page).await
     }
 }
 

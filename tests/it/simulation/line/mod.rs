@@ -317,8 +317,13 @@ impl ConversationStore for Line {
     ) -> StoreResult<Option<Page<Message>>> {
         self.call("reads messages", self.model.messages(owner, id, page), |_| {}).await
     }
-    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
-        self.call("reads messages", self.model.newest_messages(owner, id, limit), |_| {}).await
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>> {
+        self.call("reads messages", self.model.earlier_messages(owner, id, page), |_| {}).await
     }
 }
 

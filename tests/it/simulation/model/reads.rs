@@ -147,15 +147,21 @@ impl ConversationStore for ModelStore {
         Ok(Some(Page { items: shown.iter().map(|(_, message)| message.clone()).collect(), next }))
     }
 
-    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>> {
         let state = self.state();
         if state.conversation_of(owner, id).is_none() {
             return Ok(None);
         }
-        let all = state.messages_in(id);
-        let skipped = all.len().saturating_sub(limit as usize);
-        let items = all.into_iter().skip(skipped).map(|(_, message)| message).collect();
-        Ok(Some(NewestMessages { items, earlier: skipped > 0 }))
+        let before = page.before.map_or(i64::MAX, |BeforeCursor(at)| at);
+        let all: Vec<_> = state.messages_in(id).into_iter().filter(|(at, _)| *at < before).collect();
+        let skipped = all.len().saturating_sub(page.limit as usize);
+        let items = all.into_iter().skip(skipped).map(|(at, message)| (BeforeCursor(at), message.clone())).collect();
+        Ok(Some(EarlierMessages { items, earlier: skipped > 0 }))
     }
 }
 
