@@ -5,9 +5,12 @@
 
 mod office;
 mod pdf;
+mod reader;
 
-use crate::domain::file::{FileFacts, FileText, picture_fault, picture_type};
+use crate::domain::file::{FileFacts, FileText, picture_fault, picture_type, utf8_text};
 use crate::support::text;
+
+pub use reader::{FileDeps, FileReader, Unreadable};
 
 /// What is accepted, in words for whoever sends something else.
 pub const ACCEPTED: &str = "PNG, JPEG, GIF and WebP pictures, PDF, docx, xlsx, and text in UTF-8 (plain, Markdown, CSV, JSON)";
@@ -120,11 +123,9 @@ fn text_type(name: &str) -> &'static str {
 }
 
 fn plain(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
-    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-    let is_text_char = |c: char| !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}');
-    match std::str::from_utf8(bytes) {
-        Ok(words) if words.chars().all(is_text_char) => Ok(cut(words, most_chars)),
-        Ok(_) | Err(_) => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
+    match utf8_text(bytes) {
+        Some(words) => Ok(cut(words, most_chars)),
+        None => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
     }
 }
 

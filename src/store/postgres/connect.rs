@@ -204,6 +204,7 @@ fn migrations() -> Migrator {
         step(38, "unused_tool_sets", include_str!("../../../migrations/postgres/0038_unused_tool_sets.sql")),
         step(39, "groups", include_str!("../../../migrations/postgres/0039_groups.sql")),
         step(40, "hidden_messages", include_str!("../../../migrations/postgres/0040_hidden_messages.sql")),
+        step(42, "content_files", include_str!("../../../migrations/postgres/0042_content_files.sql")),
     ])
 }
 
