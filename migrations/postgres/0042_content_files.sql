@@ -9,7 +9,7 @@ BEGIN
     WITH used AS (
         SELECT f.id FROM files f
         WHERE f.owner_id = NEW.owner_id AND f.is_whole
-            AND f.id IN (SELECT found[1] FROM regexp_matches(NEW.body, '"file_id":"(file_[0-9a-f-]+)"', 'g') AS found)
+            AND f.id IN (SELECT hit[1] FROM regexp_matches(NEW.body, '"file_id":"(file_[0-9a-f-]+)"', 'g') AS hit)
         ORDER BY f.id FOR KEY SHARE
     )
     INSERT INTO file_uses (file_id, conversation_id) SELECT id, NEW.conversation_id FROM used ON CONFLICT DO NOTHING;
@@ -25,7 +25,7 @@ BEGIN
     WITH used AS (
         SELECT f.id FROM files f
         WHERE f.owner_id = NEW.owner_id AND f.is_whole
-            AND f.id IN (SELECT found[1] FROM regexp_matches(NEW.outcome, '"file_id":"(file_[0-9a-f-]+)"', 'g') AS found)
+            AND f.id IN (SELECT hit[1] FROM regexp_matches(NEW.outcome, '"file_id":"(file_[0-9a-f-]+)"', 'g') AS hit)
         ORDER BY f.id FOR KEY SHARE
     )
     INSERT INTO file_uses (file_id, conversation_id)

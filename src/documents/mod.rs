@@ -7,7 +7,7 @@ mod office;
 mod pdf;
 mod reader;
 
-use crate::domain::file::{FileFacts, FileText, picture_fault, picture_type, utf8_text};
+use crate::domain::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
 use crate::support::text;
 
 pub use reader::{FileDeps, FileReader, Unreadable};
@@ -27,9 +27,6 @@ const MAX_UNPACKED: u64 = 256 * 1024 * 1024;
 
 /// The most files in a packed document.
 const MAX_ENTRIES: usize = 10_000;
-
-/// Where the mark of a PDF may stand: programs put other things before it.
-const PDF_MARK_WITHIN: usize = 1024;
 
 /// Why a file is not accepted, in words for whoever has sent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +59,7 @@ impl Kind {
         }
         match bytes {
             [b'P', b'K', 3, 4, ..] => Self::Zip,
-            _ if bytes.iter().take(PDF_MARK_WITHIN).copied().collect::<Vec<_>>().windows(5).any(|at| at == b"%PDF-") => Self::Pdf,
+            _ if may_be_pdf(bytes) => Self::Pdf,
             _ => Self::Other,
         }
     }

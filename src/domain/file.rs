@@ -169,6 +169,15 @@ pub fn is_text_type(media_type: &str) -> bool {
         )
 }
 
+/// Bytes from the beginning of a file within which the mark of a PDF may stand: programs put other things before it.
+const PDF_MARK_WITHIN: usize = 1024;
+
+/// Whether bytes may be a PDF document. It may be written in ASCII alone, and is no text nevertheless.
+#[must_use]
+pub fn may_be_pdf(bytes: &[u8]) -> bool {
+    bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
+}
+
 /// Returns the text that bytes are in UTF-8: no other control characters than those of texts and terminals are in it.
 #[must_use]
 pub fn utf8_text(bytes: &[u8]) -> Option<&str> {

@@ -3,7 +3,7 @@
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use crate::domain::file::{decoded, is_text_type, tool_binary, utf8_text};
+use crate::domain::file::{decoded, is_text_type, may_be_pdf, tool_binary, utf8_text};
 use crate::domain::message::ToolContent;
 
 /// Why this is no result of a tool call; `None` if it is one.
@@ -23,7 +23,7 @@ pub fn decode_texts(result: &mut Value) {
     let blocks = result.get_mut("content").and_then(Value::as_array_mut);
     for resource in blocks.into_iter().flatten().filter_map(|block| block.get_mut("resource")) {
         let Some(bytes) = blob(resource).as_deref().and_then(decoded) else { continue };
-        if let Some(text) = utf8_text(&bytes)
+        if let Some(text) = utf8_text(&bytes).filter(|_| !may_be_pdf(&bytes))
             && let Some(fields) = resource.as_object_mut()
         {
             fields.remove("blob");
@@ -171,7 +171,7 @@ mod tests {
             resource(json!({"uri": "file:///none", "mimeType": "application/pdf"})),
             {"type": "resource_link", "uri": "file:///c", "name": "c"},
             {"type": "resource_link", "uri": "file:///d", "name": "d", "title": "The D", "mimeType": "application/pdf", "size": 5, "description": "all of it"},
-            {"type": "hologram", "data": "?"},
+            {"type": "hologram"},
         ], "structuredContent": {"also": "said"}});
         decode_texts(&mut result);
         let no_base64 = "it cannot be read, because the tool has sent no valid base64]";
@@ -192,11 +192,11 @@ mod tests {
                 ToolContent::text("[file:///c]\n{\"a\":1}"),
                 file("text/plain", Some("latin.txt"), "Z3L2337f"),
                 picture(None),
-                ToolContent::text(format!("[file bad.pdf, application/pdf, 8 bytes: {no_base64}")),
+                ToolContent::text(format!("[file bad.pdf, application/pdf, 7 bytes: {no_base64}")),
                 ToolContent::text("[file file:///none: the tool has sent neither text nor bytes of it]"),
                 ToolContent::text("[link to file:///c (c)]"),
                 ToolContent::text("[link to file:///d (The D), application/pdf, 5 bytes: all of it]"),
-                ToolContent::text("[content of the unknown kind \"hologram\"]\n{\"type\":\"hologram\",\"data\":\"?\"}"),
+                ToolContent::text("[content of the unknown kind \"hologram\"]\n{\"type\":\"hologram\"}"),
                 ToolContent::text("{\"also\":\"said\"}"),
             ]
         );

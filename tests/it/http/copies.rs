@@ -218,8 +218,10 @@ async fn binary_content_of_imported_results_is_stored() {
     let kind = |at: usize| (content[at]["type"].as_str().unwrap(), content[at]["media_type"].as_str().unwrap());
     assert_eq!((kind(2), &content[2]["size"]), (("file", "application/octet-stream"), &json!(30)), "half of a picture");
     assert_eq!(kind(3), ("image", "image/png"));
-    let bytes = rig.get(content[3]["url"].as_str().unwrap()).await;
-    assert_eq!((bytes.status, content[3]["size"].as_u64().unwrap()), (StatusCode::OK, PNG.len() as u64));
+    let id = content[3]["file_id"].as_str().unwrap();
+    assert_eq!(content[3]["url"], format!("/api/v1/files/{id}/content"));
+    let kept = rig.get(&format!("/api/v1/files/{id}")).await.json();
+    assert_eq!((&kept["size"], &kept["origin"]), (&json!(PNG.len()), &json!("content")));
 }
 
 #[tokio::test]

@@ -21,10 +21,12 @@ def result(request):
     if method == "tools/call":
         with open(os.path.join(os.environ["GALLERY"], request["params"]["arguments"]["text"])) as file:
             return json.load(file)
-    return {}
+    return {} if method == "ping" else None
 
 
 for line in sys.stdin:
     request = json.loads(line)
     if "id" in request:
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result(request)}), flush=True)
+        found = result(request)
+        answer = {"error": {"code": -32601, "message": "there is no such method"}} if found is None else {"result": found}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
