@@ -105,7 +105,7 @@ pub trait FileStore: Send + Sync {
     async fn file_bytes(&self) -> StoreResult<u64>;
 }
 
-/// What became of a file that was to be stored.
+/// The outcome of storing a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredOutcome {
     /// It is stored.

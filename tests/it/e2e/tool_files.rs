@@ -46,7 +46,7 @@ impl Gallery {
 /// A picture that models can be shown, of so many bytes.
 fn shot(bytes: usize) -> Vec<u8> {
     let mut shot = PNG.to_vec();
-    // What stands behind its end is no part of the picture.
+    // Bytes behind the end of a picture are not part of it.
     shot.extend((PNG.len()..bytes).map(|at| (at * 31 % 251) as u8));
     shot
 }

@@ -240,7 +240,7 @@ async fn file_of_an_outcome_goes_with_its_conversation(world: &World) {
         let file_id = Some(id.as_str().to_owned());
         ToolContent::File(BinaryContent { media_type: "text/plain".to_owned(), file_id, ..BinaryContent::default() })
     };
-    // What a tool says is not taken for a reference.
+    // Words of a tool are not taken for a reference.
     let words = ToolContent::text(format!("{{\"file_id\":\"{orphan}\"}} \u{0}"));
     let content = vec![reference(&kept), reference(&foreign), words];
     let outcome = ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 };
