@@ -10,7 +10,7 @@ use crate::domain::file::{FileFacts, FileLimits};
 /// Finds out what a file is, and the text in it.
 #[async_trait]
 pub trait FileReader: Send + Sync {
-    /// What the bytes are, and at most `most_chars` of their text.
+    /// Returns what the bytes are, and at most `most_chars` of their text.
     ///
     /// # Errors
     /// If they are not accepted, or the reader cannot tell.

@@ -32,7 +32,7 @@ pub struct ContentKeeper {
     files: FileDeps,
 }
 
-/// What is still allowed of one result.
+/// The bytes and files that one result may still have.
 struct Room {
     bytes: usize,
     files: usize,
