@@ -203,7 +203,8 @@ impl Service {
                                 *content = if file.is_picture() { ToolContent::Image(stored) } else { ToolContent::File(stored) };
                             }
                             None => {
-                                *content = ToolContent::text(format!("[{}: it is not there any more]", place.described("file")))
+                                let described = place.described("file");
+                                *content = ToolContent::text(format!("[{described}: it is not there any more]"));
                             }
                         }
                     }
