@@ -16,9 +16,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 
-use crate::documents::{self, Kind};
+use crate::documents::{self, FileReader, Kind, Unreadable};
 use crate::domain::file::FileFacts;
-use crate::service::{FileReader, Unreadable};
 
 /// The command's name.
 pub const COMMAND: &str = "read-file";

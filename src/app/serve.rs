@@ -22,10 +22,11 @@ use super::records::{Records, RecordsOptions};
 use super::servers::KeptInStore;
 use super::watchdog::{self, Watchdog};
 use super::{listen, log, notify, secrets, telemetry, upkeep};
+use crate::documents::FileDeps;
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{CopyLimits, FileDeps, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
+use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::{OnCopy, Store};
 use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
 use crate::tools::{Door, Toolbox as _};
@@ -133,6 +134,7 @@ impl Server {
             reach_of_members,
         };
         let records = Records::new(Arc::clone(&store), Arc::clone(&vault), router, kept);
+        let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
         let worker = match config.server.role {
             Role::All | Role::Worker => {
                 let deps = WorkerDeps {
@@ -144,6 +146,7 @@ impl Server {
                     ids: Arc::clone(&sources.ids),
                     embeddings: embedding_source(&config, &records),
                     contexts: contexts(&config, environment)?,
+                    files: files.clone(),
                 };
                 Some(Worker::start(deps, worker_options(&config, node.clone())).await.context("the worker cannot start")?)
             }
@@ -158,7 +161,6 @@ impl Server {
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
         let max_logins = config.limits.max_mcp_logins_per_owner;
         let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner, max_logins };
-        let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
         let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers).with_files(files);
         let service = Arc::new(service);
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));

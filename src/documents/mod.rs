@@ -5,9 +5,12 @@
 
 mod office;
 mod pdf;
+mod reader;
 
-use crate::domain::file::{FileFacts, FileText, picture_fault, picture_type};
+use crate::domain::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
 use crate::support::text;
+
+pub use reader::{FileDeps, FileReader, Unreadable};
 
 /// What is accepted, in words for whoever sends something else.
 pub const ACCEPTED: &str = "PNG, JPEG, GIF and WebP pictures, PDF, docx, xlsx, and text in UTF-8 (plain, Markdown, CSV, JSON)";
@@ -24,9 +27,6 @@ const MAX_UNPACKED: u64 = 256 * 1024 * 1024;
 
 /// The most files in a packed document.
 const MAX_ENTRIES: usize = 10_000;
-
-/// Where the mark of a PDF may stand: programs put other things before it.
-const PDF_MARK_WITHIN: usize = 1024;
 
 /// Why a file is not accepted, in words for whoever has sent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +59,7 @@ impl Kind {
         }
         match bytes {
             [b'P', b'K', 3, 4, ..] => Self::Zip,
-            _ if bytes.iter().take(PDF_MARK_WITHIN).copied().collect::<Vec<_>>().windows(5).any(|at| at == b"%PDF-") => Self::Pdf,
+            _ if may_be_pdf(bytes) => Self::Pdf,
             _ => Self::Other,
         }
     }
@@ -120,11 +120,9 @@ fn text_type(name: &str) -> &'static str {
 }
 
 fn plain(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
-    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-    let is_text_char = |c: char| !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}');
-    match std::str::from_utf8(bytes) {
-        Ok(words) if words.chars().all(is_text_char) => Ok(cut(words, most_chars)),
-        Ok(_) | Err(_) => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
+    match utf8_text(bytes) {
+        Some(words) => Ok(cut(words, most_chars)),
+        None => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Files that people upload, for messages to refer to.
+//! Stored files, to which messages and results of tools refer.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::FileId;
-use super::message::ToolContent;
+use super::message::{BinaryContent, ToolContent};
+use crate::support::text;
 
 /// Base64 as it is written; providers are stricter, and get it as they want it.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -16,7 +17,189 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
 );
 
-/// A file that was uploaded. Its bytes and its text are kept apart from it.
+/// Characters of the name of a file; a longer name is cut.
+pub const MAX_FILE_NAME: usize = 255;
+
+/// The path at which the bytes of a stored file are read.
+#[must_use]
+pub fn content_url(id: &FileId) -> String {
+    format!("/api/v1/files/{id}/content")
+}
+
+/// Says how a file came into the store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileOrigin {
+    /// Its owner uploaded it, or sent it with a message as a file.
+    #[default]
+    Upload,
+    /// It is a picture that came inside a message, or binary content that a tool returned.
+    Content,
+}
+
+impl FileOrigin {
+    /// Returns the word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Content => "content",
+        }
+    }
+
+    /// Reads the word. A word that a newer version has stored counts as an upload.
+    #[must_use]
+    pub fn from_word(word: &str) -> Self {
+        if word == Self::Content.as_str() { Self::Content } else { Self::Upload }
+    }
+}
+
+/// Bounds of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLimits {
+    /// Bytes of one file.
+    pub max_bytes: usize,
+    /// Uploaded files of one owner.
+    pub max_per_owner: u32,
+    /// Files of one owner that were not uploaded: pictures inside messages, and binary content that tools returned.
+    pub max_content_per_owner: u32,
+    /// Uploaded files in the messages of one conversation.
+    pub max_per_conversation: u32,
+    /// Bytes of all files that one tool call returns.
+    pub max_bytes_per_call: usize,
+    /// Characters of the text of a file that models get to read.
+    pub text_chars: usize,
+}
+
+impl FileLimits {
+    /// Returns how many files of this origin one owner may have.
+    #[must_use]
+    pub fn per_owner(&self, origin: FileOrigin) -> u32 {
+        match origin {
+            FileOrigin::Upload => self.max_per_owner,
+            FileOrigin::Content => self.max_content_per_owner,
+        }
+    }
+}
+
+impl Default for FileLimits {
+    fn default() -> Self {
+        Self {
+            max_bytes: 20 * 1024 * 1024,
+            max_per_owner: 1_000,
+            max_content_per_owner: 10_000,
+            max_per_conversation: 5,
+            max_bytes_per_call: 32 * 1024 * 1024,
+            text_chars: 100_000,
+        }
+    }
+}
+
+/// Returns a name as it may be shown and stored: the last part of a path, without characters that control how it is shown.
+#[must_use]
+pub fn shown_name(name: &str) -> String {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    // Marks that turn the direction of writing make `gpj.exe` look like a picture.
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
+    let clean: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
+    let clean = text::prefix_chars(clean.trim(), MAX_FILE_NAME);
+    if clean.is_empty() { "file".to_owned() } else { text::storable(clean).into_owned() }
+}
+
+/// Returns a name for a file that comes without one. Its end tells readers of documents which sort of text it is.
+#[must_use]
+pub fn default_name(media_type: &str) -> String {
+    let stem = match media_type.split('/').next() {
+        Some("image") => "picture",
+        Some("audio") => "audio",
+        Some("video") => "video",
+        Some(_) | None => "file",
+    };
+    let end = match media_type {
+        "text/markdown" => "md",
+        "text/csv" => "csv",
+        "text/html" => "html",
+        "application/json" => "json",
+        "application/pdf" => "pdf",
+        "application/zip" => "zip",
+        "image/png" => "png",
+        "image/jpeg" => "jpg",
+        "image/gif" => "gif",
+        "image/webp" => "webp",
+        "image/svg+xml" => "svg",
+        "audio/wav" | "audio/x-wav" => "wav",
+        "audio/mpeg" => "mp3",
+        _ => return stem.to_owned(),
+    };
+    format!("{stem}.{end}")
+}
+
+/// Returns a media type without its parameters, or `application/octet-stream` where the text is none.
+#[must_use]
+pub fn media_type(claimed: &str) -> String {
+    let essence = claimed.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if is_media_type(&essence) { essence } else { "application/octet-stream".to_owned() }
+}
+
+/// Whether a text is a media type such as `image/png`, without parameters.
+#[must_use]
+pub fn is_media_type(text: &str) -> bool {
+    let token = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
+    text.len() <= 127 && text.split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
+}
+
+/// Whether content of this media type is text.
+#[must_use]
+pub fn is_text_type(media_type: &str) -> bool {
+    let kind = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind.starts_with("text/")
+        || kind.ends_with("+json")
+        || kind.ends_with("+xml")
+        || kind.ends_with("+yaml")
+        || matches!(
+            kind.as_str(),
+            "application/json"
+                | "application/xml"
+                | "application/javascript"
+                | "application/x-ndjson"
+                | "application/yaml"
+                | "application/x-yaml"
+                | "application/toml"
+                | "application/sql"
+        )
+}
+
+/// Bytes from the beginning of a file within which the mark of a PDF may stand: programs put other things before it.
+const PDF_MARK_WITHIN: usize = 1024;
+
+/// Whether bytes may be a PDF document. It may be written in ASCII alone, and is no text nevertheless.
+#[must_use]
+pub fn may_be_pdf(bytes: &[u8]) -> bool {
+    bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
+}
+
+/// Returns the text that bytes are in UTF-8: no other control characters than those of texts and terminals are in it.
+#[must_use]
+pub fn utf8_text(bytes: &[u8]) -> Option<&str> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let is_text_char = |c: char| !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}');
+    std::str::from_utf8(bytes).ok().filter(|words| words.chars().all(is_text_char))
+}
+
+/// Returns the text of bytes that are claimed to be text and are not UTF-8: UTF-16 with its mark, or else Latin-1, in which every byte is
+/// a character. Spreadsheets write both. The second value names the encoding.
+#[must_use]
+pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
+    let units =
+        |from: fn([u8; 2]) -> u16| -> Vec<u16> { bytes[2..].chunks_exact(2).map(|pair| from([pair[0], pair[1]])).collect() };
+    match bytes {
+        [0xff, 0xfe, ..] => (String::from_utf16_lossy(&units(u16::from_le_bytes)), "UTF-16"),
+        [0xfe, 0xff, ..] => (String::from_utf16_lossy(&units(u16::from_be_bytes)), "UTF-16"),
+        _ => (bytes.iter().copied().map(char::from).collect(), "Latin-1"),
+    }
+}
+
+/// A stored file. Its bytes and its text are kept apart from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredFile {
     /// Its id.
@@ -38,16 +221,23 @@ pub struct StoredFile {
     /// Whether it has more text than that, which models do not get to read.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub text_cut: bool,
-    /// When it was uploaded, RFC 3339.
+    /// How it came into the store.
+    #[serde(default)]
+    pub origin: FileOrigin,
+    /// When it was stored, RFC 3339.
     pub created_at: String,
 }
 
 impl StoredFile {
-    /// Whether it is a picture.
+    /// Whether it is a picture that models can be shown.
     #[must_use]
     pub fn is_picture(&self) -> bool {
-        self.media_type.starts_with("image/")
+        is_picture_type(&self.media_type)
     }
+}
+
+fn is_picture_type(media_type: &str) -> bool {
+    matches!(media_type, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
 
 /// The media type of a picture that models see, by its first bytes.
@@ -87,16 +277,26 @@ pub fn whole_picture(base64: &str) -> Option<(&'static str, String)> {
     Some((media_type, STANDARD.encode(bytes)))
 }
 
-/// A picture that a tool has answered with, or a text that names it where models cannot be shown it.
+/// Returns binary content that a tool has answered with, still with its bytes: a picture if models can be shown it, whatever the server
+/// calls it, and else a file. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server claims.
 #[must_use]
-pub fn tool_picture(claimed: &str, base64: &str) -> ToolContent {
-    match whole_picture(base64) {
-        Some((media_type, data)) => ToolContent::Image { media_type: media_type.to_owned(), data },
+pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
+    let name = name.map(shown_name);
+    let base64: String = base64.split_ascii_whitespace().collect();
+    if let Some((media_type, data)) = whole_picture(&base64) {
+        return ToolContent::Image(BinaryContent::inline(media_type, name, data));
+    }
+    match decoded(&base64) {
+        Some(bytes) if !bytes.is_empty() => {
+            // Half of a picture is none: providers would refuse it.
+            let claimed = media_type(claimed);
+            let media_type = if is_picture_type(&claimed) { media_type("") } else { claimed };
+            ToolContent::File(BinaryContent::inline(media_type, name, STANDARD.encode(bytes)))
+        }
+        Some(_) => ToolContent::text(format!("[{}: it is empty]", BinaryContent::inline(claimed, name, "").described(what))),
         None => {
-            let claimed = if claimed.is_empty() { "unknown type" } else { claimed };
-            let bytes = base64.trim_end_matches('=').len() * 3 / 4;
-            let words = "cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole";
-            ToolContent::text(format!("[picture, {claimed}, {bytes} bytes: {words}]"))
+            let described = BinaryContent::inline(claimed, name, base64).described(what);
+            ToolContent::text(format!("[{described}: it cannot be read, because the tool has sent no valid base64]"))
         }
     }
 }
@@ -147,4 +347,45 @@ pub struct FileFacts {
     pub media_type: String,
     /// Its text, if it has any that can be read.
     pub text: Option<FileText>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_last_part_of_a_path_without_control_characters() {
+        for (name, shown) in [
+            ("a.pdf", "a.pdf"),
+            ("../../etc/passwd", "passwd"),
+            (r"C:\\a\\b.docx", "b.docx"),
+            ("a\r\nb: c", "ab: c"),
+            (" \u{7} ", "file"),
+            ("", "file"),
+            ("größe.txt", "größe.txt"),
+            ("cv\u{202e}gpj.exe", "cvgpj.exe"),
+        ] {
+            assert_eq!(shown_name(name), shown);
+        }
+        assert_eq!(shown_name(&"é".repeat(300)).chars().count(), MAX_FILE_NAME);
+    }
+
+    #[test]
+    fn text_is_told_from_other_bytes() {
+        assert_eq!(utf8_text("\u{feff}größe\n".as_bytes()), Some("größe\n"));
+        assert_eq!((utf8_text(b"a\0b"), utf8_text(b"\xff")), (None, None));
+        assert_eq!(other_text(b"gr\xf6\xdfe"), ("größe".to_owned(), "Latin-1"));
+        assert_eq!(other_text(b"\xff\xfea\0b\0"), ("ab".to_owned(), "UTF-16"));
+        assert_eq!(other_text(b"\xfe\xff\0a\0b"), ("ab".to_owned(), "UTF-16"));
+        assert_eq!(other_text(b"\xff"), ("\u{ff}".to_owned(), "Latin-1"));
+    }
+
+    #[test]
+    fn media_types_lose_their_parameters() {
+        assert_eq!(media_type("Text/CSV; charset=utf-8"), "text/csv");
+        for claimed in ["", "png", "a/b/c", "a/<script>", "image/"] {
+            assert_eq!(media_type(claimed), "application/octet-stream", "{claimed}");
+        }
+        assert!(is_text_type("image/svg+xml") && is_text_type("application/json; charset=x") && !is_text_type("application/zip"));
+    }
 }

@@ -170,10 +170,7 @@ fn line(message: &Message) -> Option<String> {
                 Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
             });
             let lines = results.map(|result| {
-                let words = result.content.iter().find_map(|content| match content {
-                    ToolContent::Text { text } => Some(text.as_str()),
-                    ToolContent::Image { .. } => None,
-                });
+                let words = result.content.iter().find_map(ToolContent::as_text);
                 let failed = if result.is_error { " failed" } else { "" };
                 format!("tool {}{failed}: {}", shortened(&result.name, SAID), shortened(words.unwrap_or("(a picture)"), RESULT))
             });

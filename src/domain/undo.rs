@@ -149,10 +149,7 @@ fn structured(content: &[ToolContent]) -> Option<Value> {
 }
 
 fn texts(content: &[ToolContent]) -> impl DoubleEndedIterator<Item = &str> {
-    content.iter().filter_map(|piece| match piece {
-        ToolContent::Text { text } => Some(text.as_str()),
-        ToolContent::Image { .. } => None,
-    })
+    content.iter().filter_map(ToolContent::as_text)
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ pub(super) fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
                 left -= 1;
             }
             Part::ToolResult(result) => {
-                let pictures = result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image { .. }));
+                let pictures = result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image(_)));
                 for picture in pictures.take(left) {
                     *picture = ToolContent::text(NO_PICTURE);
                     left -= 1;
@@ -141,7 +141,7 @@ fn name_only(part: &mut Part) {
 fn shows_picture(part: &Part) -> bool {
     match part {
         Part::Image(file) | Part::File(file) => size::is_shown(file),
-        Part::ToolResult(result) => result.content.iter().any(|content| matches!(content, ToolContent::Image { .. })),
+        Part::ToolResult(result) => result.content.iter().any(|content| matches!(content, ToolContent::Image(_))),
         Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
     }
 }

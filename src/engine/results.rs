@@ -43,7 +43,7 @@ pub(super) fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, C
                     let text = [first, said.as_deref().unwrap_or_default(), &text[skipped.len()..]].concat();
                     kept.extend((!text.is_empty()).then(|| ToolContent::text(text)));
                 }
-                ToolContent::Image { .. } => kept.push(piece.clone()),
+                ToolContent::Image(_) | ToolContent::File(_) => kept.push(piece.clone()),
             }
         }
     }
@@ -58,16 +58,13 @@ fn notice(head: usize, tail: usize, total: usize) -> String {
 }
 
 fn chars(piece: &ToolContent) -> usize {
-    match piece {
-        ToolContent::Text { text } => text.chars().count(),
-        ToolContent::Image { .. } => 0,
-    }
+    piece.as_text().map_or(0, |text| text.chars().count())
 }
 
 fn is_empty(piece: &ToolContent) -> bool {
     match piece {
         ToolContent::Text { text } => text.is_empty(),
-        ToolContent::Image { data, .. } => data.is_empty(),
+        ToolContent::Image(binary) | ToolContent::File(binary) => binary.is_empty(),
     }
 }
 
@@ -87,13 +84,7 @@ pub(super) fn missing(state: &str) -> String {
 
 /// All text of an answer, at most `limit` characters of it.
 pub(super) fn gist(content: &[ToolContent], limit: usize) -> String {
-    let text: String = content
-        .iter()
-        .filter_map(|piece| match piece {
-            ToolContent::Text { text } => Some(text.as_str()),
-            ToolContent::Image { .. } => None,
-        })
-        .collect();
+    let text: String = content.iter().filter_map(ToolContent::as_text).collect();
     if text.is_empty() { texts::NOTHING_RETURNED.to_owned() } else { prefix_chars(&text, limit).to_owned() }
 }
 
@@ -102,9 +93,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::message::BinaryContent;
 
     fn any_piece() -> impl Strategy<Value = ToolContent> {
-        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() };
+        let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "AAAA"));
         prop_oneof![
             6 => (any::<String>(), 0..20_usize).prop_map(|(text, times)| ToolContent::text(text.repeat(times))),
             1 => Just(picture)
@@ -122,7 +114,7 @@ mod tests {
             limit in prop_oneof![0..80_usize, 80..400_usize, Just(usize::MAX)],
         ) {
             let (whole, (kept, outcome)) = (text_of(&content), cut(&content, limit));
-            let pictures = |content: &[ToolContent]| content.iter().filter(|piece| matches!(piece, ToolContent::Image { .. })).count();
+            let pictures = |content: &[ToolContent]| content.iter().filter(|piece| matches!(piece, ToolContent::Image(_))).count();
             prop_assert_eq!(pictures(&kept), pictures(&content));
             prop_assert!(!kept.is_empty() && kept.len() <= content.len().max(1));
             let shown = text_of(&kept);
@@ -162,7 +154,7 @@ mod tests {
 
     #[test]
     fn pictures_and_places_are_kept() {
-        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() };
+        let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "AAAA"));
         let text: String = (0..1_000).map(|n| char::from(b'a' + u8::try_from(n % 26).unwrap())).collect();
         let (kept, _) = cut(&[ToolContent::text(&text[..10]), picture.clone(), ToolContent::text(&text[10..])], 400);
         let [first, between, rest] = &kept[..] else { panic!("three pieces: {kept:?}") };

@@ -118,7 +118,7 @@ pub(super) fn file(file: &FilePart) -> Length {
 
 /// Whether a model may be shown it, instead of reading its text or a note.
 pub(super) fn is_shown(file: &FilePart) -> bool {
-    let is_elsewhere = file.url.is_some() && inline_text(file).is_none();
+    let is_elsewhere = file.file_id.is_none() && file.url.is_some() && inline_text(file).is_none();
     file.text_limit.is_none() && (is_elsewhere || file.media_type.starts_with("image/") || file.media_type == PDF)
 }
 
@@ -153,7 +153,8 @@ fn inline_text(file: &FilePart) -> Option<Length> {
 fn content(content: &ToolContent) -> usize {
     match content {
         ToolContent::Text { text } => text.len(),
-        ToolContent::Image { .. } => PICTURE,
+        ToolContent::Image(_) => PICTURE,
+        ToolContent::File(file) => file.note("file").len(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::domain::conversation::Conversation;
-use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
+use crate::domain::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::support::clock::UnixMillis;
 
 /// The form of a document.
@@ -109,8 +109,11 @@ fn piece(part: &Part) -> String {
                     ToolContent::Text { text: result } => {
                         let _ = write!(text, "\n\n{}", fenced("", result));
                     }
-                    ToolContent::Image { media_type, .. } => {
-                        let _ = write!(text, "\n\n*A picture ({media_type})*");
+                    ToolContent::Image(picture) => {
+                        let _ = write!(text, "\n\n{}", binary("picture", picture));
+                    }
+                    ToolContent::File(file) => {
+                        let _ = write!(text, "\n\n{}", binary("file", file));
                     }
                 }
             }
@@ -123,10 +126,18 @@ fn piece(part: &Part) -> String {
 
 /// What a file is and where it lies. Its bytes have no place among words.
 fn file(what: &str, part: &FilePart) -> String {
-    let name = words(part.name.as_deref().unwrap_or(what));
-    match part.url.as_deref().filter(|url| !url.starts_with("data:")).map(words) {
-        Some(url) => format!("*A {what}: {name} ({}), <{url}>*", part.media_type),
-        None => format!("*A {what}: {name} ({})*", part.media_type),
+    described(what, part.name.as_deref(), &part.media_type, part.url.as_deref())
+}
+
+fn binary(what: &str, content: &BinaryContent) -> String {
+    described(what, content.name.as_deref(), &content.media_type, content.url.as_deref())
+}
+
+fn described(what: &str, name: Option<&str>, media_type: &str, url: Option<&str>) -> String {
+    let name = words(name.unwrap_or(what));
+    match url.filter(|url| !url.starts_with("data:")).map(words) {
+        Some(url) => format!("*A {what}: {name} ({media_type}), <{url}>*"),
+        None => format!("*A {what}: {name} ({media_type})*"),
     }
 }
 

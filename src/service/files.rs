@@ -4,18 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::input::MAX_FILE_NAME;
 use super::{Error, FileCursor, Page, PageRequest, Result, Service};
-use crate::domain::file::{FileFacts, StoredFile};
+use crate::documents::{FileDeps, Unreadable};
+use crate::domain::file::{FileFacts, FileLimits, FileOrigin, StoredFile, shown_name};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::Part;
 use crate::domain::principal::Principal;
-use crate::store::{FILE_CHUNK, NewFile};
-use crate::support::{json, text};
+use crate::store::{NewFile, StoredOutcome, store_file};
+use crate::support::json;
 
 /// Uploads under way at a time, in this process: each holds its file in memory.
 const MAX_UPLOADS: usize = 8;
@@ -25,70 +24,6 @@ const MAX_UPLOADS_OF_ONE: usize = 2;
 
 /// How long an upload waits for others to end.
 const UPLOAD_TURN: Duration = Duration::from_secs(10);
-
-/// Finds out what a file is, and the text in it.
-#[async_trait]
-pub trait FileReader: Send + Sync {
-    /// What the bytes are, and at most `most_chars` of their text.
-    ///
-    /// # Errors
-    /// If they are not accepted, or nobody can tell.
-    async fn read(&self, bytes: Bytes, name: &str, most_chars: usize) -> std::result::Result<FileFacts, Unreadable>;
-}
-
-/// Why nothing is known of a file.
-#[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
-    /// It is not accepted: why, in words for whoever has sent it.
-    #[error("{0}")]
-    Refused(String),
-    /// Our fault.
-    #[error("the process that reads files cannot be started")]
-    Failed(#[source] std::io::Error),
-}
-
-/// Bounds of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileLimits {
-    /// Bytes of one file.
-    pub max_bytes: usize,
-    /// Files of one owner.
-    pub max_per_owner: u32,
-    /// Files in the messages of one conversation.
-    pub max_per_conversation: u32,
-    /// Characters of the text of a file that models get to read.
-    pub text_chars: usize,
-}
-
-impl Default for FileLimits {
-    fn default() -> Self {
-        Self { max_bytes: 20 * 1024 * 1024, max_per_owner: 1_000, max_per_conversation: 5, text_chars: 100_000 }
-    }
-}
-
-/// What files stand on.
-pub struct FileDeps {
-    /// Who reads them.
-    pub reader: Arc<dyn FileReader>,
-    /// Bounds.
-    pub limits: FileLimits,
-}
-
-/// Without a reader, no file is accepted.
-struct NoReader;
-
-#[async_trait]
-impl FileReader for NoReader {
-    async fn read(&self, _bytes: Bytes, _name: &str, _most_chars: usize) -> std::result::Result<FileFacts, Unreadable> {
-        Err(Unreadable::Refused("this server accepts no files".to_owned()))
-    }
-}
-
-impl Default for FileDeps {
-    fn default() -> Self {
-        Self { reader: Arc::new(NoReader), limits: FileLimits::default() }
-    }
-}
 
 /// The uploads under way.
 pub(super) struct Uploads {
@@ -186,30 +121,46 @@ impl Service {
         bytes: Bytes,
         refused: impl FnOnce(String) -> Error + Send,
     ) -> Result<StoredFile> {
-        let limits = self.files.limits;
-        let facts = match self.files.reader.read(bytes.clone(), &name, limits.text_chars).await {
+        let facts = match self.files.reader.read(bytes.clone(), &name, self.files.limits.text_chars).await {
             Ok(facts) => facts,
             Err(Unreadable::Refused(why)) => return Err(refused(why)),
             Err(Unreadable::Failed(error)) => return Err(Error::NoReader(error)),
         };
-        let id = FileId::generate(self.ids.as_ref());
+        self.store_known(owner, FileOrigin::Upload, name, sha256, &bytes, facts).await
+    }
+
+    /// Stores a file of which it is known what it is.
+    pub(super) async fn store_known(
+        &self,
+        owner: &UserId,
+        origin: FileOrigin,
+        name: String,
+        sha256: String,
+        bytes: &[u8],
+        facts: FileFacts,
+    ) -> Result<StoredFile> {
         let new = NewFile {
-            id: id.clone(),
+            id: FileId::generate(self.ids.as_ref()),
             owner: owner.clone(),
+            origin,
             name,
             media_type: facts.media_type,
             size: bytes.len() as u64,
             sha256,
             text: facts.text,
         };
-        if !self.store.begin_file(&new, limits.max_per_owner).await? {
-            let most = limits.max_per_owner;
-            return Err(Error::Conflict(format!("you have {most} files already; delete some that you no longer need")));
+        let most = self.files.limits.per_owner(origin);
+        match store_file(self.store.as_ref(), &new, bytes, most).await? {
+            StoredOutcome::Stored(file) => Ok(file),
+            StoredOutcome::Full => {
+                let which = match origin {
+                    FileOrigin::Upload => "files",
+                    FileOrigin::Content => "files that came inside messages and results of tools",
+                };
+                Err(Error::Conflict(format!("you have {most} {which} already; delete some that you no longer need")))
+            }
+            StoredOutcome::Gone => Err(Error::NotFound("file")),
         }
-        for (number, piece) in (0_u32..).zip(bytes.chunks(FILE_CHUNK)) {
-            self.store.add_file_chunk(&id, number, piece).await?;
-        }
-        self.store.finish_file(owner, &id).await?.ok_or(Error::NotFound("file"))
     }
 
     /// A file, without its bytes.
@@ -241,8 +192,7 @@ impl Service {
             let Some(id) = place.file_id.clone() else { continue };
             let Some(file) = self.store.file(owner, &FileId::from_stored(id)).await? else { continue };
             place.name = Some(shown_name(place.name.as_deref().unwrap_or(&file.name)));
-            place.media_type.clone_from(&file.media_type);
-            (place.text_chars, place.text_bytes) = (file.text_chars, file.text_bytes);
+            place.describe(&file);
             match (&*part, file.is_picture()) {
                 (Part::Image(_), false) => {
                     let kind = file.media_type;
@@ -270,36 +220,9 @@ impl Service {
     }
 }
 
-/// A name as it may be shown and stored: the last part of a path, without characters that control what is shown.
-pub(super) fn shown_name(name: &str) -> String {
-    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    // Marks that turn the direction of writing make `gpj.exe` look like a picture.
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
-    let clean: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
-    let clean = text::prefix_chars(clean.trim(), MAX_FILE_NAME);
-    if clean.is_empty() { "file".to_owned() } else { text::storable(clean).into_owned() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_the_last_part_of_a_path_without_control_characters() {
-        for (name, shown) in [
-            ("a.pdf", "a.pdf"),
-            ("../../etc/passwd", "passwd"),
-            (r"C:\\a\\b.docx", "b.docx"),
-            ("a\r\nb: c", "ab: c"),
-            (" \u{7} ", "file"),
-            ("", "file"),
-            ("größe.txt", "größe.txt"),
-            ("cv\u{202e}gpj.exe", "cvgpj.exe"),
-        ] {
-            assert_eq!(shown_name(name), shown);
-        }
-        assert_eq!(shown_name(&"é".repeat(300)).chars().count(), MAX_FILE_NAME);
-    }
 
     #[tokio::test]
     async fn one_owner_holds_two_seats() {

@@ -10,9 +10,9 @@ use super::conversations::{cleaned_tags, layer};
 use super::input::{NewFilePart, Replay, RequestKey, picture};
 use super::{Error, Result, Service};
 use crate::domain::conversation::{AgentChoice, Conversation};
-use crate::domain::file::tool_picture;
+use crate::domain::file::{FileOrigin, media_type, shown_name, tool_binary};
 use crate::domain::ids::{CallId, FileId, RunId, UserId};
-use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
+use crate::domain::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::domain::principal::Principal;
 use crate::domain::run::FinishReason;
 use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
@@ -76,11 +76,11 @@ impl Service {
         for (at, message) in messages.iter_mut().enumerate() {
             self.check(message, &format!("/messages/{at}"), &mut seen)?;
         }
-        self.bound_files(messages.iter().flat_map(|message| &message.parts), "/messages")?;
+        let content = self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
+        self.bound_files(messages.iter().flat_map(|message| &message.parts), &content, "/messages")?;
         for (at, message) in messages.iter_mut().enumerate() {
             self.keep_inline(&principal.user_id, &mut message.parts, &format!("/messages/{at}/parts")).await?;
         }
-        self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
 
         let profile = self.imported_profile(principal, choice).await?;
         let (agent, agent_version, model) = (profile.name.clone(), profile.version, profile.model.clone());
@@ -147,11 +147,8 @@ impl Service {
                 }
                 (Part::ToolResult(result), Role::Tool) => {
                     result.name = tool_name(&result.name);
-                    // Documents of before may have pictures that nobody has looked at. The rest of such an answer is as good as any.
                     for content in &mut result.content {
-                        if let ToolContent::Image { media_type, data } = content {
-                            *content = tool_picture(text::prefix_chars(media_type, MAX_NAME_CHARS), data);
-                        }
+                        checked_content(content, seen);
                     }
                     match seen.calls.get_mut(&result.call_id) {
                         Some(answered @ false) => *answered = true,
@@ -184,21 +181,64 @@ impl Service {
         Ok(FilePart { media_type: file.media_type.chars().take(MAX_NAME_CHARS).collect(), ..checked })
     }
 
-    /// Says of the owner's own files what they are. Others look as if they were gone.
-    async fn describe_files(&self, owner: &UserId, files: &BTreeSet<FileId>, messages: &mut [Message]) -> Result<()> {
+    /// Says of the owner's own files what they are, and returns those that do not count as uploads. Other files look as if they were
+    /// gone.
+    async fn describe_files(&self, owner: &UserId, files: &BTreeSet<FileId>, messages: &mut [Message]) -> Result<BTreeSet<String>> {
+        let mut known = HashMap::new();
         for id in files {
-            let Some(file) = self.store.file(owner, id).await? else { continue };
-            for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
-                if let Part::Image(place) | Part::File(place) = part
-                    && place.file_id.as_deref() == Some(id.as_str())
-                {
-                    place.media_type.clone_from(&file.media_type);
-                    (place.text_chars, place.text_bytes) = (file.text_chars, file.text_bytes);
-                }
+            if let Some(file) = self.store.file(owner, id).await? {
+                known.insert(id.as_str().to_owned(), file);
             }
         }
-        Ok(())
+        for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
+            match part {
+                Part::Image(place) | Part::File(place) => {
+                    if let Some(file) = place.file_id.as_ref().and_then(|id| known.get(id)) {
+                        place.describe(file);
+                    }
+                }
+                Part::ToolResult(result) => {
+                    for content in &mut result.content {
+                        let (ToolContent::Image(place) | ToolContent::File(place)) = &mut *content else { continue };
+                        let Some(id) = &place.file_id else { continue };
+                        match known.get(id) {
+                            Some(file) => {
+                                let stored = BinaryContent::stored(file);
+                                let stored = BinaryContent { name: place.name.take().or(stored.name.clone()), ..stored };
+                                *content = if file.is_picture() { ToolContent::Image(stored) } else { ToolContent::File(stored) };
+                            }
+                            None => {
+                                let described = place.described("file");
+                                *content = ToolContent::text(format!("[{described}: it is not there any more]"));
+                            }
+                        }
+                    }
+                }
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+            }
+        }
+        known.retain(|_, file| file.origin == FileOrigin::Content);
+        Ok(known.into_keys().collect())
     }
+}
+
+/// Binary content of a result in a document, as a transcript may hold it. What cannot be read becomes a note: the rest of such a result
+/// is as good as any.
+fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
+    let (ToolContent::Image(binary) | ToolContent::File(binary)) = &mut *content else { return };
+    let claimed = media_type(text::prefix_chars(&binary.media_type, MAX_NAME_CHARS));
+    let name = binary.name.take().map(|name| shown_name(&name));
+    let id = binary.file_id.as_deref().and_then(|id| id.parse::<FileId>().ok());
+    *content = match (id, &binary.data) {
+        (Some(id), _) => {
+            let file_id = Some(id.as_str().to_owned());
+            seen.files.insert(id);
+            // Of a file that is not there, this is all that is known.
+            ToolContent::File(BinaryContent { media_type: claimed, file_id, size: binary.size, url: None, name, data: None })
+        }
+        (None, Some(data)) => tool_binary("file", &claimed, name.as_deref(), data),
+        (None, None) => ToolContent::text(format!("[{}: it is not there any more]", binary.described("file"))),
+    };
 }
 
 /// What a document has named so far.

@@ -1,44 +1,49 @@
-//! Files that come in messages themselves, in `data:` URLs.
+//! Files and pictures that come in messages themselves, in `data:` URLs, and binary content of results in imported conversations.
 //!
-//! Clients send them where they have never heard of uploads. They become uploaded files, before the message is stored: found out to be
-//! what they are by the same reading, within the same limits, expanded in requests only. So a message never holds what no provider takes.
+//! They become stored files before the message is stored. So a message holds references only, each event about it is small, and it holds
+//! nothing that no provider takes.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::files::shown_name;
 use super::{Error, Result, Service};
-use crate::domain::file::{StoredFile, decoded};
+use crate::domain::file::{FileFacts, FileOrigin, StoredFile, decoded, default_name, shown_name};
 use crate::domain::ids::UserId;
-use crate::domain::message::{FilePart, Part};
+use crate::domain::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::support::json;
 
 /// The file of a part, if it comes with it.
-pub(super) fn inline(part: &Part) -> Option<&FilePart> {
+pub(super) fn inline_file(part: &Part) -> Option<&FilePart> {
     match part {
-        Part::File(file) if file.url.as_deref().is_some_and(|url| url.starts_with("data:")) => Some(file),
+        Part::File(file) if has_data(file) => Some(file),
         Part::File(_) | Part::Image(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
     }
 }
 
-/// A name for a file that comes without one. Its end says which sort of text it is.
-fn name_of(media_type: &str) -> &'static str {
-    match media_type {
-        "text/markdown" => "file.md",
-        "text/csv" => "file.csv",
-        "application/json" => "file.json",
-        _ => "file",
-    }
+fn has_data(file: &FilePart) -> bool {
+    file.file_id.is_none() && file.url.as_deref().is_some_and(|url| url.starts_with("data:"))
+}
+
+/// The bytes of a part that comes with them.
+fn bytes_of(file: &FilePart) -> Option<Bytes> {
+    let (_, data) = file.url.as_deref()?.split_once(";base64,")?;
+    decoded(data).map(Bytes::from)
 }
 
 impl Service {
-    /// Looks whether there are more files than a conversation may have, before any of them is read.
-    pub(super) fn bound_files<'p>(&self, parts: impl Iterator<Item = &'p Part>, pointer: &str) -> Result<()> {
+    /// Looks whether there are more uploaded files than a conversation may have, before any of them is read. `content` are files that do
+    /// not count.
+    pub(super) fn bound_files<'p>(
+        &self,
+        parts: impl Iterator<Item = &'p Part>,
+        content: &BTreeSet<String>,
+        pointer: &str,
+    ) -> Result<()> {
         // Of those that come with the parts, the name makes another file of the same bytes.
         let one = |part: &'p Part| {
-            let uploaded = part.file_id().map(|id| (id, None));
-            uploaded.or_else(|| inline(part).and_then(|file| Some((file.url.as_deref()?, file.name.as_deref()))))
+            let uploaded = part.file_id().filter(|id| !content.contains(*id)).map(|id| (id, None));
+            uploaded.or_else(|| inline_file(part).and_then(|file| Some((file.url.as_deref()?, file.name.as_deref()))))
         };
         let files: BTreeSet<(&str, Option<&str>)> = parts.filter_map(one).collect();
         let most = self.files.limits.max_per_conversation;
@@ -49,42 +54,77 @@ impl Service {
         Ok(())
     }
 
-    /// Puts references to uploaded files in the place of those that come with the parts. The same one again is not stored again, so that
-    /// a request that is repeated means the same files.
+    /// Puts references to stored files in the place of files and pictures that come with the parts. The same one again is not stored
+    /// again, so that a request that is repeated means the same files.
     pub(super) async fn keep_inline(&self, owner: &UserId, parts: &mut [Part], pointer: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
-            let Some(file) = inline(part) else { continue };
-            let pointer = format!("{pointer}/{index}/url");
-            let kept = self.keep_one(owner, file, &pointer).await?;
-            let is_picture = kept.is_picture();
-            let file = FilePart {
-                file_id: Some(kept.id.as_str().to_owned()),
-                name: Some(kept.name),
-                text_chars: kept.text_chars,
-                text_bytes: kept.text_bytes,
-                ..FilePart::of(file.id.clone(), kept.media_type)
-            };
-            *part = if is_picture { Part::Image(file) } else { Part::File(file) };
+            let pointer = format!("{pointer}/{index}");
+            match part {
+                Part::File(file) if has_data(file) => {
+                    let kept = self.keep_file_part(owner, file, &format!("{pointer}/url")).await?;
+                    let file = FilePart::stored(file.id.clone(), &kept);
+                    *part = if kept.is_picture() { Part::Image(file) } else { Part::File(file) };
+                }
+                Part::Image(picture) if has_data(picture) => {
+                    let bytes = bytes_of(picture).unwrap_or_default();
+                    let (kind, name) = (&picture.media_type, picture.name.as_deref());
+                    let kept = self.keep_content(owner, kind, name, bytes, &format!("{pointer}/url")).await?;
+                    *picture = FilePart::stored(picture.id.clone(), &kept);
+                }
+                Part::ToolResult(result) => {
+                    for (place, content) in result.content.iter_mut().enumerate() {
+                        let (ToolContent::Image(binary) | ToolContent::File(binary)) = content else { continue };
+                        let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { continue };
+                        let (kind, name) = (&binary.media_type, binary.name.as_deref());
+                        let pointer = format!("{pointer}/content/{place}/data");
+                        *binary = BinaryContent::stored(&self.keep_content(owner, kind, name, bytes, &pointer).await?);
+                    }
+                }
+                Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+            }
         }
         Ok(())
     }
 
-    async fn keep_one(&self, owner: &UserId, file: &FilePart, pointer: &str) -> Result<StoredFile> {
-        let data = file.url.as_deref().and_then(|url| url.split_once(";base64,")).map(|(_, data)| data);
-        let Some(bytes) = data.and_then(decoded).map(Bytes::from) else {
+    async fn keep_file_part(&self, owner: &UserId, file: &FilePart, pointer: &str) -> Result<StoredFile> {
+        let Some(bytes) = bytes_of(file) else {
             let words =
                 "must hold the file in base64, as in data:application/pdf;base64,JVBERi0...; or upload it with POST /api/v1/files";
             return Err(Error::file(pointer, words));
         };
-        let most = self.files.limits.max_bytes;
-        if bytes.len() > most {
-            return Err(Error::file(pointer, format!("holds a file of {} bytes; at most {most} are accepted", bytes.len())));
-        }
-        let name = shown_name(file.name.as_deref().unwrap_or_else(|| name_of(&file.media_type)));
+        self.bound_bytes(&bytes, pointer)?;
+        let name = file.name.as_deref().map_or_else(|| default_name(&file.media_type), shown_name);
         let sha256 = json::hash_bytes(&bytes);
         if let Some(kept) = self.store.file_of(owner, &sha256, &name).await? {
             return Ok(kept);
         }
         self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await
+    }
+
+    /// Stores a picture or another binary of which the media type is known.
+    async fn keep_content(
+        &self,
+        owner: &UserId,
+        media_type: &str,
+        name: Option<&str>,
+        bytes: Bytes,
+        pointer: &str,
+    ) -> Result<StoredFile> {
+        self.bound_bytes(&bytes, pointer)?;
+        let name = name.map_or_else(|| default_name(media_type), shown_name);
+        let sha256 = json::hash_bytes(&bytes);
+        if let Some(kept) = self.store.file_of(owner, &sha256, &name).await? {
+            return Ok(kept);
+        }
+        let facts = FileFacts { media_type: media_type.to_owned(), text: None };
+        self.store_known(owner, FileOrigin::Content, name, sha256, &bytes, facts).await
+    }
+
+    fn bound_bytes(&self, bytes: &[u8], pointer: &str) -> Result<()> {
+        let most = self.files.limits.max_bytes;
+        if bytes.len() > most {
+            return Err(Error::file(pointer, format!("holds a file of {} bytes; at most {most} are accepted", bytes.len())));
+        }
+        Ok(())
     }
 }

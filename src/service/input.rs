@@ -1,9 +1,11 @@
 //! What a principal says, checked and brought into the domain's form.
 
-use super::inline::inline;
+use std::collections::BTreeSet;
+
+use super::inline::inline_file;
 use super::{Error, Result, Service};
 use crate::domain::agent_record::RunLimits;
-use crate::domain::file::whole_picture;
+use crate::domain::file::{MAX_FILE_NAME, content_url, is_media_type, whole_picture};
 use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, UserId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
@@ -11,9 +13,6 @@ use crate::domain::run::OnBusy;
 use crate::domain::trace::TraceId;
 use crate::store::{IdempotencyClaim, Keyed};
 use crate::support::{failpoint, text};
-
-/// Characters of the name of a file; what is longer is cut.
-pub(super) const MAX_FILE_NAME: usize = 255;
 
 /// The content of a new message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,8 +110,9 @@ impl Service {
     /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.
     pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str, max_chars: u64) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field, max_chars)?;
-        self.bound_files(parts.iter(), &format!("/{field}"))?;
-        let _seat = match parts.iter().any(|part| inline(part).is_some()) {
+        self.bound_files(parts.iter(), &BTreeSet::new(), &format!("/{field}"))?;
+        // A picture is told by its bytes alone: no process has to read it.
+        let _seat = match parts.iter().any(|part| inline_file(part).is_some()) {
             true => Some(self.begin_upload_of(owner).await?),
             false => None,
         };
@@ -172,8 +172,8 @@ impl Service {
         let name = new.name.as_deref().map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
         let (media_type, url) = match (&new.url, &new.file_id, &new.media_type) {
             (Some(url), None, Some(media_type)) => (media_type, url),
-            // What the file is, is known from its bytes.
-            (None, Some(file), _) => {
+            // What the file is, is known from its bytes. The path of its bytes is what messages say of it.
+            (url, Some(file), _) if url.as_ref().is_none_or(|url| *url == content_url(file)) => {
                 let file_id = Some(file.as_str().to_owned());
                 return Ok(FilePart { file_id, name, ..FilePart::of(id, "") });
             }
@@ -181,20 +181,14 @@ impl Service {
                 return Err(Error::field(pointer, "missing field `media_type`: a url comes with the type of what is there"));
             }
             (Some(_), Some(_), _) => return Err(Error::field(pointer, "has a url and a file_id; give one of them")),
-            (None, None, _) => {
+            (None, _, _) => {
                 return Err(Error::field(pointer, "missing field `url`: give a url, or the file_id of an uploaded file"));
             }
         };
         if !(url.starts_with("https://") || url.starts_with("data:")) {
             return Err(Error::field(&format!("{pointer}/url"), "must be an https: or data: URL"));
         }
-        let well_formed = media_type.len() <= 127
-            && media_type.split_once('/').is_some_and(|(kind, subtype)| {
-                let token =
-                    |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
-                token(kind) && token(subtype)
-            });
-        if !well_formed {
+        if !is_media_type(media_type) {
             return Err(Error::field(&format!("{pointer}/media_type"), "must be a media type such as image/png"));
         }
         let url = Some(text::storable(url).into_owned());

@@ -56,7 +56,7 @@ pub use error::{Error, Result};
 pub use events::{Cursor, EventPage, StreamStart};
 pub use explain::RunExplanation;
 pub use export::ExportForm;
-pub use files::{FileDeps, FileLimits, FileReader, Unreadable, UploadSeat};
+pub use files::UploadSeat;
 pub use follower::follow_logs;
 pub use going_on::RetryCall;
 pub use importing::Document;
@@ -92,6 +92,7 @@ use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
+use crate::documents::FileDeps;
 use crate::domain::admission::Admission;
 use crate::domain::agent::AgentProfile;
 use crate::domain::budget::Allowance;

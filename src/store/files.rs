@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{InvalidCursor, Page, PageRequest, StoreResult};
-use crate::domain::file::{FileText, StoredFile};
+use crate::domain::file::{FileOrigin, FileText, StoredFile};
 use crate::domain::ids::{FileId, UserId};
 use crate::support::clock::UnixMillis;
 
@@ -24,6 +24,8 @@ pub struct NewFile {
     pub id: FileId,
     /// Whose it is.
     pub owner: UserId,
+    /// How it came into the store.
+    pub origin: FileOrigin,
     /// Its name.
     pub name: String,
     /// Its media type.
@@ -66,7 +68,7 @@ impl FromStr for FileCursor {
 /// Uploaded files, always of one owner. Which conversations use them is noted by the database itself, when messages are stored.
 #[async_trait]
 pub trait FileStore: Send + Sync {
-    /// Begins to store a file. False if its owner has `most` already.
+    /// Begins to store a file. False if its owner has `most` files of its origin already.
     async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool>;
 
     /// Stores a piece of it; all but the last have [`FILE_CHUNK`] bytes.
@@ -103,10 +105,36 @@ pub trait FileStore: Send + Sync {
     async fn file_bytes(&self) -> StoreResult<u64>;
 }
 
+/// The outcome of storing a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoredOutcome {
+    /// It is stored.
+    Stored(StoredFile),
+    /// Its owner has as many files of its origin as are allowed.
+    Full,
+    /// It was deleted while its pieces were being stored.
+    Gone,
+}
+
+/// Stores a file with its bytes, piece by piece. `most` bounds the files of its owner that have its origin.
+///
+/// # Errors
+/// If the database fails. Pieces that are stored by then are removed with the files that no message has.
+pub async fn store_file<S: FileStore + ?Sized>(store: &S, new: &NewFile, bytes: &[u8], most: u32) -> StoreResult<StoredOutcome> {
+    if !store.begin_file(new, most).await? {
+        return Ok(StoredOutcome::Full);
+    }
+    for (number, piece) in (0_u32..).zip(bytes.chunks(FILE_CHUNK)) {
+        store.add_file_chunk(&new.id, number, piece).await?;
+    }
+    let file = store.finish_file(&new.owner, &new.id).await?;
+    Ok(file.map_or(StoredOutcome::Gone, StoredOutcome::Stored))
+}
+
 /// What [`read_file`] reads.
 macro_rules! file_columns {
     () => {
-        "id, name, media_type, size, sha256, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
+        "id, name, media_type, size, sha256, origin, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
     };
 }
 pub(super) use file_columns;
@@ -130,6 +158,7 @@ where
         text_chars: row.try_get::<Option<i64>, _>("text_chars")?.map(size),
         text_bytes: row.try_get::<Option<i64>, _>("text_bytes")?.map(size),
         text_cut: row.try_get("text_cut")?,
+        origin: FileOrigin::from_word(&row.try_get::<String, _>("origin")?),
         created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
     })
 }

@@ -41,7 +41,7 @@ pub use control::ControlSignal;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
 pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
-pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile};
+pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile, StoredOutcome, store_file};
 pub use lineage::OnCopy;
 pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};

@@ -145,7 +145,7 @@ impl Door {
             result = call => result,
         };
         match result {
-            Ok(Ok(text)) => (ToolCallState::Done, vec![ToolContent::text(text)]),
+            Ok(Ok(content)) => (ToolCallState::Done, content),
             Ok(Err(reason)) => failed(reason),
             Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
         }

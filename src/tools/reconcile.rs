@@ -51,10 +51,7 @@ fn outcome(said: &Value) -> ToolOutcome {
 }
 
 fn joined(content: &[ToolContent]) -> String {
-    let texts = content.iter().filter_map(|content| match content {
-        ToolContent::Text { text } => Some(text.as_str()),
-        ToolContent::Image { .. } => None,
-    });
+    let texts = content.iter().filter_map(ToolContent::as_text);
     texts.collect::<Vec<_>>().join("\n")
 }
 

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::ids::{FileId, UserId};
-use crate::domain::message::{FilePart, Part, TextLimit, ToolContent};
+use crate::domain::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::store::{AttachedFile, Store, StoreResult, patiently};
 
@@ -85,16 +85,38 @@ impl Default for Attachments {
     }
 }
 
+/// A reference to a stored file in a request.
+enum Reference<'r> {
+    /// A part of a message.
+    Part(&'r mut FilePart),
+    /// A picture in the result of a tool. Other files in results are notes, beside which their text stands.
+    Picture(&'r mut ToolContent),
+}
+
 /// The references to files in a request, the newest first.
-fn references(request: &mut ModelRequest) -> impl Iterator<Item = (&mut FilePart, FileId)> {
-    let parts = request.messages.iter_mut().rev().flat_map(|message| &mut message.parts);
-    parts.filter_map(|part| match part {
-        Part::Image(file) | Part::File(file) => {
-            let id = FileId::from_stored(file.file_id.clone()?);
-            Some((file, id))
+fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
+    let mut found = Vec::new();
+    let id = |file_id: &Option<String>| file_id.clone().map(FileId::from_stored);
+    for part in request.messages.iter_mut().rev().flat_map(|message| &mut message.parts) {
+        match part {
+            Part::Image(file) | Part::File(file) => {
+                if let Some(id) = id(&file.file_id) {
+                    found.push((Reference::Part(file), id));
+                }
+            }
+            Part::ToolResult(result) => {
+                for content in &mut result.content {
+                    if let ToolContent::Image(BinaryContent { file_id, data: None, .. }) = content
+                        && let Some(id) = id(file_id)
+                    {
+                        found.push((Reference::Picture(content), id));
+                    }
+                }
+            }
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
         }
-        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
-    })
+    }
+    found
 }
 
 /// Cuts the texts that are in their own URLs to what the request has room for.
@@ -118,8 +140,8 @@ fn name_pictures(request: &mut ModelRequest) {
         match part {
             Part::ToolResult(result) => {
                 for content in &mut result.content {
-                    if let ToolContent::Image { media_type, .. } = content {
-                        *content = ToolContent::text(format!("[picture, {media_type}: not shown, since you see no pictures]"));
+                    if let ToolContent::Image(picture) = content {
+                        *content = ToolContent::text(picture.note("picture"));
                     }
                 }
             }
@@ -160,9 +182,13 @@ impl Attachments {
         cut_inline(&mut request);
         // Of a file that is referred to again, the newest reference counts, which is the first here.
         let mut wanted: Vec<(FileId, Option<TextLimit>)> = Vec::new();
-        for (part, id) in references(&mut request) {
+        for (reference, id) in references(&mut request) {
             if wanted.iter().all(|(known, _)| *known != id) {
-                wanted.push((id, part.text_limit));
+                let limit = match reference {
+                    Reference::Part(part) => part.text_limit,
+                    Reference::Picture(_) => None,
+                };
+                wanted.push((id, limit));
             }
         }
         let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
@@ -192,15 +218,17 @@ impl Attachments {
             }
         }
         let mut sent = HashSet::new();
-        for (part, id) in references(&mut request) {
+        for (reference, id) in references(&mut request) {
             let attached = found.get(&id);
-            if !sent.insert(id.clone()) {
-                part.text = Some(again(part, attached));
-                continue;
+            let is_again = !sent.insert(id.clone());
+            let url = native.get(&id).and_then(Option::as_ref).filter(|_| !is_again);
+            match reference {
+                Reference::Part(part) => {
+                    part.text = Some(if is_again { again(part, attached) } else { words(part, attached, url.is_some()) });
+                    part.url = url.map(|url| url.to_string());
+                }
+                Reference::Picture(content) => show_picture(content, attached, url.map(AsRef::as_ref), is_again),
             }
-            let url = native.get(&id).and_then(Option::as_ref);
-            part.text = Some(words(part, attached, url.is_some()));
-            part.url = url.map(|url| url.to_string());
         }
         Ok(Expanded { request, _room: room })
     }
@@ -251,6 +279,22 @@ impl Attachments {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(id.clone(), Arc::clone(&url));
         Ok(Some(url))
     }
+}
+
+/// Puts the bytes of a picture into the result of a tool, or a note in the place of the picture.
+fn show_picture(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_again: bool) {
+    let ToolContent::Image(picture) = content else { return };
+    let data = url.and_then(|url| url.split_once(";base64,")).map(|(_, data)| data.to_owned());
+    if data.is_some() {
+        picture.data = data;
+        return;
+    }
+    let described = picture.described("picture");
+    *content = ToolContent::text(match attached {
+        None => format!("[{described}: it has been deleted since]"),
+        Some(_) if is_again => format!("[{described}: the same as in a later message]"),
+        Some(_) => format!("[{described}: not sent, because the model cannot see pictures or the request is full]"),
+    });
 }
 
 /// What a model reads where a newer message has the same file.
@@ -317,6 +361,7 @@ mod tests {
             media_type: "text/plain".to_owned(),
             url: None,
             file_id: None,
+            size: None,
             name,
             text_chars: None,
             text_bytes: None,

@@ -6,6 +6,7 @@
 mod asker;
 mod attachments;
 mod claimed;
+mod content_keeper;
 mod control;
 mod driver;
 mod ending;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::EmbeddingSource;
+use crate::documents::FileDeps;
 use crate::domain::ids::NodeId;
 use crate::live::Hub;
 use crate::provider::ModelClient;
@@ -32,6 +33,8 @@ pub struct WorkerDeps {
     pub embeddings: Option<EmbeddingSource>,
     /// Who is asked what else models should know; without it, nobody.
     pub contexts: Option<Arc<Contexts>>,
+    /// The reader of files, and their bounds.
+    pub files: FileDeps,
 }
 
 /// The numbers of a worker.

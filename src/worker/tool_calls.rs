@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
+use super::content_keeper::ContentKeeper;
 use super::driver::Surround;
 use super::log_writer::RunLog;
 use super::progress;
@@ -114,6 +115,7 @@ impl ToolCalls {
             tool: call.name.clone(),
             spending: self.spending.clone(),
         };
+        let keeper = ContentKeeper::new(&surround.deps);
         self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
             let id = call.id.clone();
@@ -148,11 +150,13 @@ impl ToolCalls {
                 by_itself.cancelled().await;
                 leave.cancelled().await;
             };
-            let (outcome, pause) = tokio::select! {
+            let (mut outcome, pause) = tokio::select! {
                 biased;
                 carried_out = carried_out => carried_out,
                 () = may_leave => return (id, ToolSays::Left),
             };
+            // Before the outcome is decided on: what is committed refers to files that are stored.
+            keeper.keep(&owner, &mut outcome).await;
             failpoint::reached("C13");
             (id, pause.map_or(ToolSays::Ended(outcome), ToolSays::Pauses))
         }));

@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::domain::agent::AgentProfile;
 use crate::domain::budget::Allowance;
 use crate::domain::cost::Usd;
+use crate::domain::file::FileLimits;
 use crate::domain::principal::UserRole;
 use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalogue::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
-use crate::service::{FileLimits, TidyAges};
+use crate::service::TidyAges;
 use crate::support::allowed::{self, Allowed};
 use crate::support::outbound::Reach;
 use crate::support::redact::error_text;
@@ -519,8 +520,12 @@ pub struct LimitsConfig {
     pub copy_bytes: usize,
     /// Bytes of an uploaded file.
     pub file_bytes: usize,
-    /// Files that one owner may keep.
+    /// Files that one owner may upload and keep.
     pub max_files_per_owner: u32,
+    /// Files of one owner that came inside messages and results of tools.
+    pub max_content_files_per_owner: u32,
+    /// Bytes of the files that one tool call returns.
+    pub tool_call_file_bytes: usize,
     /// Uploaded files in the messages of one conversation.
     pub max_files_per_conversation: u32,
     /// Characters of the text of a file that models get to read.
@@ -555,6 +560,8 @@ impl Default for LimitsConfig {
             copy_bytes: 16 * 1024 * 1024,
             file_bytes: 20 * 1024 * 1024,
             max_files_per_owner: 1_000,
+            max_content_files_per_owner: 10_000,
+            tool_call_file_bytes: 32 * 1024 * 1024,
             max_files_per_conversation: 5,
             file_text_chars: 100_000,
             max_websockets_per_owner: 1_000,
@@ -578,6 +585,8 @@ impl LimitsConfig {
         FileLimits {
             max_bytes: self.file_bytes,
             max_per_owner: self.max_files_per_owner,
+            max_content_per_owner: self.max_content_files_per_owner,
+            max_bytes_per_call: self.tool_call_file_bytes,
             max_per_conversation: self.max_files_per_conversation,
             text_chars: self.file_text_chars,
         }

@@ -136,7 +136,8 @@ pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
             json_tokens(text.len())
         }
         ToolContent::Text { text } => measure.prose(text),
-        ToolContent::Image { .. } => picture(measure),
+        ToolContent::Image(_) => picture(measure),
+        ToolContent::File(file) => measure.prose(&file.note("file")),
     }
 }
 

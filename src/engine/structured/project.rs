@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Offer;
-use crate::domain::message::{FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::engine::texts;
@@ -127,9 +127,15 @@ fn result_parts(part: Part) -> Vec<Part> {
                 }
                 text.push_str(&more);
             }
-            ToolContent::Image { media_type, data } => {
-                let url = Some(format!("data:{media_type};base64,{data}"));
-                pictures.push(Part::Image(FilePart { url, ..FilePart::of(id.clone(), media_type) }));
+            ToolContent::Image(BinaryContent { media_type, file_id, size, url, name, data }) => {
+                let url = data.map(|data| format!("data:{media_type};base64,{data}")).or(url);
+                pictures.push(Part::Image(FilePart { file_id, size, url, name, ..FilePart::of(id.clone(), media_type) }));
+            }
+            ToolContent::File(file) => {
+                if !text.is_empty() {
+                    text.push('\n');
+                }
+                text.push_str(&file.note("file"));
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{PartId, RunId};
-use crate::domain::message::{Message, Part, ReasoningPart, Role, ToolContent};
+use crate::domain::message::{BinaryContent, Message, Part, ReasoningPart, Role, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelFinish, ModelRequest};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
@@ -347,7 +347,7 @@ fn an_older_file_is_cut_and_not_left_out() {
         world.rows.history = vec![question];
         world.claim(ClaimCause::First);
         world.calls(&[call("read", &json!({ "n": 1 }))]);
-        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "iVBORw0KGgo=".to_owned() };
+        let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "iVBORw0KGgo="));
         world.tool_ends(0, ToolOutcome { content: vec![picture], ..done("") });
         let left = remaining(&world);
         (asked(&world).messages.clone(), left)
@@ -358,7 +358,7 @@ fn an_older_file_is_cut_and_not_left_out() {
     let over = left.abs_diff(gate - 1);
     let (cut, _) = ask(100_000 - over);
     assert!(left_of(&cut[0].parts[1]).is_some_and(|chars| (30_000..40_000).contains(&chars)), "{:?}", cut[0].parts);
-    let shows = |message: &Message| matches!(&message.parts[0], Part::ToolResult(result) if matches!(result.content[0], ToolContent::Image { .. }));
+    let shows = |message: &Message| matches!(&message.parts[0], Part::ToolResult(result) if matches!(result.content[0], ToolContent::Image(_)));
     assert!(shows(&cut[2]), "{:?}", cut[2].parts);
 }
 

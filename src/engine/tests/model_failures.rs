@@ -10,7 +10,7 @@ use crate::domain::agent::{AgentProfile, LlmRetry};
 use crate::domain::change::ReleaseCause;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{MessageId, PartId, RunId};
-use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
+use crate::domain::message::{BinaryContent, Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, Usage};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
@@ -544,7 +544,7 @@ fn old_pictures_and_arguments_make_room() {
     let mut world = World::started(AgentProfile { tool_result_chars: 20_000, ..AgentProfile::default() });
     for n in 0..6 {
         world.calls(&[call("read", &json!({ "n": n, "text": "w".repeat(8_000) }))]);
-        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "iVBORw0KGgo=".to_owned() };
+        let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "iVBORw0KGgo="));
         world.tool_ends(0, ToolOutcome { content: vec![picture, ToolContent::text("seen")], ..done("") });
     }
     let whole = size(&model_request(world.state.as_ref().unwrap()).messages);
@@ -561,6 +561,6 @@ fn old_pictures_and_arguments_make_room() {
 
 fn shows(message: &Message) -> bool {
     message.parts.iter().any(
-        |part| matches!(part, Part::ToolResult(result) if result.content.iter().any(|piece| matches!(piece, ToolContent::Image { .. }))),
+        |part| matches!(part, Part::ToolResult(result) if result.content.iter().any(|piece| matches!(piece, ToolContent::Image(_)))),
     )
 }

@@ -679,10 +679,7 @@ pub(super) fn done(text: &str) -> ToolOutcome {
 }
 
 pub(super) fn content_text(content: &ToolContent) -> &str {
-    match content {
-        ToolContent::Text { text } => text,
-        ToolContent::Image { .. } => "",
-    }
+    content.as_text().unwrap_or_default()
 }
 
 pub(super) fn ends_run(event: &EventBody) -> bool {

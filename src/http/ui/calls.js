@@ -2,6 +2,7 @@
 
 import { print } from "./api.js";
 import { brief, cut, duration, h, icon } from "./dom.js";
+import { fileChip, picture } from "./files.js";
 
 const WORDS = {
   __proto__: null,
@@ -27,13 +28,10 @@ function summary(call) {
   return entries.length === 0 ? "" : brief(print(value));
 }
 
-const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
-
 function content(part) {
   if (part.type === "text") return h("pre", { tabindex: "0" }, cut(part.text));
-  if (part.type === "image" && PICTURES.has(part.media_type) && /^[A-Za-z0-9+/=]+$/.test(part.data)) {
-    return h("img", { src: `data:${part.media_type};base64,${part.data}`, alt: "A picture of the tool's" });
-  }
+  if (part.type === "image") return picture(part);
+  if (part.type === "file") return fileChip(part);
   return h("p", { class: "faint" }, "[not shown]");
 }
 

@@ -38,6 +38,7 @@ const ASSETS: &[Asset] = &[
     Asset { name: "calls.js", content_type: SCRIPT, body: include_str!("calls.js") },
     Asset { name: "composer.js", content_type: SCRIPT, body: include_str!("composer.js") },
     Asset { name: "dom.js", content_type: SCRIPT, body: include_str!("dom.js") },
+    Asset { name: "files.js", content_type: SCRIPT, body: include_str!("files.js") },
     Asset { name: "form.js", content_type: SCRIPT, body: include_str!("form.js") },
     Asset { name: "markdown.js", content_type: SCRIPT, body: include_str!("markdown.js") },
     Asset { name: "sidebar.js", content_type: SCRIPT, body: include_str!("sidebar.js") },

@@ -1,9 +1,9 @@
 // Shows a conversation: what has changed since the last time is drawn again, and nothing else.
 
-import { bytes, words as troubleWords } from "./api.js";
 import { AskView } from "./asking.js";
 import { CallView } from "./calls.js";
 import { brief, button, copyButton, h, icon, number } from "./dom.js";
+import { fileChip, picture } from "./files.js";
 import { Markdown } from "./markdown.js";
 import { isOver, round } from "./state.js";
 
@@ -65,30 +65,13 @@ class MessageView {
         return view.node;
       }
       case "image":
+        return this.#view(part.id, () => ({ node: part.file_id ? h("p", {}, picture(part)) : fileChip(part) })).node;
       case "file":
         return this.#view(part.id, () => ({ node: fileChip(part) })).node;
       default:
         return null;
     }
   }
-}
-
-/** A file that was sent along, to be looked at. Nothing is loaded from elsewhere. */
-function fileChip(part) {
-  const name = brief(part.name ?? part.media_type ?? "file", 80);
-  if (!part.file_id) return h("span", { class: "chip" }, icon("file"), name);
-  const chip = button(name, async () => {
-    try {
-      const blob = await bytes(`/files/${encodeURIComponent(part.file_id)}/content`);
-      const address = URL.createObjectURL(blob);
-      h("a", { href: address, download: name }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 60_000);
-    } catch (error) {
-      chip.title = troubleWords(error);
-    }
-  }, "chip");
-  chip.prepend(icon("file"));
-  return chip;
 }
 
 class PlanView {

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::message::{
+    FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolCallPart, ToolContent, ToolResultPart,
+};
 use crate::provider::project::{CallIds, Source, not_sent};
 
 /// The pictures that the wire takes.
@@ -186,13 +188,13 @@ fn output(result: &ToolResultPart) -> Vec<Block<'_>> {
 }
 
 fn shown(content: &ToolContent) -> Option<Kind<'_>> {
-    match content {
-        ToolContent::Text { text } if text.trim().is_empty() => None,
-        ToolContent::Text { text } => Some(Kind::Text { text: Cow::Borrowed(text) }),
-        ToolContent::Image { media_type, data } if IMAGES.contains(&media_type.as_str()) => {
+    match content.as_sent() {
+        SentContent::Text(text) if text.trim().is_empty() => None,
+        SentContent::Text(text) => Some(Kind::Text { text }),
+        SentContent::Image { media_type, data } if IMAGES.contains(&media_type) => {
             Some(Kind::Image { source: WireSource::Base64 { media_type, data } })
         }
-        ToolContent::Image { media_type, .. } => {
+        SentContent::Image { media_type, .. } => {
             Some(Kind::Text { text: Cow::Owned(format!("[image, {media_type}: not sent to the model]")) })
         }
     }

@@ -70,14 +70,7 @@ fn report(results: &[(Option<&ToolCallPart>, &ToolResultPart)]) -> String {
 }
 
 fn sentence(call: Option<&ToolCallPart>, result: &ToolResultPart) -> String {
-    let whole: String = result
-        .content
-        .iter()
-        .filter_map(|content| match content {
-            ToolContent::Text { text } => Some(text.as_str()),
-            ToolContent::Image { .. } => None,
-        })
-        .collect();
+    let whole: String = result.content.iter().filter_map(ToolContent::as_text).collect();
     let quote = text::prefix_chars(whole.trim(), MAX_QUOTE);
     let argument = |name: &str| call.and_then(|call| call.arguments.get(name)).and_then(|value| value.as_str());
     if result.is_error {

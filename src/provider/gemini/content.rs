@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::models::Traits;
 use crate::domain::ids::CallId;
-use crate::domain::message::{FilePart, Message, Part, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::message::{FilePart, Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
 use crate::provider::project::{Source, not_sent};
 use crate::support::text;
 
@@ -210,9 +210,9 @@ fn results<'a>(message: &'a Message, ids: &Ids<'a>) -> Vec<WirePart<'a>> {
         let response = json!({ if result.is_error { "error" } else { "output" }: output(result) });
         let function_response = FunctionResponse { id: ids.of(&result.call_id), name: wire_name(&result.name), response };
         wire.push(WirePart { function_response: Some(function_response), ..WirePart::default() });
-        pictures.extend(result.content.iter().filter_map(|content| match content {
-            ToolContent::Text { .. } => None,
-            ToolContent::Image { media_type, data } => {
+        pictures.extend(result.content.iter().filter_map(|content| match content.as_sent() {
+            SentContent::Text(_) => None,
+            SentContent::Image { media_type, data } => {
                 Some(WirePart { inline_data: Some(InlineData { mime_type: media_type, data }), ..WirePart::default() })
             }
         }));
@@ -222,12 +222,12 @@ fn results<'a>(message: &'a Message, ids: &Ids<'a>) -> Vec<WirePart<'a>> {
 }
 
 fn output(result: &ToolResultPart) -> String {
-    let lines: Vec<&str> = result
+    let lines: Vec<Cow<'_, str>> = result
         .content
         .iter()
-        .map(|content| match content {
-            ToolContent::Text { text } => text.as_str(),
-            ToolContent::Image { .. } => "[image, see below]",
+        .map(|content| match content.as_sent() {
+            SentContent::Text(text) => text,
+            SentContent::Image { .. } => Cow::Borrowed("[image, see below]"),
         })
         .collect();
     if lines.iter().all(|line| line.is_empty()) { "(no output)".to_owned() } else { lines.join("\n") }

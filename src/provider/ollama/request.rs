@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::domain::context::{json_tokens, prose_tokens};
-use crate::domain::message::{Message, Part, Role, ToolContent, ToolResultPart};
+use crate::domain::message::{Message, Part, Role, SentContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::compose::{cannot_say, file_text, raw, turn_begins, written};
@@ -218,9 +218,9 @@ fn result(result: &ToolResultPart) -> WireMessage<'_> {
     let lines: Vec<Cow<'_, str>> = result
         .content
         .iter()
-        .map(|content| match content {
-            ToolContent::Text { text } => Cow::Borrowed(text.as_str()),
-            ToolContent::Image { media_type, .. } => Cow::Owned(format!("[image, {media_type}: shown in the next message]")),
+        .map(|content| match content.as_sent() {
+            SentContent::Text(text) => text,
+            SentContent::Image { media_type, .. } => Cow::Owned(format!("[image, {media_type}: shown in the next message]")),
         })
         .collect();
     let is_blank = lines.iter().all(|line| line.is_empty());
@@ -232,9 +232,9 @@ fn result(result: &ToolResultPart) -> WireMessage<'_> {
 fn shown<'a>(results: impl Iterator<Item = &'a ToolResultPart>) -> Option<WireMessage<'a>> {
     let images: Vec<&str> = results
         .flat_map(|result| &result.content)
-        .filter_map(|content| match content {
-            ToolContent::Image { data, .. } => Some(data.as_str()),
-            ToolContent::Text { .. } => None,
+        .filter_map(|content| match content.as_sent() {
+            SentContent::Image { data, .. } => Some(data),
+            SentContent::Text(_) => None,
         })
         .collect();
     (!images.is_empty()).then(|| WireMessage { images, ..WireMessage::new("user", "[images of the results of tools]") })

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::accent::{Accent, CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
 use super::{details, own};
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, ToolContent, ToolResultPart};
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
 use crate::provider::compose::{arguments_text, file_text, takes_system, turn_begins};
 use crate::provider::project::{CallIds, not_sent};
@@ -324,12 +324,12 @@ impl<'a> Writer<'a, '_> {
         let mut lines: Vec<Cow<'a, str>> = Vec::new();
         let mut images: Vec<ContentPart<'a>> = Vec::new();
         for content in &result.content {
-            match content {
-                ToolContent::Text { text } => lines.push(Cow::Borrowed(text)),
-                ToolContent::Image { media_type, .. } if !self.accent.images => {
+            match content.as_sent() {
+                SentContent::Text(text) => lines.push(text),
+                SentContent::Image { media_type, .. } if !self.accent.images => {
                     lines.push(Cow::Owned(format!("[image, {media_type}: not sent to the model]")));
                 }
-                ToolContent::Image { media_type, data } => {
+                SentContent::Image { media_type, data } => {
                     if self.accent.tool_images == ToolImages::UserMessage {
                         lines.push(Cow::Owned(format!("[image, {media_type}: shown in the next message]")));
                     }

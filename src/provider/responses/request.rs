@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolCallPart, ToolResultPart};
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::provider::compose::{arguments_text, cannot_say, file_text};
 use crate::provider::openai::schema;
@@ -279,14 +279,7 @@ fn own_id(call: &ToolCallPart) -> Option<&str> {
 }
 
 fn output(result: &ToolResultPart) -> Output<'_> {
-    let texts: Vec<&str> = result
-        .content
-        .iter()
-        .filter_map(|content| match content {
-            ToolContent::Text { text } => Some(text.as_str()),
-            ToolContent::Image { .. } => None,
-        })
-        .collect();
+    let texts: Vec<Cow<'_, str>> = result.content.iter().filter_map(|content| content.as_sent().into_text()).collect();
     if texts.len() == result.content.len() {
         let text = texts.join("\n");
         return Output::Text(if text.trim().is_empty() { "(no output)".to_owned() } else { text });
@@ -295,9 +288,9 @@ fn output(result: &ToolResultPart) -> Output<'_> {
         result
             .content
             .iter()
-            .map(|content| match content {
-                ToolContent::Text { text } => Content::InputText { text: Cow::Borrowed(text) },
-                ToolContent::Image { media_type, data } => {
+            .map(|content| match content.as_sent() {
+                SentContent::Text(text) => Content::InputText { text },
+                SentContent::Image { media_type, data } => {
                     Content::InputImage { image_url: Cow::Owned(format!("data:{media_type};base64,{data}")) }
                 }
             })

@@ -205,6 +205,7 @@ fn migrations() -> Migrator {
         step(39, "groups", include_str!("../../../migrations/postgres/0039_groups.sql")),
         step(40, "hidden_messages", include_str!("../../../migrations/postgres/0040_hidden_messages.sql")),
         step(41, "conversation_agents", include_str!("../../../migrations/postgres/0041_conversation_agents.sql")),
+        step(42, "content_files", include_str!("../../../migrations/postgres/0042_content_files.sql")),
     ])
 }
 

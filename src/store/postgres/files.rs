@@ -26,8 +26,9 @@ impl FileStore for PostgresStore {
     async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
         // Of two uploads at once each may be the last that there is room for: the limit is against piling up, not exact.
         let begun = sqlx::query(
-            "INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text)
-             SELECT $1, $2, $3, $4, $5, $6, now_ms(), $7, $8, $9 WHERE (SELECT count(*) FROM files WHERE owner_id = $2) < $10",
+            "INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin)
+             SELECT $1, $2, $3, $4, $5, $6, now_ms(), $7, $8, $9, $11
+             WHERE (SELECT count(*) FROM files WHERE owner_id = $2 AND origin = $11) < $10",
         )
         .bind(new.id.as_str())
         .bind(new.owner.as_str())
@@ -39,6 +40,7 @@ impl FileStore for PostgresStore {
         .bind(new.text.as_ref().is_some_and(|text| text.is_cut))
         .bind(new.text.as_ref().map(|text| storable(&text.words)))
         .bind(i64::from(most))
+        .bind(new.origin.as_str())
         .execute(&self.api)
         .await?;
         Ok(begun.rows_affected() > 0)
@@ -199,7 +201,7 @@ pub(super) async fn refused(connection: &mut PgConnection, accept: &AcceptRun) -
     let files: i64 = sqlx::query_scalar(
         "SELECT count(DISTINCT f.id) FROM messages m, jsonb_array_elements(m.body::jsonb -> 'parts') AS part
          JOIN files f ON f.id = part ->> 'file_id'
-         WHERE m.conversation_id = $1 AND m.role = 'user' AND m.superseded_by IS NULL AND strpos(m.body, '\"file_id\":\"file_') > 0",
+         WHERE m.conversation_id = $1 AND m.role = 'user' AND m.superseded_by IS NULL AND f.origin = 'upload' AND strpos(m.body, '\"file_id\":\"file_') > 0",
     )
     .bind(accept.conversation_id.as_str())
     .fetch_one(connection)

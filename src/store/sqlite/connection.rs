@@ -241,6 +241,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(37, "groups", include_str!("../../../migrations/sqlite/0037_groups.sql")),
         step(38, "hidden_messages", include_str!("../../../migrations/sqlite/0038_hidden_messages.sql")),
         step(39, "conversation_agents", include_str!("../../../migrations/sqlite/0039_conversation_agents.sql")),
+        step(40, "content_files", include_str!("../../../migrations/sqlite/0040_content_files.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     let Err(error) = done else { return Ok(()) };

@@ -26,10 +26,10 @@ impl FileStore for SqliteStore {
     async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
         let (_turn, mut tx) = self.write_in_turn().await?;
         let begun = sqlx::query(concat!(
-            "INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text)
+            "INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin)
              SELECT ?1, ?2, ?3, ?4, ?5, ?6, ",
             now!(),
-            ", ?7, ?8, ?9 WHERE (SELECT count(*) FROM files WHERE owner_id = ?2) < ?10"
+            ", ?7, ?8, ?9, ?11 WHERE (SELECT count(*) FROM files WHERE owner_id = ?2 AND origin = ?11) < ?10"
         ))
         .bind(new.id.as_str())
         .bind(new.owner.as_str())
@@ -41,6 +41,7 @@ impl FileStore for SqliteStore {
         .bind(new.text.as_ref().is_some_and(|text| text.is_cut))
         .bind(new.text.as_ref().map(|text| storable(&text.words)))
         .bind(most)
+        .bind(new.origin.as_str())
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
@@ -194,7 +195,7 @@ pub(super) async fn refused(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Opti
     let files: i64 = sqlx::query_scalar(
         "SELECT count(DISTINCT f.id) FROM messages m, json_each(m.body, '$.parts') AS part
          JOIN files f ON f.id = part.value ->> '$.file_id'
-         WHERE m.conversation_id = ? AND m.role = 'user' AND m.superseded_by IS NULL AND instr(m.body, '\"file_id\":\"file_') > 0",
+         WHERE m.conversation_id = ? AND m.role = 'user' AND m.superseded_by IS NULL AND f.origin = 'upload' AND instr(m.body, '\"file_id\":\"file_') > 0",
     )
     .bind(accept.conversation_id.as_str())
     .fetch_one(&mut **tx)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::fetch::Fetcher;
 use super::{calculate, files, time, weather};
 use crate::domain::approval::ToolSafety;
+use crate::domain::message::ToolContent;
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
 use crate::support::clock::SharedClock;
 use crate::support::json;
@@ -189,13 +190,13 @@ impl BuiltIns {
     ///
     /// # Errors
     /// What went wrong, in words.
-    pub async fn call(&self, name: &str, arguments: &Value) -> Result<String, String> {
+    pub async fn call(&self, name: &str, arguments: &Value) -> Result<Vec<ToolContent>, String> {
         let is_offered = self.definitions.iter().any(|tool| tool.name == name);
         let Some(tool) = BuiltIn::ALL.into_iter().find(|tool| is_offered && tool.name() == name) else {
             return Err(format!("there is no built-in tool {name} any more"));
         };
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned);
-        match tool {
+        let text = match tool {
             BuiltIn::CurrentTime => {
                 let zone = text("timezone").unwrap_or_else(|| self.options.default_timezone.clone());
                 time::current_time(self.options.clock.now(), &zone)
@@ -209,11 +210,12 @@ impl BuiltIns {
                 let (root, path) = (self.options.files_root.clone(), text("path").unwrap_or_default());
                 blocking(move || files::read_file(&root, &path)).await
             }
-            BuiltIn::HttpFetch => self.fetcher.fetch(&text("url").unwrap_or_default()).await,
+            BuiltIn::HttpFetch => return self.fetcher.fetch(&text("url").unwrap_or_default()).await,
             BuiltIn::GetWeather => Ok(weather::sample(&text("location").unwrap_or_default())),
             // The loop asks, and never hands the call on.
             BuiltIn::AskUser => Err("nobody could be asked".to_owned()),
-        }
+        };
+        Ok(vec![ToolContent::text(text?)])
     }
 }
 

@@ -5,15 +5,22 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::{Attempt, Policy};
-use reqwest::{Client, Url};
+use reqwest::{Client, Response, Url};
 
+use crate::domain::file::{is_text_type, tool_binary};
+use crate::domain::message::ToolContent;
 use crate::support::outbound::{self, Forbidden, Reach};
 use crate::support::redact;
 
 /// The most bytes of a page that are read.
 const MAX_BODY: usize = 1024 * 1024;
+/// The most bytes of a picture, document or other file that is fetched.
+const MAX_FILE: usize = 8 * 1024 * 1024;
 /// The most redirects that are followed.
 const MAX_REDIRECTS: usize = 5;
 /// How long setting up a connection may take.
@@ -43,11 +50,11 @@ impl Fetcher {
         Self { reach, client }
     }
 
-    /// The text of a page, with its status and type before it.
+    /// The text of a page, with its status and type before it; or a file with them, if the page is no text.
     ///
     /// # Errors
     /// Why there is none, for the model.
-    pub async fn fetch(&self, url: &str) -> Result<String, String> {
+    pub async fn fetch(&self, url: &str) -> Result<Vec<ToolContent>, String> {
         let url = Url::parse(url.trim())
             .map_err(|error| format!("this is no URL ({error}): write all of it, as in https://example.com/page"))?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -55,24 +62,18 @@ impl Fetcher {
         }
         outbound::check(&url, self.reach).map_err(|error| error.to_string())?;
         let client = self.client.as_ref().map_err(Clone::clone)?;
-        let mut answer = client.get(url).send().await.map_err(|error| shown(&error))?;
+        let answer = client.get(url).send().await.map_err(|error| shown(&error))?;
         let status = answer.status();
         let kind = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("text/plain").to_owned();
-        if !is_text(&kind) {
-            return Err(format!("the page is {kind}, which is no text"));
+        if !is_text_type(&kind) {
+            if !status.is_success() {
+                return Err(format!("the page answered {status}, and what it shows is {kind}, which is no text"));
+            }
+            return file(answer, &format!("{status}, {kind}"), &kind).await;
         }
         let limit = if status.is_success() { MAX_BODY } else { MAX_ERROR };
         let whole = answer.content_length();
-        let mut body = Vec::new();
-        let mut is_cut = false;
-        while let Some(chunk) = answer.chunk().await.map_err(|error| shown(&error))? {
-            let room = limit.saturating_sub(body.len());
-            is_cut = chunk.len() > room;
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if is_cut {
-                break;
-            }
-        }
+        let (body, is_cut) = body(answer, limit).await?;
         let shown = if is_cut { whole_characters(&body) } else { &body };
         let text = String::from_utf8_lossy(shown);
         if !status.is_success() {
@@ -80,8 +81,33 @@ impl Fetcher {
         }
         let of = whole.map(|whole| format!(" of {whole}")).unwrap_or_default();
         let note = if is_cut { format!("\n[cut: the first {}{of} bytes are shown]", shown.len()) } else { String::new() };
-        Ok(format!("{status}, {kind}\n\n{text}{note}"))
+        Ok(vec![ToolContent::text(format!("{status}, {kind}\n\n{text}{note}"))])
     }
+}
+
+/// The body, or as much of it as the limit allows, and whether there is more.
+async fn body(mut answer: Response, limit: usize) -> Result<(Vec<u8>, bool), String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| shown(&error))? {
+        let room = limit.saturating_sub(body.len());
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            return Ok((body, true));
+        }
+    }
+    Ok((body, false))
+}
+
+/// A picture, document or other file. Half of one is of no use.
+async fn file(answer: Response, head: &str, kind: &str) -> Result<Vec<ToolContent>, String> {
+    let name = answer.url().path_segments().and_then(|mut path| path.next_back()).map(str::to_owned);
+    let name = name.map(|name| percent_decode_str(&name).decode_utf8_lossy().into_owned()).filter(|name| !name.is_empty());
+    let (body, is_cut) = body(answer, MAX_FILE).await?;
+    if is_cut {
+        return Err(format!("the page is {kind}, and larger than the {MAX_FILE} bytes that are fetched of a file"));
+    }
+    let file = tool_binary("file", kind, name.as_deref(), &STANDARD.encode(&body));
+    Ok(vec![ToolContent::text(head), file])
 }
 
 /// What was cut, without the beginning of a character at its end. What stands before that may be of another encoding.
@@ -106,14 +132,6 @@ fn may_follow(url: &Url, count: usize, reach: Reach) -> Result<bool, Forbidden> 
     Ok(count <= MAX_REDIRECTS)
 }
 
-fn is_text(kind: &str) -> bool {
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    kind.starts_with("text/")
-        || kind.ends_with("+json")
-        || kind.ends_with("+xml")
-        || matches!(kind.as_str(), "application/json" | "application/xml" | "application/javascript" | "application/x-ndjson")
-}
-
 /// An error with its causes. Its URL is the model's own.
 fn shown(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
@@ -129,6 +147,7 @@ fn shown(error: &reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::message::BinaryContent;
     use axum::Router;
     use axum::response::Redirect;
     use axum::routing::get;
@@ -139,7 +158,8 @@ mod tests {
             .route("/moved", get(async || Redirect::temporary("/page")))
             .route("/round", get(async || Redirect::temporary("/round")))
             .route("/large", get(async || "x".to_owned() + &"\u{e4}".repeat(MAX_BODY / 2)))
-            .route("/picture", get(async || ([(CONTENT_TYPE, "image/png")], vec![1_u8])));
+            .route("/a%20report.pdf", get(async || ([(CONTENT_TYPE, "application/pdf")], b"%PDF-\xff".to_vec())))
+            .route("/huge", get(async || ([(CONTENT_TYPE, "image/png")], vec![1_u8; MAX_FILE + 1])));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let mut serving = tokio::task::JoinSet::new();
@@ -152,14 +172,23 @@ mod tests {
         let (base, _serving) = pages().await;
         let fetcher = Fetcher::new(Reach::Anywhere);
         let page = fetcher.fetch(&format!("{base}/moved")).await.unwrap();
-        assert_eq!(page, "200 OK, text/plain; charset=utf-8\n\na page \u{1F600}");
+        assert_eq!(page, [ToolContent::text("200 OK, text/plain; charset=utf-8\n\na page \u{1F600}")]);
         let large = fetcher.fetch(&format!("{base}/large")).await.unwrap();
+        let large = large[0].as_text().unwrap();
         let note = format!("\u{e4}\n[cut: the first {} of {} bytes are shown]", MAX_BODY - 1, MAX_BODY + 1);
         assert!(large.ends_with(&note) && large.len() < MAX_BODY + 200, "no half of a character: {:?}", &large[MAX_BODY..]);
-        for (path, reason) in [("round", "redirects"), ("picture", "image/png"), ("none", "404")] {
+        for (path, reason) in [("round", "redirects"), ("huge", "larger than"), ("none", "404")] {
             let error = fetcher.fetch(&format!("{base}/{path}")).await.unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn fetched_file_carries_its_bytes_and_name() {
+        let (base, _serving) = pages().await;
+        let fetched = Fetcher::new(Reach::Anywhere).fetch(&format!("{base}/a%20report.pdf")).await.unwrap();
+        let file = BinaryContent::inline("application/pdf", Some("a report.pdf".to_owned()), STANDARD.encode(b"%PDF-\xff"));
+        assert_eq!(fetched, [ToolContent::text("200 OK, application/pdf"), ToolContent::File(file)]);
     }
 
     #[test]

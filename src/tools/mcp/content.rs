@@ -1,13 +1,10 @@
 //! What a tool answered, as content that is stored and shown to models.
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use crate::domain::file::tool_picture;
+use crate::domain::file::{decoded, is_text_type, may_be_pdf, tool_binary, utf8_text};
 use crate::domain::message::ToolContent;
-
-/// The most that the pictures of one answer may hold together, in bytes of base64. What is beyond it is named in a text: it
-/// would be stored, streamed, and sent to the model with every step that follows.
-const PICTURE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Why this is no result of a tool call; `None` if it is one.
 pub fn malformed(result: &Value) -> Option<&'static str> {
@@ -20,12 +17,33 @@ pub fn malformed(result: &Value) -> Option<&'static str> {
     }
 }
 
-/// The content of a `tools/call` result. What a model cannot read is named in a text instead; structured content follows where
-/// it is not what the texts say already.
+/// Puts the text in the place of the bytes of resources that are text. Secrets are looked for in texts: in base64, one that is taken out
+/// leaves nothing that can be decoded.
+pub fn decode_texts(result: &mut Value) {
+    let blocks = result.get_mut("content").and_then(Value::as_array_mut);
+    for resource in blocks.into_iter().flatten().filter_map(|block| block.get_mut("resource")) {
+        let Some(bytes) = blob(resource).as_deref().and_then(decoded) else { continue };
+        if let Some(text) = utf8_text(&bytes).filter(|_| !may_be_pdf(&bytes))
+            && let Some(fields) = resource.as_object_mut()
+        {
+            fields.remove("blob");
+            fields.insert("text".to_owned(), json!(text));
+        }
+    }
+}
+
+/// The base64 of a resource that has no text.
+fn blob(resource: &Value) -> Option<String> {
+    let has_text = resource.get("text").is_some_and(Value::is_string);
+    let blob = resource.get("blob").and_then(Value::as_str).filter(|blob| !has_text && !blob.is_empty())?;
+    Some(blob.split_ascii_whitespace().collect())
+}
+
+/// The content of a `tools/call` result. Binary content still carries its bytes; structured content follows where it is not what the texts
+/// say already.
 pub fn from_result(result: &Value) -> Vec<ToolContent> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let mut room = PICTURE_BYTES;
-    let mut content: Vec<ToolContent> = blocks.iter().map(|block| within(from_block(block), &mut room)).collect();
+    let mut content: Vec<ToolContent> = blocks.iter().map(from_block).collect();
     content.extend(structured_beside(result).map(|block| from_block(&block)));
     if content.is_empty() {
         content.push(ToolContent::text("(the tool answered without content)"));
@@ -60,18 +78,6 @@ pub fn is_error(result: &Value) -> bool {
     result.get("isError").and_then(Value::as_bool).unwrap_or(false)
 }
 
-/// The content itself, or words about a picture that there is no room for.
-fn within(content: ToolContent, room: &mut usize) -> ToolContent {
-    match content {
-        ToolContent::Image { media_type, data } if data.len() > *room => ToolContent::text(too_large(&media_type, &data)),
-        ToolContent::Image { media_type, data } => {
-            *room -= data.len();
-            ToolContent::Image { media_type, data }
-        }
-        text @ ToolContent::Text { .. } => text,
-    }
-}
-
 fn text_of(block: &Value) -> Option<&str> {
     let kind = word(block, "type");
     block.get("text").and_then(Value::as_str).filter(|_| kind == "text")
@@ -84,16 +90,22 @@ fn word<'a>(block: &'a Value, key: &str) -> &'a str {
 fn from_block(block: &Value) -> ToolContent {
     match word(block, "type") {
         "text" => ToolContent::text(word(block, "text")),
-        "image" => picture(block, "data"),
-        "audio" => ToolContent::text(format!("[audio, {}: cannot be shown]", described(block, "data"))),
+        "image" => tool_binary("picture", word(block, "mimeType"), None, word(block, "data")),
+        "audio" => tool_binary("audio", word(block, "mimeType"), None, word(block, "data")),
         "resource" => from_resource(block.get("resource").unwrap_or(&Value::Null)),
-        "resource_link" => {
-            let description = word(block, "description");
-            let separator = if description.is_empty() { "" } else { ": " };
-            ToolContent::text(format!("[link to {} ({}){separator}{description}]", word(block, "uri"), word(block, "name")))
-        }
-        unknown => ToolContent::text(format!("[content of the unknown kind {unknown:?}: cannot be shown]")),
+        "resource_link" => ToolContent::text(link(block)),
+        unknown => ToolContent::text(format!("[content of the unknown kind {unknown:?}]\n{block}")),
     }
+}
+
+/// A link with all that its server says of what is behind it.
+fn link(block: &Value) -> String {
+    let name = Some(word(block, "title")).filter(|title| !title.is_empty()).unwrap_or_else(|| word(block, "name"));
+    let size = block.get("size").and_then(Value::as_u64).map(|size| format!(", {size} bytes")).unwrap_or_default();
+    let media_type = Some(word(block, "mimeType")).filter(|kind| !kind.is_empty()).map(|kind| format!(", {kind}"));
+    let description = Some(word(block, "description")).filter(|words| !words.is_empty()).map(|words| format!(": {words}"));
+    let (media_type, description) = (media_type.unwrap_or_default(), description.unwrap_or_default());
+    format!("[link to {} ({name}){media_type}{size}{description}]", word(block, "uri"))
 }
 
 fn from_resource(resource: &Value) -> ToolContent {
@@ -101,84 +113,108 @@ fn from_resource(resource: &Value) -> ToolContent {
     if let Some(text) = resource.get("text").and_then(Value::as_str) {
         return ToolContent::text(format!("[{uri}]\n{text}"));
     }
-    let media_type = word(resource, "mimeType");
-    if media_type.starts_with("image/") {
-        return picture(resource, "blob");
+    let claimed = word(resource, "mimeType");
+    match blob(resource) {
+        Some(blob) => {
+            let name = name_of(uri).or_else(|| Some(word(resource, "name").to_owned()).filter(|name| !name.is_empty()));
+            tool_binary("file", claimed, name.as_deref(), &blob)
+        }
+        None if is_text_type(claimed) => ToolContent::text(format!("[{uri}]\n")),
+        None => ToolContent::text(format!("[file {uri}: the tool has sent neither text nor bytes of it]")),
     }
-    ToolContent::text(format!("[file {uri}, {}: cannot be shown]", described(resource, "blob")))
 }
 
-/// A picture, if it is one that models can be shown: told by its bytes, whatever the server calls it. Another one is named in a text,
-/// since providers refuse all of a request for it, and it would be in every request that follows.
-fn picture(block: &Value, key: &str) -> ToolContent {
-    let data: String = word(block, key).split_ascii_whitespace().collect();
-    let claimed = word(block, "mimeType");
-    // Larger ones have no room in any case.
-    if data.len() <= PICTURE_BYTES { tool_picture(claimed, &data) } else { ToolContent::text(too_large(claimed, &data)) }
-}
-
-fn too_large(media_type: &str, data: &str) -> String {
-    let bytes = data.trim_end_matches('=').len() * 3 / 4;
-    format!("[picture, {media_type}, {bytes} bytes: left out, the pictures of one answer are too large]")
-}
-
-/// Media type and size of base64 data.
-fn described(block: &Value, key: &str) -> String {
-    let media_type = match word(block, "mimeType") {
-        "" => "unknown type",
-        media_type => media_type,
-    };
-    let data = word(block, key).trim_end_matches('=');
-    format!("{media_type}, {} bytes", data.len() * 3 / 4)
+/// The name of a file behind an address: the last segment of its path.
+fn name_of(uri: &str) -> Option<String> {
+    let path = uri.split(['?', '#']).next()?;
+    // Without a path, what stands behind the scheme is the name of a host.
+    let path = path.split_once("://").map_or(Some(path), |(_, rest)| rest.split_once('/').map(|(_, path)| path))?;
+    let last = path.trim_end_matches('/').rsplit(['/', ':']).next().filter(|last| !last.is_empty())?;
+    Some(percent_decode_str(last).decode_utf8_lossy().into_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
-
     use super::*;
+    use crate::domain::message::BinaryContent;
 
     /// One pixel.
     const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
 
+    fn picture(name: Option<&str>) -> ToolContent {
+        ToolContent::Image(BinaryContent::inline("image/png", name.map(str::to_owned), PNG))
+    }
+
+    fn file(media_type: &str, name: Option<&str>, data: &str) -> ToolContent {
+        ToolContent::File(BinaryContent::inline(media_type, name.map(str::to_owned), data))
+    }
+
     #[test]
-    fn every_kind_is_mapped_or_named() {
-        let result = json!({"content": [
+    fn every_kind_of_content_is_mapped_or_named() {
+        let resource = |resource: Value| json!({"type": "resource", "resource": resource});
+        let mut result = json!({"content": [
             {"type": "text", "text": "hello"},
             {"type": "image", "mimeType": "image/jpg", "data": format!("{}\n{}", &PNG[..20], &PNG[20..])},
             {"type": "image", "mimeType": "image/png", "data": PNG.trim_end_matches('=')},
             {"type": "image", "mimeType": "image/png", "data": "%%%"},
             {"type": "image", "mimeType": "image/svg+xml", "data": "PHN2Zy8+"},
             {"type": "image", "data": &PNG[..40]},
+            {"type": "image", "mimeType": "image/png", "data": ""},
             {"type": "audio", "mimeType": "audio/wav", "data": "AAAAAA=="},
-            {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
-            {"type": "resource", "resource": {"uri": "file:///b", "mimeType": "application/zip", "blob": "AAAA"}},
+            resource(json!({"uri": "file:///a", "text": "inside"})),
+            resource(json!({"uri": "file:///b/the%20archive.zip?x", "mimeType": "application/zip", "blob": "AAAA"})),
+            resource(json!({"uri": "file:///c.csv", "mimeType": "text/csv", "blob": "YSxiCg=="})),
+            resource(json!({"uri": "file:///c", "blob": "eyJhIjoxfQ=="})),
+            resource(json!({"uri": "file:///latin.txt", "mimeType": "text/plain", "blob": "Z3L2337f"})),
+            resource(json!({"uri": "shot://screen", "mimeType": "application/octet-stream", "blob": PNG})),
+            resource(json!({"uri": "file:///bad.pdf", "mimeType": "application/pdf", "blob": "not base64!"})),
+            resource(json!({"uri": "file:///none", "mimeType": "application/pdf"})),
             {"type": "resource_link", "uri": "file:///c", "name": "c"},
-            {"type": "hologram", "data": "?"},
+            {"type": "resource_link", "uri": "file:///d", "name": "d", "title": "The D", "mimeType": "application/pdf", "size": 5, "description": "all of it"},
+            {"type": "hologram"},
         ], "structuredContent": {"also": "said"}});
+        decode_texts(&mut result);
+        let no_base64 = "it cannot be read, because the tool has sent no valid base64]";
         assert_eq!(
             from_result(&result),
             [
                 ToolContent::text("hello"),
-                ToolContent::Image { media_type: "image/png".to_owned(), data: PNG.to_owned() },
-                ToolContent::Image { media_type: "image/png".to_owned(), data: PNG.to_owned() },
-                ToolContent::text("[picture, image/png, 2 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"),
-                ToolContent::text(
-                    "[picture, image/svg+xml, 6 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"
-                ),
-                ToolContent::text(
-                    "[picture, unknown type, 30 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"
-                ),
-                ToolContent::text("[audio, audio/wav, 4 bytes: cannot be shown]"),
+                picture(None),
+                picture(None),
+                ToolContent::text(format!("[picture, image/png, 2 bytes: {no_base64}")),
+                file("image/svg+xml", None, "PHN2Zy8+"),
+                file("application/octet-stream", None, &PNG[..40]),
+                ToolContent::text("[picture, image/png, 0 bytes: it is empty]"),
+                file("audio/wav", None, "AAAAAA=="),
                 ToolContent::text("[file:///a]\ninside"),
-                ToolContent::text("[file file:///b, application/zip, 3 bytes: cannot be shown]"),
+                file("application/zip", Some("the archive.zip"), "AAAA"),
+                ToolContent::text("[file:///c.csv]\na,b\n"),
+                ToolContent::text("[file:///c]\n{\"a\":1}"),
+                file("text/plain", Some("latin.txt"), "Z3L2337f"),
+                picture(None),
+                ToolContent::text(format!("[file bad.pdf, application/pdf, 7 bytes: {no_base64}")),
+                ToolContent::text("[file file:///none: the tool has sent neither text nor bytes of it]"),
                 ToolContent::text("[link to file:///c (c)]"),
-                ToolContent::text("[content of the unknown kind \"hologram\": cannot be shown]"),
+                ToolContent::text("[link to file:///d (The D), application/pdf, 5 bytes: all of it]"),
+                ToolContent::text("[content of the unknown kind \"hologram\"]\n{\"type\":\"hologram\"}"),
                 ToolContent::text("{\"also\":\"said\"}"),
             ]
         );
         assert!(!is_error(&result));
+    }
+
+    #[test]
+    fn file_name_is_the_last_segment_of_its_address() {
+        for (uri, name) in [
+            ("file:///a/b.pdf", Some("b.pdf")),
+            ("https://host/a%20b.txt?download#1", Some("a b.txt")),
+            ("https://host", None),
+            ("https://host/", None),
+            ("memo:notes/7", Some("7")),
+            ("", None),
+        ] {
+            assert_eq!(name_of(uri).as_deref(), name, "{uri}");
+        }
     }
 
     #[test]
@@ -190,23 +226,6 @@ mod tests {
         }
         assert_eq!(malformed(&json!({"content": [{"type": "hologram"}]})), None);
         assert_eq!(malformed(&json!({"content": []})), None);
-    }
-
-    #[test]
-    fn pictures_have_room_together() {
-        // What stands behind the end of a picture is nobody's business.
-        let picture = |bytes: usize| {
-            let mut png = STANDARD.decode(PNG).unwrap();
-            png.resize(bytes * 3 / 4, 0);
-            json!({"type": "image", "mimeType": "image/png", "data": STANDARD.encode(png)})
-        };
-        let result = json!({"content": [picture(PICTURE_BYTES - 120), picture(124), picture(120), picture(PICTURE_BYTES + 4)]});
-        let content = from_result(&result);
-        assert!(matches!(&content[0], ToolContent::Image { .. }) && matches!(&content[2], ToolContent::Image { .. }));
-        for (at, bytes) in [(1, 93), (3, PICTURE_BYTES * 3 / 4 + 3)] {
-            let words = format!("[picture, image/png, {bytes} bytes: left out, the pictures of one answer are too large]");
-            assert_eq!(content[at], ToolContent::text(words));
-        }
     }
 
     #[test]

@@ -63,6 +63,7 @@ mod structured;
 mod switching;
 mod tasks;
 mod titles;
+mod tool_files;
 mod traces;
 mod trouble;
 mod ui;

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approvals;
+use super::tool_files::Gallery;
 use crate::support::audit;
 use crate::support::browser::{Browser, ENTER, ESCAPE};
 use crate::support::database::Kind;
+use crate::support::documents::PNG;
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::wait;
@@ -467,4 +471,19 @@ async fn earlier_messages_are_shown_on_demand() {
     let expected: Vec<String> = (0..60).map(|at| at.to_string()).collect();
     assert_eq!(browser.run(order, &[]).await, expected.join(" "));
     assert_eq!(browser.count(".earlier").await, 0, "there is nothing before the first message");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn picture_of_a_tool_is_shown_by_its_url() {
+    let model = ModelMock::start().await;
+    let gallery = Gallery::new(Kind::Sqlite, &model).await;
+    let picture = json!({"type": "image", "mimeType": "image/png", "data": STANDARD.encode(PNG)});
+    gallery.hang("shot", &json!([picture]));
+    let server = gallery.site.start().await;
+    let browser = looking_at(&server).await;
+    say(&browser, "[[id:ui]][[call:gallery__show {\"text\":\"shot\"}]][[next]][[say:bye]]").await;
+    ended(&browser, 1).await;
+    browser.run("for (const call of document.querySelectorAll('.call')) call.open = true", &[]).await;
+    let script = "return [...document.querySelectorAll('.call img')].some((image) => image.src.startsWith('blob:') && image.naturalWidth > 0)";
+    browser.until("the picture", script).await;
 }

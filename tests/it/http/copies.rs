@@ -197,7 +197,7 @@ async fn what_no_transcript_could_hold_is_refused() {
 }
 
 #[tokio::test]
-async fn pictures_of_tools_that_are_none_are_named() {
+async fn binary_content_of_imported_results_is_stored() {
     let rig = Rig::new().await;
     let picture = STANDARD.encode(PNG);
     let mut answer = result(1);
@@ -212,13 +212,16 @@ async fn pictures_of_tools_that_are_none_are_named() {
     let made = rig.post(IMPORT, document).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     let kept = messages(&rig, &format!("/api/v1/conversations/{}", text(&made.json()["id"]))).await;
-    let named = |kind: &str, bytes: usize| {
-        let words = format!("[picture, {kind}, {bytes} bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]");
-        json!({"type": "text", "text": words})
-    };
-    let shown = json!({"type": "image", "media_type": "image/png", "data": picture});
-    let content = json!([{"type": "text", "text": "1"}, named("text/html", 0), named("image/png", 30), shown]);
-    assert_eq!(kept[2]["parts"][0]["content"], content);
+    let content = kept[2]["parts"][0]["content"].as_array().unwrap();
+    let no_base64 = "[file, text/html, 0 bytes: it cannot be read, because the tool has sent no valid base64]";
+    assert_eq!((&content[0]["text"], &content[1]["text"]), (&json!("1"), &json!(no_base64)));
+    let kind = |at: usize| (content[at]["type"].as_str().unwrap(), content[at]["media_type"].as_str().unwrap());
+    assert_eq!((kind(2), &content[2]["size"]), (("file", "application/octet-stream"), &json!(30)), "half of a picture");
+    assert_eq!(kind(3), ("image", "image/png"));
+    let id = content[3]["file_id"].as_str().unwrap();
+    assert_eq!(content[3]["url"], format!("/api/v1/files/{id}/content"));
+    let kept = rig.get(&format!("/api/v1/files/{id}")).await.json();
+    assert_eq!((&kept["size"], &kept["origin"]), (&json!(PNG.len()), &json!("content")));
 }
 
 #[tokio::test]

@@ -47,7 +47,9 @@ async fn a_client_may_mint_the_conversation_id_and_send_parts() {
     assert_eq!(message["parts"][1]["type"], "image");
     // What a picture is, its bytes say.
     assert_eq!(message["parts"][2]["media_type"], "image/png");
-    assert_eq!(message["parts"][2]["url"], format!("data:image/png;base64,{picture}"), "as providers want it");
+    let id = message["parts"][2]["file_id"].as_str().unwrap();
+    assert_eq!(message["parts"][2]["url"], format!("/api/v1/files/{id}/content"), "a reference to a stored file");
+    assert_eq!(message["parts"][2]["size"], PNG.len());
     // A message to a conversation that does not exist does not make it.
     let missing = format!("/api/v1/conversations/{}/messages", new_conversation_id());
     assert_eq!(rig.post(&missing, json!({"content": "hello"})).await.code(), "not_found");

@@ -179,7 +179,9 @@ pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
 pub fn text(outcome: &ToolOutcome) -> String {
     let texts = outcome.content.iter().map(|content| match content {
         ToolContent::Text { text } => text.clone(),
-        ToolContent::Image { media_type, data } => format!("[{media_type}, {} characters]", data.len()),
+        ToolContent::Image(binary) | ToolContent::File(binary) => {
+            format!("[{}, {} characters]", binary.media_type, binary.data.as_deref().unwrap_or_default().len())
+        }
     });
     texts.collect::<Vec<_>>().join("\n")
 }

@@ -1,6 +1,6 @@
 //! What providers are asked in their accents of chat completions.
 
-use capstan::domain::message::{FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::openai::{self, Accent};
 use capstan::provider::{anthropic, catalogue, ollama, responses};
@@ -201,7 +201,7 @@ fn history() -> Vec<Message> {
     let (call_b, result_b) = call(&ids, Some("abcdefgh9"), json!({}), "noon");
     let (Part::ToolCall(mut call_a), Part::ToolResult(mut result_a)) = (call_a, result_a) else { panic!("a call and its result") };
     call_a.raw = Some(json!({"extra_content": {"google": {"thought_signature": "s/+=="}}}));
-    result_a.content = vec![ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }];
+    result_a.content = vec![ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
     vec![
         message(&ids, Role::User, |id| vec![text(id(), "one")]),
         message(&ids, Role::Assistant, |id| vec![thought(id(), "old", details("old")), text(id(), "1")]),
@@ -342,6 +342,7 @@ async fn files(#[case] toml: &str, #[case] expected: Value) {
             url,
             file_id: None,
             name: Some("a".to_owned()),
+            size: None,
             text_chars: None,
             text_bytes: None,
             text_limit: None,

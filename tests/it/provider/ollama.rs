@@ -1,6 +1,6 @@
 //! Ollama's own API at the wire.
 
-use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{
     ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, OutputSchema, ReasoningEffort, ToolChoice, Usage,
 };
@@ -343,6 +343,7 @@ async fn a_history() {
         media_type: media_type.to_owned(),
         url: Some(url.to_owned()),
         file_id: None,
+        size: None,
         text_chars: None,
         text_bytes: None,
         text_limit: None,
@@ -353,7 +354,7 @@ async fn a_history() {
     let (call_a, result_a) = call(&ids, Some("call_x"), json!({"zone": "UTC"}), "noon");
     let (call_b, result_b) = call(&ids, None, json!("broken"), "");
     let Part::ToolResult(mut with_image) = result_b else { panic!("no result") };
-    with_image.content = vec![ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }];
+    with_image.content = vec![ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
     let history = vec![
         message(&ids, Role::User, |id| vec![part(id(), "when?")]),
         message(&ids, Role::Assistant, |id| vec![thought(id()), part(id(), "now")]),

@@ -1,7 +1,7 @@
 //! What the provider is asked.
 
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::ModelOptions;
 use capstan::provider::openai;
 use capstan::support::ids::SequentialIds;
@@ -79,8 +79,7 @@ async fn a_history_with_calls() {
     };
     let (id_b, id_c) = (ours(&call_b), ours(&call_c));
     let Part::ToolResult(mut with_image) = result_b else { panic!("no result") };
-    with_image.content =
-        vec![ToolContent::text("see"), ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }];
+    with_image.content = vec![ToolContent::text("see"), ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
 
     let history = vec![
         message(&ids, Role::User, |id| vec![text(id(), "when?")]),
@@ -124,6 +123,7 @@ async fn pictures_and_files() {
         media_type: "image/png".to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        size: None,
         text_chars: None,
         text_bytes: None,
         text_limit: None,

@@ -13,8 +13,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["domain", "support"]),
     ("tools", &["domain", "support"]),
     // Of the tools, the service only lists names.
-    ("service", &["store", "live", "tools", "domain", "support"]),
-    ("worker", &["engine", "live", "provider", "store", "tools", "domain", "support"]),
+    ("service", &["documents", "store", "live", "tools", "domain", "support"]),
+    ("worker", &["documents", "engine", "live", "provider", "store", "tools", "domain", "support"]),
     ("http", &["service", "domain", "support"]),
     ("app", &["documents", "http", "worker", "service", "engine", "live", "provider", "store", "tools", "domain", "support"]),
 ];

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use capstan::documents::FileDeps;
 use capstan::domain::agent::{AgentProfile, LlmRetry, OnInterrupt, OnUnknown};
 use capstan::domain::budget::{Allowance, Budget, OnDaySpent};
 use capstan::domain::context::ContextPolicy;
@@ -183,7 +184,9 @@ impl Cluster {
         options.slots = 4;
         options.control_poll = Duration::from_millis(1_000);
         let (hubs, models) = (Arc::clone(&hub), Arc::new(models));
-        let deps = WorkerDeps { store: Arc::clone(&store), hub: hubs, models, tools, clock, ids, embeddings: None, contexts: None };
+        let files = FileDeps::default();
+        let deps =
+            WorkerDeps { store: Arc::clone(&store), hub: hubs, models, tools, clock, ids, embeddings: None, contexts: None, files };
         let worker = loop {
             match Worker::start(deps.clone(), options.clone()).await {
                 Ok(worker) => break worker,

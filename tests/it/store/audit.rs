@@ -5,7 +5,7 @@ use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::Change;
 use capstan::domain::ids::{CallId, GrantId, InputId, PartId, UserId};
 use capstan::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
-use capstan::domain::message::{Part, ToolCallPart, ToolContent};
+use capstan::domain::message::{BinaryContent, Part, ToolCallPart, ToolContent};
 use capstan::domain::record::Fence;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::store::{AuditFilter, Page, ResolveInput, Resolved};
@@ -304,7 +304,7 @@ async fn a_call_is_read_whole_by_its_owner(world: &World) {
     assert_eq!(read(&owner, &calls[0].id).await, Some(planned));
 
     let (id, arguments) = (&calls[1].id, json!({"path": "another \u{1F600}"}));
-    let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() };
+    let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="));
     let content = vec![ToolContent::text("ä".repeat(50_000)), picture];
     let outcome = ToolOutcome { content: content.clone(), is_error: true, ..ended(ToolCallState::Failed, 7) };
     let work = vec![

@@ -1,12 +1,14 @@
 //! Uploaded files, and which messages have them.
 
-use capstan::domain::file::FileText;
+use capstan::domain::change::Change;
+use capstan::domain::file::{FileOrigin, FileText};
 use capstan::domain::ids::{FileId, PartId, UserId};
-use capstan::domain::message::{FilePart, Part};
-use capstan::store::{AcceptRun, Accepted, FILES_PIECE, FileCursor, NewFile};
+use capstan::domain::message::{BinaryContent, FilePart, Part, ToolContent};
+use capstan::domain::tool::{ToolCallState, ToolOutcome};
+use capstan::store::{AcceptRun, Accepted, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, World, conversation, fresh, hello, key, page, user};
+use super::fixture::{LONG, World, assistant, changes, completed, conversation, fresh, hello, key, page, planned_call, user};
 
 contract! {
     ;
@@ -16,12 +18,15 @@ contract! {
     what_no_message_has_goes_by_age,
     a_message_without_its_files_is_not_stored,
     a_file_does_not_go_while_a_message_comes_to_have_it,
+    file_of_an_outcome_goes_with_its_conversation,
+    content_files_have_a_limit_of_their_own,
 }
 
 fn new(owner: &UserId) -> NewFile {
     NewFile {
         id: FileId::generate(&UuidIds),
         owner: owner.clone(),
+        origin: FileOrigin::Upload,
         name: "größe \u{0}.txt".to_owned(),
         media_type: "text/plain".to_owned(),
         size: 5,
@@ -57,6 +62,7 @@ fn parts(files: &[&FileId]) -> Vec<Part> {
             url: None,
             file_id,
             name: None,
+            size: None,
             text_chars: None,
             text_bytes: None,
             text_limit: None,
@@ -220,4 +226,45 @@ async fn a_file_does_not_go_while_a_message_comes_to_have_it(world: &World) {
         let is_there = world.store.file(&ada, &file).await.unwrap().is_some();
         assert_eq!(matches!(fresh(accepted.unwrap()), Accepted::Run { .. }), is_there, "round {round}");
     }
+}
+
+async fn file_of_an_outcome_goes_with_its_conversation(world: &World) {
+    let owner = user();
+    let (kept, foreign, orphan) = (stored(world, &owner).await, stored(world, &user()).await, stored(world, &owner).await);
+    let fence = world.claimed(&owner).await;
+    let message = assistant(&fence, "calls");
+    let call = planned_call(&fence, &message.id, 0);
+    let add = vec![Change::AddMessage(message), Change::AddToolCalls(vec![call.clone()]), Change::ToolStarted(call.id.clone())];
+    world.commit_one(changes(&fence, add)).await.unwrap();
+    let reference = |id: &FileId| {
+        let file_id = Some(id.as_str().to_owned());
+        ToolContent::File(BinaryContent { media_type: "text/plain".to_owned(), file_id, ..BinaryContent::default() })
+    };
+    // Words of a tool are not taken for a reference.
+    let words = ToolContent::text(format!("{{\"file_id\":\"{orphan}\"}} \u{0}"));
+    let content = vec![reference(&kept), reference(&foreign), words];
+    let outcome = ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 };
+    world.commit_one(changes(&fence, vec![Change::ToolFinished(call.id.clone(), outcome)])).await.unwrap();
+    assert_eq!(world.store.remove_unused_files(0).await.unwrap(), 2, "the message with the result is not there yet");
+    assert!(world.store.file(&owner, &kept).await.unwrap().is_some());
+    assert_eq!(world.store.file(&owner, &orphan).await.unwrap(), None);
+    world.commit_one(completed(&fence)).await.unwrap();
+    world.store.delete_conversation(&owner, &fence.conversation_id).await.unwrap().unwrap();
+    assert_eq!(world.store.file(&owner, &kept).await.unwrap(), None);
+}
+
+async fn content_files_have_a_limit_of_their_own(world: &World) {
+    let owner = user();
+    let content = || NewFile { origin: FileOrigin::Content, ..new(&owner) };
+    let StoredOutcome::Stored(file) = store_file(world.store.as_ref(), &content(), b"hello", 1).await.unwrap() else {
+        panic!("there is room for one")
+    };
+    assert_eq!(file.origin, FileOrigin::Content);
+    assert_eq!(store_file(world.store.as_ref(), &content(), b"hello", 1).await.unwrap(), StoredOutcome::Full);
+    assert!(world.store.begin_file(&new(&owner), 1).await.unwrap(), "uploads are counted by themselves");
+    let id = conversation();
+    let accept = AcceptRun { max_files: 0, ..hello(&owner, &id) };
+    let accept = AcceptRun { parts: parts(&[&file.id]), ..accept };
+    let accepted = fresh(world.store.accept_run(accept, None).await.unwrap());
+    assert!(!matches!(accepted, Accepted::TooManyFiles { .. } | Accepted::NoFile { .. }), "{accepted:?}");
 }

@@ -7,7 +7,7 @@ use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus
 use capstan::domain::context::{ContextPolicy, ContextSummary};
 use capstan::domain::handle::{Handle, Round};
 use capstan::domain::ids::{CallId, MessageId, RunId};
-use capstan::domain::message::{Message, Role, ToolContent};
+use capstan::domain::message::{BinaryContent, Message, Role, ToolContent};
 use capstan::domain::model::Usage;
 use capstan::domain::prompt::{OwnLayers, ProvidedContext};
 use capstan::domain::record::{ClaimCause, RunRecord};
@@ -107,7 +107,7 @@ pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
 }
 
 fn outcome() -> ToolOutcome {
-    let content = vec![ToolContent::text("all of it"), ToolContent::Image { media_type: "image/png".into(), data: "AA==".into() }];
+    let content = vec![ToolContent::text("all of it"), ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
     ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 12 }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use capstan::documents::FileDeps;
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::AgentChoice;
 use capstan::domain::event::StoredEvent;
@@ -277,6 +278,7 @@ impl Harness {
             ids: self.ids.clone(),
             embeddings: None,
             contexts: None,
+            files: FileDeps::default(),
         }
     }
 

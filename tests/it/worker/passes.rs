@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use capstan::domain::agent::TitlePolicy;
 use capstan::domain::approval::{ApprovalAnswer, ApprovalMode, Decision, ToolSafety};
 use capstan::domain::budget::Allowance;
+use capstan::domain::file::FileOrigin;
 use capstan::domain::ids::{CallId, ConversationId, FileId, PartId, RunId, UserId};
 use capstan::domain::input::{ACCEPT, Elicitation, InputAnswer, InputState};
 use capstan::domain::message::{FilePart, Part, Role, ToolContent};
@@ -305,6 +306,7 @@ impl<'h> Play<'h> {
         let picture = NewFile {
             id: FileId::generate(h.ids.as_ref()),
             owner: h.owner.clone(),
+            origin: FileOrigin::Upload,
             name: "a.png".to_owned(),
             media_type: "image/png".to_owned(),
             size: 5,

@@ -8,7 +8,9 @@ use super::{asked, profile};
 use crate::domain::agent::{AgentProfile, OutputMode};
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextSummary, ContextUnit, json_tokens};
 use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::message::{
+    BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
+};
 use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::record::ClaimCause;
 use crate::domain::summary;
@@ -221,7 +223,7 @@ pub(super) fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
                     raw: thought.filter(|thought| thought.is_on_call && results.is_empty()).map(Thought::signature),
                     undoes: None,
                 }));
-                let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "iVBORw0KGgo=".to_owned() };
+                let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "iVBORw0KGgo="));
                 let is_seen = round.is_seen && results.is_empty();
                 let content = is_seen.then_some(picture).into_iter().chain([ToolContent::text(result.clone())]).collect();
                 results.push(Part::ToolResult(ToolResultPart {

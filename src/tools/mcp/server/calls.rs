@@ -13,6 +13,7 @@ use super::Server;
 use crate::domain::handle::Handle;
 use crate::tools::mcp::answers::{self, cancelled, failed};
 use crate::tools::mcp::connection::{Limits, Reply};
+use crate::tools::mcp::content;
 use crate::tools::mcp::live::{Known, Live, REFRESH_PATIENCE};
 use crate::tools::mcp::servers::{McpAnswer, McpCall};
 use crate::tools::mcp::tasks::{self, Task};
@@ -116,6 +117,7 @@ impl Server {
     /// What is given to whoever made the call, who stores it, shows it and gives it to a model: without our own secrets.
     fn answer(&self, mut reply: Reply, call: &McpCall<'_>) -> McpAnswer {
         if let Reply::Result(result) = &mut reply {
+            content::decode_texts(result);
             self.config.masks.hide_in(result);
         }
         answers::of(&self.name, reply, call.may_repeat)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::support::ids::SequentialIds;
@@ -132,8 +132,8 @@ async fn a_history_with_thoughts_and_calls() {
     failed.content = vec![
         ToolContent::text(" \n"),
         ToolContent::text("see"),
-        ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() },
-        ToolContent::Image { media_type: "image/tiff".to_owned(), data: "AA==".to_owned() },
+        ToolContent::Image(BinaryContent::inline("image/png", None, "AA==")),
+        ToolContent::Image(BinaryContent::inline("image/tiff", None, "AA==")),
     ];
     let Part::ToolResult(mut empty) = result_c else { panic!("no result") };
     empty.content = vec![];
@@ -201,6 +201,7 @@ async fn pictures_and_files() {
         media_type: media_type.to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        size: None,
         text_chars: None,
         text_bytes: None,
         text_limit: None,

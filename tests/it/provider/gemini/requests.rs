@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::support::ids::SequentialIds;
@@ -160,8 +160,7 @@ async fn a_history_with_signatures_and_calls() {
     signed.raw = Some(json!({"thoughtSignature": "3"}));
     let Part::ToolResult(mut failed) = result_b else { panic!("no result") };
     failed.is_error = true;
-    failed.content =
-        vec![ToolContent::text("see"), ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }];
+    failed.content = vec![ToolContent::text("see"), ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
     let Part::ToolResult(mut empty) = result_c else { panic!("no result") };
     empty.content = vec![];
     let history = vec![
@@ -232,6 +231,7 @@ async fn pictures_and_files() {
         media_type: media_type.to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        size: None,
         text_chars: None,
         text_bytes: None,
         text_limit: None,

@@ -1,6 +1,6 @@
 //! What the API is asked.
 
-use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::provider::responses::client;
@@ -111,8 +111,7 @@ async fn a_history_with_reasoning_and_calls() {
     let Part::ToolCall(second) = &call_b else { panic!("no call") };
     let id_b = second.call_id.as_str().to_owned();
     let Part::ToolResult(mut with_image) = result_b else { panic!("no result") };
-    with_image.content =
-        vec![ToolContent::text("see"), ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }];
+    with_image.content = vec![ToolContent::text("see"), ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
     let item = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "g\u{e4}+/=="});
     let kept_there = json!({"type": "reasoning", "id": "rs_2", "summary": []});
     let text = |id, text: &str| Part::Text(TextPart { id, text: text.to_owned() });
@@ -152,6 +151,7 @@ async fn pictures_and_files() {
         media_type: media_type.to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        size: None,
         text_chars: None,
         text_bytes: None,
         text_limit: None,

@@ -1,0 +1,200 @@
+//! Binary content of tool results: each becomes a stored file of the run's owner, before the outcome of its call is decided on.
+//!
+//! So results, events and messages hold references, and are small. A file whose outcome was never committed belongs to no message, and is
+//! removed with the other unused files. The text of a document stands beside its reference, for models.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::WorkerDeps;
+use crate::documents::{FileDeps, Kind, Unreadable};
+use crate::domain::file::{FileFacts, FileOrigin, decoded, default_name, is_text_type, other_text, utf8_text};
+use crate::domain::ids::{FileId, UserId};
+use crate::domain::message::{BinaryContent, ToolContent};
+use crate::domain::tool::ToolOutcome;
+use crate::store::{NewFile, Store, StoredOutcome, patiently, store_file};
+use crate::support::ids::SharedIds;
+use crate::support::json;
+use crate::support::text::prefix_chars;
+
+/// How long a database that is away is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Files of one result. Each of them is a row, a note in each request to a model, and perhaps a process that reads it.
+const MAX_FILES: usize = 32;
+
+/// Stores the binary content of results.
+pub struct ContentKeeper {
+    store: Arc<dyn Store>,
+    ids: SharedIds,
+    files: FileDeps,
+}
+
+/// The bytes and files that one result may still have.
+struct Room {
+    bytes: usize,
+    files: usize,
+}
+
+impl ContentKeeper {
+    /// Stores with what the worker works with.
+    pub fn new(deps: &WorkerDeps) -> Self {
+        Self { store: Arc::clone(&deps.store), ids: Arc::clone(&deps.ids), files: deps.files.clone() }
+    }
+
+    /// Stores what the result carries in itself, and puts references in its place. Content that is not stored becomes a note that says
+    /// why: the call does not fail for it.
+    pub async fn keep(&self, owner: &UserId, outcome: &mut ToolOutcome) {
+        let carries_bytes = |content: &ToolContent| content.binary().is_some_and(|binary| binary.data.is_some());
+        if !outcome.content.iter().any(carries_bytes) {
+            return;
+        }
+        let mut room = Room { bytes: self.files.limits.max_bytes_per_call, files: MAX_FILES };
+        let mut kept = Vec::with_capacity(outcome.content.len());
+        for content in std::mem::take(&mut outcome.content) {
+            match content {
+                ToolContent::Image(binary) if binary.data.is_some() => {
+                    kept.push(match self.keep_one(owner, binary, "picture", None, &mut room).await {
+                        Ok(stored) => ToolContent::Image(stored),
+                        Err(note) => ToolContent::text(note),
+                    });
+                }
+                ToolContent::File(binary) if binary.data.is_some() => kept.extend(self.keep_file(owner, binary, &mut room).await),
+                content @ (ToolContent::Text { .. } | ToolContent::Image(_) | ToolContent::File(_)) => kept.push(content),
+            }
+        }
+        outcome.content = kept;
+    }
+
+    /// Stores a file, and returns it with its text behind it.
+    async fn keep_file(&self, owner: &UserId, mut binary: BinaryContent, room: &mut Room) -> Vec<ToolContent> {
+        let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { return Vec::new() };
+        let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
+        let is_too_large = bytes.len() > self.files.limits.max_bytes.min(room.bytes);
+        let text = if is_too_large { Text::None } else { self.text(&bytes, &name, &mut binary.media_type).await };
+        let facts = match &text {
+            Text::Document(facts) => Some(facts.clone()),
+            Text::Plain { .. } | Text::Unread(_) | Text::None => None,
+        };
+        let first = match self.keep_one(owner, binary, "file", facts, room).await {
+            Ok(stored) => ToolContent::File(stored),
+            Err(note) => ToolContent::text(note),
+        };
+        let words = match text {
+            Text::Document(FileFacts { text: Some(text), .. }) => {
+                let cut = if text.is_cut { "\n[cut: the file has more text]" } else { "" };
+                Some(format!("[text of {name}]\n{}{cut}", text.words))
+            }
+            Text::Document(_) => Some(format!("[no text was found in {name}]")),
+            Text::Plain { words, encoding } => Some(format!("[text of {name}{encoding}]\n{words}")),
+            Text::Unread(why) => Some(format!("[the text of {name} cannot be read: {why}]")),
+            Text::None => None,
+        };
+        std::iter::once(first).chain(words.map(ToolContent::text)).collect()
+    }
+
+    /// Finds the text of a file. A document says what it is, whatever its tool calls it.
+    async fn text(&self, bytes: &Bytes, name: &str, media_type: &mut String) -> Text {
+        let most = self.files.limits.text_chars;
+        if !Kind::of(bytes).needs_reader() {
+            return match utf8_text(bytes) {
+                Some(text) => Text::Plain { words: shortened(text, most), encoding: "" },
+                None if is_text_type(media_type) => {
+                    let (text, encoding) = other_text(bytes);
+                    let encoding = if encoding == "UTF-16" { ", read as UTF-16" } else { ", which is not UTF-8, read as Latin-1" };
+                    Text::Plain { words: shortened(&text, most), encoding }
+                }
+                None => Text::None,
+            };
+        }
+        match self.files.reader.read(bytes.clone(), name, most).await {
+            Ok(facts) => {
+                media_type.clone_from(&facts.media_type);
+                Text::Document(facts)
+            }
+            Err(Unreadable::Refused(why)) => Text::Unread(why),
+            Err(Unreadable::Failed(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "the process that reads files cannot be started");
+                Text::Unread("the server cannot read documents at the moment".to_owned())
+            }
+        }
+    }
+
+    /// Stores one file.
+    ///
+    /// # Errors
+    /// A note that names the content and says why it is not stored.
+    async fn keep_one(
+        &self,
+        owner: &UserId,
+        binary: BinaryContent,
+        what: &str,
+        facts: Option<FileFacts>,
+        room: &mut Room,
+    ) -> Result<BinaryContent, String> {
+        let described = binary.described(what);
+        let bytes = binary.data.as_deref().and_then(decoded).unwrap_or_default();
+        let limits = &self.files.limits;
+        if bytes.len() > limits.max_bytes {
+            return Err(format!("[{described}: not kept, one file may have {} bytes]", limits.max_bytes));
+        }
+        if bytes.len() > room.bytes {
+            return Err(format!(
+                "[{described}: not kept, the files of one call may have {} bytes together]",
+                limits.max_bytes_per_call
+            ));
+        }
+        if room.files == 0 {
+            return Err(format!("[{described}: not kept, one call may return {MAX_FILES} files]"));
+        }
+        let name = binary.name.unwrap_or_else(|| default_name(&binary.media_type));
+        let (sha256, most) = (json::hash_bytes(&bytes), limits.max_content_per_owner);
+        let text = facts.and_then(|facts| facts.text);
+        let stored = patiently(PATIENCE, || async {
+            // Each try has an id of its own: what became of the one before is not known.
+            let new = NewFile {
+                id: FileId::generate(self.ids.as_ref()),
+                owner: owner.clone(),
+                origin: FileOrigin::Content,
+                name: name.clone(),
+                media_type: binary.media_type.clone(),
+                size: bytes.len() as u64,
+                sha256: sha256.clone(),
+                text: text.clone(),
+            };
+            store_file(self.store.as_ref(), &new, &bytes, most).await
+        });
+        match stored.await {
+            Ok(StoredOutcome::Stored(file)) => {
+                (room.bytes, room.files) = (room.bytes - bytes.len(), room.files - 1);
+                Ok(BinaryContent::stored(&file))
+            }
+            Ok(StoredOutcome::Full) => Err(format!("[{described}: not kept, the user has {most} files of this kind already]")),
+            Ok(StoredOutcome::Gone) => Err(format!("[{described}: it was deleted while it was being stored]")),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "binary content of a tool result cannot be stored");
+                Err(format!("[{described}: not kept, the database could not store it]"))
+            }
+        }
+    }
+}
+
+/// The text of a file.
+enum Text {
+    /// A document that was read.
+    Document(FileFacts),
+    /// The file is text.
+    Plain { words: String, encoding: &'static str },
+    /// A document that cannot be read, and why.
+    Unread(String),
+    /// The file is neither text nor a document.
+    None,
+}
+
+/// The beginning of a text, and a line that says so if there is more.
+fn shortened(text: &str, most_chars: usize) -> String {
+    let kept = prefix_chars(text, most_chars);
+    if kept.len() < text.len() { format!("{kept}\n[cut: the file has more text]") } else { kept.to_owned() }
+}
