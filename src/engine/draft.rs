@@ -510,8 +510,16 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn fail(&mut self, code: ProblemCode, detail: impl Into<String>) {
+        self.end_with(code.body(detail));
+    }
+
+    /// Fails the run with an error that would come again, although others with its code may not.
+    pub(super) fn fail_for_good(&mut self, code: ProblemCode, detail: impl Into<String>) {
+        self.end_with(ProblemBody { retryable: false, ..code.body(detail) });
+    }
+
+    fn end_with(&mut self, error: ProblemBody) {
         self.settle("failed");
-        let error = code.body(detail);
         self.conversation_updated(ConversationStatus::from(RunStatus::Failed));
         self.event(EventBody::RunFailed { error: error.clone() });
         self.change(Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error), joined: None });

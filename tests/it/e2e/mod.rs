@@ -46,6 +46,7 @@ mod pressure;
 mod prompts;
 mod providers;
 mod readme;
+mod refused_parts;
 mod repair;
 mod replay;
 mod restored;
