@@ -164,6 +164,7 @@ fn options(target: &Target<'_>) -> ClientOptions {
     let mut options = ClientOptions::new(record.base_url.clone());
     options.api_key.clone_from(&target.key);
     options.reach = target.reach;
+    options.vendor = options.vendor.named(&record.name);
     let own = record.models.iter().filter_map(|model| Some((model.name.as_str(), model.limits?)));
     options.set_limits(&record.limits, own);
     options

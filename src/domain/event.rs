@@ -121,6 +121,17 @@ events! {
         /// The provider's words, or ours.
         reason: String,
     }
+    /// The provider refused a part of a request; the request was repeated without it. Later requests to the model leave such parts
+    /// out as well.
+    ModelAdapted = "model.adapted" {
+        /// The model, as `provider/name`.
+        model: String,
+        /// `images_left_out`, `documents_left_out`, `audio_left_out`, `videos_left_out`, `tool_images_left_out`: the model takes no
+        /// parts of this kind. `images_limited`: only the newest images are sent. `parts_left_out`: the provider could not read them.
+        change: String,
+        /// The provider's words.
+        reason: String,
+    }
     /// The run waits for something outside.
     RunWaiting = "run.waiting" {
         /// What for.

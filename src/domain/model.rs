@@ -287,8 +287,19 @@ pub enum ModelEvent {
     Usage(Usage),
     /// What tokens cost that are counted from here on, said before anything else by whoever knows it. No provider does.
     Prices(Prices),
+    /// The request was changed before this answer, because the provider had refused it. Comes before anything that the model says.
+    Adapted(Adaptation),
     /// The answer is whole. Nothing follows. A stream that ends without it was cut and is an error.
     Finished(ModelFinish),
+}
+
+/// A change of the requests to a model, made because its provider refused one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adaptation {
+    /// The change as a stable word, such as `images_left_out`.
+    pub change: String,
+    /// The provider's words, redacted and bounded.
+    pub reason: String,
 }
 
 /// Why a model stopped.
@@ -449,6 +460,22 @@ pub struct ModelError {
     /// Whether nobody was asked: the provider is left alone for a while. That is no failed try.
     #[serde(default)]
     pub not_asked: bool,
+    /// Whether an answer that made progress reached the total time limit of a call. The same request would reach it again, so it is
+    /// not repeated.
+    #[serde(default)]
+    pub over_total_limit: bool,
+    /// The codes and fields of the provider's error, where it gave some.
+    #[serde(skip)]
+    pub details: Option<Box<ErrorDetails>>,
+}
+
+/// The typed parts of a provider's error.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ErrorDetails {
+    /// Codes and types, in lower case, the most exact first.
+    pub codes: Vec<String>,
+    /// The fields of the request that the error is about, as paths.
+    pub fields: Vec<String>,
 }
 
 impl ModelError {
@@ -463,6 +490,8 @@ impl ModelError {
             refused_tool: None,
             refused_signed: false,
             not_asked: false,
+            over_total_limit: false,
+            details: None,
         }
     }
 }

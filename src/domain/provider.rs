@@ -73,7 +73,7 @@ pub struct CallLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub progress_ms: Option<u64>,
-    /// The longest that one answer may take; 180,000.
+    /// The longest that one answer may take; no limit unless set, and 600,000 for an answer in one piece.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub total_ms: Option<u64>,

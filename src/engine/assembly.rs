@@ -9,7 +9,9 @@ use super::{PartialAnswer, RunState, arguments, offer, plan, size, structured};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, TurnPart, Usage};
+use crate::domain::model::{
+    Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, TurnPart, Usage,
+};
 use crate::domain::plan::PlanPhase;
 use crate::domain::run::FinishReason;
 use crate::support::clock::UnixMillis;
@@ -74,6 +76,8 @@ pub struct Assembler {
     run_id: RunId,
     conversation_id: ConversationId,
     model: String,
+    /// The model that was asked: a planner may be another one.
+    asked_model: String,
     /// The step that the answer belongs to, counted as in events.
     step: u32,
     message_id: Option<MessageId>,
@@ -115,6 +119,7 @@ impl Assembler {
         Self {
             run_id,
             conversation_id,
+            asked_model: model.clone(),
             model,
             step,
             message_id: None,
@@ -135,7 +140,7 @@ impl Assembler {
     /// The same, of a request whose tokens count where the provider gives no figures.
     #[must_use]
     pub fn asked(self, request: &ModelRequest) -> Self {
-        Self { asked: size::tokens(size::request(request)), ..self }
+        Self { asked: size::tokens(size::request(request)), asked_model: request.model.clone(), ..self }
     }
 
     /// The tokens of the request, at four bytes each.
@@ -154,6 +159,11 @@ impl Assembler {
         if let ModelEvent::Prices(prices) = event {
             self.prices = Some(prices);
             return shown;
+        }
+        if let ModelEvent::Adapted(Adaptation { change, reason }) = event {
+            // Told even where the answer itself is not shown.
+            let model = self.asked_model.clone();
+            return vec![StreamItem::Event(EventBody::ModelAdapted { model, change, reason })];
         }
         self.begun = true;
         let Some(reader) = &mut self.reader else {
@@ -194,6 +204,7 @@ impl Assembler {
             ModelEvent::Restarted => self.restart(shown),
             ModelEvent::Usage(usage) => self.usage = Some(usage),
             ModelEvent::Prices(prices) => self.prices = Some(prices),
+            ModelEvent::Adapted(_) => {}
             ModelEvent::Finished(finish) => self.finish = Some(finish),
         }
     }

@@ -38,7 +38,8 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         Input::ToolsRanked(ranked) => offer::ranked(&mut draft, ranked),
         Input::Reserved => budget::answered(&mut draft),
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
-        Input::ModelFailed(error) => model_failure::failed(&mut draft, error),
+        Input::ModelFailed(error) => model_failure::failed(&mut draft, error, None),
+        Input::ModelCut { error, partial } => model_failure::failed(&mut draft, error, partial),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
         Input::ToolPauses(id, pause) => rounds::pauses(&mut draft, &id, pause),
         Input::Reconciled(id, answer) => unknown::reconciled(&mut draft, &id, answer),
@@ -47,7 +48,10 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         Input::Joined(_) => {}
         Input::CancelRequested { by, partial, stopped } => cancelled(&mut draft, by, partial, stopped),
         Input::Drain { stopped, paused } => drained(&mut draft, stopped, paused),
-        Input::TimedOut { stopped } => {
+        Input::TimedOut { partial, stopped } => {
+            if let (Some(step), Some(partial)) = (draft.open_model_step(), partial) {
+                model_step::keep_partial(&mut draft, step, partial, None);
+            }
             record_outcomes(&mut draft, stopped);
             model_step::fail_for_time(&mut draft);
         }
@@ -177,7 +181,7 @@ fn end_lost_step(draft: &mut Draft<'_>) {
 
 fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<PartialAnswer>, stopped: Vec<(CallId, ToolOutcome)>) {
     if let (Some(step), Some(partial)) = (draft.open_model_step(), partial) {
-        model_step::keep_partial(draft, step, partial);
+        model_step::keep_partial(draft, step, partial, Some(FinishReason::Cancelled));
     }
     record_outcomes(draft, stopped);
     draft.cancel(by);

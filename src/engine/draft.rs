@@ -514,8 +514,16 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn fail(&mut self, code: ProblemCode, detail: impl Into<String>) {
+        self.end_with(code.body(detail));
+    }
+
+    /// Fails the run with an error that would come again, although others with its code may not.
+    pub(super) fn fail_for_good(&mut self, code: ProblemCode, detail: impl Into<String>) {
+        self.end_with(ProblemBody { retryable: false, ..code.body(detail) });
+    }
+
+    fn end_with(&mut self, mut error: ProblemBody) {
         self.settle("failed");
-        let mut error = code.body(detail);
         // A run that was there to take a call back cannot be resumed.
         error.retryable &= !self.only_undoes();
         self.conversation_updated(ConversationStatus::from(RunStatus::Failed));

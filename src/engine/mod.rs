@@ -105,6 +105,13 @@ pub enum Input {
     },
     /// The model call failed. Whatever was shown is void.
     ModelFailed(ModelError),
+    /// A limit of the operator ended an answer that was still coming. If no other model takes over, its words are kept.
+    ModelCut {
+        /// The failure.
+        error: ModelError,
+        /// The shown part of the answer.
+        partial: Option<PartialAnswer>,
+    },
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),
     /// The server of a started call wants to know something first, and is called again then.
@@ -131,6 +138,8 @@ pub enum Input {
     },
     /// The run's own time limit was reached.
     TimedOut {
+        /// The shown part of an unfinished answer, as in [`Input::CancelRequested`].
+        partial: Option<PartialAnswer>,
         /// Outcomes of calls that were under way, as in [`Input::CancelRequested`].
         stopped: Vec<(CallId, ToolOutcome)>,
     },
@@ -151,7 +160,7 @@ impl Input {
             Self::ToolFinished(id, outcome) => vec![(id, outcome)],
             Self::CancelRequested { stopped, .. }
             | Self::Drain { stopped, .. }
-            | Self::TimedOut { stopped }
+            | Self::TimedOut { stopped, .. }
             | Self::GivenUp { stopped, .. } => stopped,
             Self::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
             Self::Claimed { .. }
@@ -159,6 +168,7 @@ impl Input {
             | Self::Reserved
             | Self::ModelFinished { .. }
             | Self::ModelFailed(_)
+            | Self::ModelCut { .. }
             | Self::ToolPauses(..)
             | Self::Reconciled(..)
             | Self::Joined(_) => Vec::new(),

@@ -4,8 +4,8 @@
 use super::compaction::LeftOut;
 use super::draft::Draft;
 use super::history::{holds_signed, left_out_by_halving};
-use super::model_step::begin;
-use super::plan;
+use super::model_step::{begin, keep_partial};
+use super::{PartialAnswer, plan};
 use crate::domain::change::ReleaseCause;
 use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
@@ -31,8 +31,8 @@ enum Next {
     GiveUp(String),
 }
 
-/// The model call failed.
-pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
+/// The model call failed. The words of a `partial` answer are kept if the run ends here.
+pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError, partial: Option<PartialAnswer>) {
     let Some(step) = draft.open_model_step() else { return };
     if let Some(tool) = refused_tool(draft, &error) {
         return quarantine(draft, step, tool, error.message);
@@ -60,6 +60,12 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
         // A filter's refusal is an answer: the loop asks nobody else either.
         Next::Switch(_) | Next::GiveUp(_) if is_planned && error.kind.another_model_may_help() => plan::model_failed(draft, step),
         Next::Switch(model) => switch(draft, step, model, code.body(error.message)),
+        Next::GiveUp(detail) if error.over_total_limit => {
+            if let Some(partial) = partial {
+                keep_partial(draft, step, partial, None);
+            }
+            draft.fail_for_good(code, detail);
+        }
         // Who was reached and has said no is not out of reach: that text would hide it.
         Next::GiveUp(detail) => match draft.profile().final_text.clone().filter(|_| error.kind.is_outage()) {
             // Whoever has written meanwhile is heard before the last word.
@@ -79,7 +85,7 @@ fn next(draft: &Draft<'_>, error: &ModelError) -> Next {
     }
     let tries = record.counters.model_failures as usize;
     let takes_over = retry.fallback_first && other.is_some();
-    let delay = retry.delays_ms.get(tries).copied().filter(|_| retry.covers(error.kind) && !takes_over);
+    let delay = retry.delays_ms.get(tries).copied().filter(|_| retry.covers(error.kind) && !takes_over && !error.over_total_limit);
     let Some(delay) = delay else {
         return other.map_or_else(|| Next::GiveUp(error.message.clone()), Next::Switch);
     };

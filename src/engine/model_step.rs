@@ -131,6 +131,20 @@ enum Verdict {
     Hollow,
 }
 
+/// Whether the output limit was used up before the model said or did anything: the same request would come to the same. Some servers
+/// report such an answer as a whole one.
+fn is_used_up(message: &Message, turn: &ModelTurn, limit: Option<u32>) -> bool {
+    let ModelTurn { finish, usage, .. } = turn;
+    let is_at_limit = !usage.estimated && limit.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
+    let is_cut = *finish == ModelFinish::Length || (is_at_limit && *finish != ModelFinish::Refused);
+    let has_words = !message.text().trim().is_empty() || turn.malformed.as_ref().is_some_and(|wrong| !wrong.said.trim().is_empty());
+    is_cut && !has_words && message.tool_calls().next().is_none()
+}
+
+fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
+    turn.usage.reasoning_tokens > 0 || message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
+}
+
 /// The presence of calls decides, not the finish reason that comes with them: providers report `stop` with calls, and calls
 /// without any. Where nobody `asks_again`, words are the answer, whatever they announce.
 fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
@@ -169,6 +183,12 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     }
     if offer::missing_in(draft.base) == offer::Missing::Categories {
         return offer::categories_named(draft, step, &message, turn);
+    }
+    let limit = draft.profile().options.max_output_tokens;
+    if is_used_up(&message, turn, limit) && !draft.work.has_unseen_messages() {
+        store_words(draft, step, message.clone(), closing, usage);
+        let detail = texts::output_used_up(limit, has_reasoned(&message, turn));
+        return draft.fail_for_good(ProblemCode::from(ModelErrorKind::EmptyResponse), detail);
     }
     // What is asked for again is no round: those are for work, and corrections have a limit of their own.
     if let Some(malformed) = &turn.malformed {
@@ -333,17 +353,23 @@ fn without_calls(
     (message, Vec::new())
 }
 
-/// Keeps the words that were shown of an answer that somebody stopped. If there are none, the step stays open, and its end says
-/// that what was shown is void.
-pub(super) fn keep_partial(draft: &mut Draft<'_>, step: u32, PartialAnswer { message: partial, closing }: PartialAnswer) {
+/// Keeps the words that were shown of an answer that was stopped. If there are none, the step stays open, and its end says that what
+/// was shown is void.
+pub(super) fn keep_partial(
+    draft: &mut Draft<'_>,
+    step: u32,
+    PartialAnswer { message: partial, closing }: PartialAnswer,
+    finish_reason: Option<FinishReason>,
+) {
     if draft.base.record.history.iter().any(|known| known.id == partial.id) {
         return;
     }
     if partial.parts.iter().all(|part| matches!(part, Part::ToolCall(_))) {
         return;
     }
-    let partial = Message { status: MessageStatus::Partial, finish_reason: Some(FinishReason::Cancelled), ..partial };
-    let (partial, closing) = without_calls(draft, step, partial, closing, "cancelled");
+    let partial = Message { status: MessageStatus::Partial, finish_reason, ..partial };
+    let reason = if finish_reason == Some(FinishReason::Cancelled) { "cancelled" } else { "calls_dropped" };
+    let (partial, closing) = without_calls(draft, step, partial, closing, reason);
     for event in closing {
         draft.event(event);
     }

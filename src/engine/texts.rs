@@ -278,3 +278,15 @@ pub(super) fn duplicate_call(earlier: &str) -> String {
         "not carried out again: the same call with the same arguments was answered before in this run. The answer was: {earlier}"
     )
 }
+
+/// Why a run fails whose model used up its output limit before it wrote anything.
+pub(super) fn output_used_up(limit: Option<u32>, has_reasoned: bool) -> String {
+    let what = match limit {
+        Some(limit) => format!("its output limit of {limit} tokens"),
+        None => "the output limit of its provider".to_owned(),
+    };
+    let how = if has_reasoned { "on reasoning and wrote no answer" } else { "and wrote no answer" };
+    let raise = if limit.is_some() { "raise or remove" } else { "set a higher" };
+    let effort = if has_reasoned { ", or lower `options.reasoning_effort`" } else { "" };
+    format!("the model used up {what} {how}: {raise} `options.max_output_tokens`{effort}")
+}

@@ -109,7 +109,7 @@ impl Gauge {
     fn ended(&self, end: Result<(), &ModelError>, is_probe: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match end {
-            Err(error) if is_providers_own(error.kind) => {
+            Err(error) if is_providers_own(error.kind) && !error.over_total_limit => {
                 state.failures = state.failures.saturating_add(1);
                 let opens = self.limits.failures > 0 && state.failures >= self.limits.failures;
                 if opens && (state.open_until.is_none() || is_probe) {

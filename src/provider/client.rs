@@ -1,22 +1,25 @@
 //! The client of any dialect: sends a request and turns the answer into events as it comes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::TryStreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::Client;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::adapt::{self, Change, Learned, MAX_REPEATS};
 use super::answer::{self, Events};
 use super::dialect::Dialect;
 use super::limits::{Deadline, StreamLimits, Timed};
 use super::secrets::Secrets;
 use super::transport::{self, Answer};
-use super::{ModelClient, ModelStream, SetupError, catalogue};
-use crate::domain::model::{ModelError, ModelRequest};
+use super::vendors::Vendor;
+use super::{ModelClient, ModelStream, SetupError, catalogue, refusals};
+use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 use crate::domain::provider::CallLimits;
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::outbound::Reach;
@@ -41,14 +44,18 @@ pub struct ClientOptions {
     pub reach: Reach,
     /// Tells how far away the moments are that a provider names.
     pub clock: SharedClock,
+    /// The vendor whose own error codes count here.
+    pub vendor: Vendor,
 }
 
 impl ClientOptions {
     /// An endpoint with the usual limits and no key.
     #[must_use]
     pub fn new(base_url: impl Into<String>) -> Self {
+        let base_url = base_url.into();
         Self {
-            base_url: base_url.into(),
+            vendor: Vendor::at(&base_url),
+            base_url,
             api_key: None,
             limits: StreamLimits::default(),
             model_limits: BTreeMap::new(),
@@ -82,6 +89,9 @@ pub(super) struct DialectClient<D> {
     patient: bool,
     streaming: bool,
     clock: SharedClock,
+    vendor: Vendor,
+    /// What its models have refused.
+    learned: Arc<Learned>,
 }
 
 impl<D: Dialect> DialectClient<D> {
@@ -90,7 +100,7 @@ impl<D: Dialect> DialectClient<D> {
     /// # Errors
     /// If the key or a header cannot be used.
     pub(super) fn new(dialect: D, options: ClientOptions) -> Result<Self, SetupError> {
-        let ClientOptions { base_url, api_key, limits, model_limits, patient, streaming, headers, reach, clock } = options;
+        let ClientOptions { base_url, api_key, limits, model_limits, patient, streaming, headers, reach, clock, vendor } = options;
         let key = api_key.filter(|key| !key.expose_secret().trim().is_empty());
         let mut sent = dialect.headers(key.as_ref())?;
         for (name, value) in headers {
@@ -100,7 +110,8 @@ impl<D: Dialect> DialectClient<D> {
         sent.values_mut().for_each(|value| value.set_sensitive(true));
         let secrets = Secrets::of(&base_url, &sent);
         let http = transport::client(&base_url, sent.clone(), &limits, reach)?;
-        Ok(Self { dialect, http, headers: sent, secrets, limits, model_limits, patient, streaming, clock })
+        let learned = Arc::default();
+        Ok(Self { dialect, http, headers: sent, secrets, limits, model_limits, patient, streaming, clock, vendor, learned })
     }
 }
 
@@ -117,6 +128,8 @@ impl<D> DialectClient<D> {
             patient: self.patient,
             streaming: self.streaming,
             clock: Arc::clone(&self.clock),
+            vendor: self.vendor,
+            learned: Arc::clone(&self.learned),
         }
     }
 
@@ -153,6 +166,23 @@ pub(super) fn bearer(key: Option<&SecretString>) -> Result<HeaderMap, SetupError
     Ok(headers)
 }
 
+/// Waits for the first event that says something.
+///
+/// # Errors
+/// The failure that comes before it.
+async fn until_it_speaks(mut answer: ModelStream) -> Result<ModelStream, ModelError> {
+    let mut head = Vec::new();
+    while let Some(event) = answer.next().await {
+        let event = event?;
+        let is_figure = matches!(event, ModelEvent::Usage(_));
+        head.push(Ok(event));
+        if !is_figure {
+            break;
+        }
+    }
+    Ok(Box::pin(stream::iter(head).chain(answer)))
+}
+
 #[async_trait]
 impl<D: Dialect> ModelClient for DialectClient<D> {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
@@ -174,21 +204,63 @@ impl<D: Dialect> DialectClient<D> {
         all
     }
 
-    /// Sends a request, as [`ModelClient::stream`] does.
+    /// Sends a request, as [`ModelClient::stream`] does. A request that is refused because of a part is repeated without it.
     ///
     /// # Errors
     /// A typed failure, without the key and the other headers.
     pub(super) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let hide = |secrets: Secrets| move |error| secrets.hide(error);
-        let stream = self.send(request).await.map_err(hide(self.secrets.clone()))?;
-        Ok(Box::pin(stream.map_err(hide(self.secrets.clone()))))
+        let mut request = self.learned.apply(request);
+        let mut changes: Vec<Change> = Vec::new();
+        loop {
+            let error = match self.ask_once(&request).await {
+                Ok(answer) => {
+                    // A change counts only if the provider took the request after it.
+                    let adaptations = self.learned.remember(&request.model, changes);
+                    return Ok(Box::pin(
+                        stream::iter(adaptations.into_iter().map(|done| Ok(ModelEvent::Adapted(done)))).chain(answer),
+                    ));
+                }
+                Err(error) => error,
+            };
+            let Some(change) = self.adapt(&mut request, &error, changes.len()) else { return Err(error) };
+            tracing::warn!(
+                model = request.model,
+                change = change.word(),
+                reason = error.message,
+                "model adapted: the provider refused a part of the request, which is repeated without it"
+            );
+            changes.push(change);
+        }
+    }
+
+    /// Leaves out of a request what its provider has refused, if the error says that it is about a part.
+    fn adapt(&self, request: &mut Cow<'_, ModelRequest>, error: &ModelError, repeats: usize) -> Option<Change> {
+        if repeats >= MAX_REPEATS {
+            return None;
+        }
+        let refusals = refusals::find(error);
+        if refusals.is_empty() {
+            return None;
+        }
+        // The last time all parts of the kind are left out, wherever the error points.
+        let body = if repeats + 1 < MAX_REPEATS { self.dialect.body(request, self.streaming).ok() } else { None };
+        let body = body.and_then(|body| serde_json::from_slice(&body).ok());
+        refusals.into_iter().find_map(|refusal| adapt::adapt(request, refusal, error, body.as_ref()))
+    }
+
+    async fn ask_once(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
+        let clean = |secrets: Secrets, vendor: Vendor| move |error| secrets.hide(vendor.classify(error));
+        let stream = self.send(request).await.map_err(clean(self.secrets.clone(), self.vendor))?;
+        let stream: ModelStream = Box::pin(stream.map_err(clean(self.secrets.clone(), self.vendor)));
+        // Some providers refuse a part in the first event of an answer.
+        if adapt::may_be_refused(request) { until_it_speaks(stream).await } else { Ok(stream) }
     }
 
     async fn send(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
         let mut limits = self.limits_of(&request.model);
         if !self.streaming {
             // The first byte of such an answer comes when all of it is there.
-            limits.first_byte = limits.total;
+            limits.first_byte = limits.for_whole_answer();
         }
         let total = Deadline::after(limits.total);
         let body = self.dialect.body(request, self.streaming)?;

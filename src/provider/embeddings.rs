@@ -3,6 +3,7 @@
 //! Facts about the wires: <https://platform.openai.com/docs/api-reference/embeddings>, <https://docs.ollama.com/api/embed>.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -19,6 +20,7 @@ use super::ollama::operation_url;
 use super::secrets::Secrets;
 use super::tally::Count;
 use super::transport::{self, Answer, endpoint_url};
+use super::vendors::Vendor;
 use super::{SetupError, failure};
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind};
@@ -126,6 +128,9 @@ pub fn ollama(options: ClientOptions, limits: EmbeddingLimits) -> Result<Arc<dyn
     Ok(Arc::new(HttpEmbeddings::new(Wire::Ollama, url, options, limits)?))
 }
 
+/// The longest wait for vectors.
+const WHOLE_ANSWER: Duration = Duration::from_secs(180);
+
 #[derive(Debug, Clone, Copy)]
 enum Wire {
     OpenAi,
@@ -140,6 +145,7 @@ struct HttpEmbeddings {
     limits: EmbeddingLimits,
     patience: StreamLimits,
     clock: SharedClock,
+    vendor: Vendor,
 }
 
 #[derive(Serialize)]
@@ -154,7 +160,7 @@ struct Body<'a> {
 
 impl HttpEmbeddings {
     fn new(wire: Wire, url: Url, options: ClientOptions, limits: EmbeddingLimits) -> Result<Self, SetupError> {
-        let ClientOptions { base_url, api_key, limits: mut patience, headers, reach, clock, .. } = options;
+        let ClientOptions { base_url, api_key, limits: mut patience, headers, reach, clock, vendor, .. } = options;
         let key: Option<SecretString> = api_key.filter(|key| !key.expose_secret().trim().is_empty());
         let mut sent = bearer(key.as_ref())?;
         for (name, value) in headers {
@@ -165,8 +171,9 @@ impl HttpEmbeddings {
         let secrets = Secrets::of(&base_url, &sent);
         let http = transport::client(&base_url, sent, &patience, reach)?;
         // The first byte of an answer comes when all of it is there.
+        patience.total = patience.total.min(WHOLE_ANSWER);
         patience.first_byte = patience.total;
-        Ok(Self { wire, url, http, secrets, limits, patience, clock })
+        Ok(Self { wire, url, http, secrets, limits, patience, clock, vendor })
     }
 
     async fn ask(&self, model: &str, texts: &[&str], all: &mut Embeddings) -> Result<(), ModelError> {
@@ -229,7 +236,7 @@ impl EmbeddingClient for HttpEmbeddings {
                 bytes <= self.limits.bytes_per_request
             });
             let (batch, later) = rest.split_at(fits.count().max(1));
-            self.ask(model, batch, &mut all).await.map_err(|error| self.secrets.hide(error))?;
+            self.ask(model, batch, &mut all).await.map_err(|error| self.secrets.hide(self.vendor.classify(error)))?;
             rest = later;
         }
         Ok(all)

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::failure_codes::{kind_of_code, kind_of_status};
 use super::wait::{self, retry_after};
 use super::{failure_words as words, refused_tool};
-use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::model::{ErrorDetails, ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
 
@@ -39,7 +39,8 @@ pub(super) fn from_response(
     let refused_tool = said.refused_tool(status, tools).filter(|_| kind == ModelErrorKind::InvalidRequest);
     let refused_signed = kind == ModelErrorKind::InvalidRequest && refused_tool.is_none() && said.refuses_signed();
     let status = Some(status.as_u16());
-    ModelError { status, retry_after_ms, refused_tool, refused_signed, ..ModelError::new(kind, &said.words) }
+    let (words, details) = said.into_parts();
+    ModelError { status, retry_after_ms, refused_tool, refused_signed, details, ..ModelError::new(kind, &words) }
 }
 
 /// The error that a provider sent as part of an answer that had begun well.
@@ -51,7 +52,8 @@ pub(super) fn from_event(error: &Value) -> ModelError {
     }
     let (status, kind) = (said.status, classify(said.status, &said));
     let retry_after_ms = said.wait(kind).filter(|_| kind.retryable());
-    ModelError { status, retry_after_ms, ..ModelError::new(kind, &said.words) }
+    let (words, details) = said.into_parts();
+    ModelError { status, retry_after_ms, details, ..ModelError::new(kind, &words) }
 }
 
 /// The error that an event, or a whole answer, is without the form of one: a list that holds it (Google), or an envelope of some
@@ -114,8 +116,7 @@ fn is_status(code: u64) -> bool {
 
 /// Whether a code, or words, say that all is well.
 fn is_success(text: &str) -> bool {
-    // SiliconFlow counts from 20000.
-    let is_number = || text.parse::<u16>().is_ok_and(|code| matches!(code, 0 | 200..=299 | 20_000));
+    let is_number = || text.parse::<u16>().is_ok_and(|code| matches!(code, 0 | 200..=299));
     is_number() || ["success", "succeeded", "ok"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
@@ -212,15 +213,20 @@ impl Said {
                 for detail in fields.get("details").and_then(Value::as_array).into_iter().flatten() {
                     self.take_detail(detail);
                 }
+                let has = |name: &str| fields.contains_key(name);
                 for name in CODES {
                     match fields.get(name) {
-                        Some(Value::String(code)) => self.add_code(code.to_ascii_lowercase()),
-                        // Baidu's are small numbers, which mean other things elsewhere.
+                        // Forms that one vendor alone uses say whose number it is.
                         Some(Value::Number(number))
-                            if name == "error_code" && number.as_u64().is_none_or(|code| !is_status(code)) =>
+                            if name == "error_code" && has("error_msg") && number.as_u64().is_none_or(|code| !is_status(code)) =>
                         {
                             self.add_code(format!("baidu_{number}"));
                         }
+                        Some(Value::String(code)) if name == "status" && has("msg") && has("body") && !code.is_empty() => {
+                            self.add_code(format!("iflow_{code}"));
+                            self.add_code(code.to_ascii_lowercase());
+                        }
+                        Some(Value::String(code)) => self.add_code(code.to_ascii_lowercase()),
                         Some(Value::Number(number)) => self.add_code(number.to_string()),
                         Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) | None => {}
                     }
@@ -287,6 +293,19 @@ impl Said {
         self.retry_after_ms.or_else(in_words)
     }
 
+    /// Returns the words, and the typed rest. Many providers name a field in their words only; it is kept apart from them, because it
+    /// looks like a key to the redaction.
+    fn into_parts(self) -> (String, Option<Box<ErrorDetails>>) {
+        const MOST_FIELDS: usize = 16;
+        let has_index = |word: &&str| word.contains('.') || word.contains('[');
+        let named = self.words.split_whitespace().filter(has_index).filter(|word| word.bytes().any(|byte| byte.is_ascii_digit()));
+        let mut fields = self.places;
+        fields.extend(named.take(MOST_FIELDS).map(str::to_owned));
+        let details = ErrorDetails { codes: self.codes, fields };
+        let is_given = details != ErrorDetails::default();
+        (self.words, is_given.then(|| Box::new(details)))
+    }
+
     fn add_words(&mut self, text: &str) {
         if self.words.is_empty() {
             self.words = text.to_owned();
@@ -315,7 +334,8 @@ fn classify(status: Option<u16>, said: &Said) -> ModelErrorKind {
     }
 }
 
-fn is_specific(kind: ModelErrorKind) -> bool {
+/// Whether a kind says more than that the request failed.
+pub(super) fn is_specific(kind: ModelErrorKind) -> bool {
     match kind {
         ModelErrorKind::Auth
         | ModelErrorKind::Quota
@@ -492,7 +512,11 @@ mod tests {
     #[case(403, r#"{"error":{"code":403,"message":"Your input was flagged","metadata":{"reasons":["violence"],"flagged_input":"x","provider_name":"OpenAI"}}}"#, ModelErrorKind::ContentFilter)]
     #[case(403, r#"{"code":"The caller does not have permission to execute the specified operation","error":"Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"}"#, ModelErrorKind::ContentFilter)]
     #[case(400, r#"{"error":{"code":"data_inspection_failed","type":"data_inspection_failed","message":"Input data may contain inappropriate content."}}"#, ModelErrorKind::ContentFilter)]
-    #[case(400, r#"{"error":{"code":"1301","message":"unsafe"}}"#, ModelErrorKind::ContentFilter)]
+    // Numbers that mean something at another vendor only.
+    #[case(400, r#"{"error":{"code":"1301","message":"unsafe"}}"#, ModelErrorKind::InvalidRequest)]
+    #[case(500, r#"{"error":{"code":1113,"message":"x"}}"#, ModelErrorKind::Unavailable)]
+    #[case(400, r#"{"error_code":336103,"message":"x"}"#, ModelErrorKind::InvalidRequest)]
+    #[case(439, r#"{"message":"x"}"#, ModelErrorKind::InvalidRequest)]
     #[case(
         400,
         r#"{"type":"error","error":{"type":"invalid_request_error","message":"Output blocked by content filtering policy"}}"#,
@@ -510,7 +534,7 @@ mod tests {
         ModelErrorKind::ContextOverflow
     )]
     #[case(429, r#"{"message":"Too many input tokens per minute"}"#, ModelErrorKind::RateLimit)]
-    #[case(429, r#"{"error":{"code":"1308","message":"Usage limit reached for 5 hour."}}"#, ModelErrorKind::Quota)]
+    #[case(429, r#"{"error":{"code":"1308","message":"Usage limit reached for 5 hour."}}"#, ModelErrorKind::RateLimit)]
     #[case(400, r#"{"error":{"code":"tokens_too_long","message":"x"}}"#, ModelErrorKind::ContextOverflow)]
     #[case(400, r#"{"error_code":336103,"error_msg":"x"}"#, ModelErrorKind::ContextOverflow)]
     #[case(498, r#"{"error":{"message":"Flex tier capacity exceeded","code":"capacity_exceeded"}}"#, ModelErrorKind::Overloaded)]
@@ -579,7 +603,8 @@ mod tests {
     #[case(r#"{"object":"error","message":"x","raw_status_code":401}"#, ModelErrorKind::Auth, Some(401))]
     #[case(r#"{"message":"x","type":"too_many_requests_error","status_code":503}"#, ModelErrorKind::Overloaded, Some(503))]
     #[case(r#"{"type":"error","error":{"type":"x","message":"x","http_code":"429"}}"#, ModelErrorKind::RateLimit, Some(429))]
-    #[case(r#"{"error":{"code":1301,"message":"x"}}"#, ModelErrorKind::ContentFilter, None)]
+    #[case(r#"{"error":{"code":1301,"message":"x"}}"#, ModelErrorKind::Unavailable, None)]
+    #[case(r#"{"status":"439","msg":"x","body":null}"#, ModelErrorKind::Auth, Some(439))]
     #[case(r#"{"error":{"status":"RESOURCE_EXHAUSTED","message":"x"}}"#, ModelErrorKind::RateLimit, None)]
     #[case(r#"{"type":"error","code":"slow_down","message":"x"}"#, ModelErrorKind::Overloaded, None)]
     #[case(r#"{"error_code":429,"error_msg":"x"}"#, ModelErrorKind::RateLimit, Some(429))]
@@ -593,8 +618,6 @@ mod tests {
     )]
     #[case(r#"{"error":{"code":"SensitiveContentDetected.SevereViolation","message":"x"}}"#, ModelErrorKind::ContentFilter, None)]
     #[case(r#"{"code":"InternalError.Algo","message":"x","request_id":"r"}"#, ModelErrorKind::Unavailable, None)]
-    #[case(r#"{"error":{"code":"1302","message":"x"}}"#, ModelErrorKind::RateLimit, None)]
-    #[case(r#"{"error":{"code":"1305","message":"x"}}"#, ModelErrorKind::Overloaded, None)]
     #[case(r#"{"error":{"message":"x","http_status_code":422}}"#, ModelErrorKind::InvalidRequest, Some(422))]
     #[case(r#"{"error_code":"REQUEST_LIMIT_EXCEEDED","message":"x"}"#, ModelErrorKind::RateLimit, None)]
     #[case(r#"{"error_code":"TEMPORARILY_UNAVAILABLE","message":"x"}"#, ModelErrorKind::Overloaded, None)]
@@ -608,7 +631,8 @@ mod tests {
     #[case(r#"[{"x":1},{"error":{"code":503,"message":"x"}}]"#, Some(ModelErrorKind::Overloaded))]
     #[case(r#"[{"code":401,"msg":"x"}]"#, Some(ModelErrorKind::Auth))]
     #[case(r#"{"success":false}"#, Some(ModelErrorKind::Unavailable))]
-    #[case(r#"{"error_code":2}"#, Some(ModelErrorKind::Overloaded))]
+    #[case(r#"{"error_code":2}"#, Some(ModelErrorKind::Unavailable))]
+    #[case(r#"{"error_code":2,"error_msg":"x"}"#, Some(ModelErrorKind::Overloaded))]
     #[case(r#"{"status":429,"message":"x"}"#, Some(ModelErrorKind::RateLimit))]
     #[case(r#"{"type":"ThrottlingException","message":"x"}"#, Some(ModelErrorKind::RateLimit))]
     #[case(r#"{"type":"SomeException","message":"x"}"#, Some(ModelErrorKind::Unavailable))]

@@ -1,19 +1,20 @@
 //! The statuses and codes of providers, and what they mean.
+//!
+//! A code belongs here if it says by itself what is wrong. A number, and a status that HTTP does not define, means something at its
+//! vendor only, and stands in `catalogue/vendors.toml`. The numbers here bear the name of a vendor, because they come in a form that
+//! only this vendor uses.
 
 use crate::domain::model::ModelErrorKind;
 
 /// The class of a refusal by its status alone.
 pub(super) fn kind_of_status(status: u16) -> ModelErrorKind {
     match status {
-        // The last two are iFlow's.
-        401 | 403 | 434 | 439 => ModelErrorKind::Auth,
+        401 | 403 => ModelErrorKind::Auth,
         402 => ModelErrorKind::Quota,
         408 => ModelErrorKind::Timeout,
         413 => ModelErrorKind::ContextOverflow,
-        // The last one is iFlow's.
-        429 | 449 => ModelErrorKind::RateLimit,
-        // Groq has a status of its own for it.
-        498 | 503 | 529 => ModelErrorKind::Overloaded,
+        429 => ModelErrorKind::RateLimit,
+        503 | 529 => ModelErrorKind::Overloaded,
         // A generation that failed (Text Generation Inference), and a cancelled call (Google).
         409 | 424 | 425 | 499 | 500.. => ModelErrorKind::Unavailable,
         _ => ModelErrorKind::InvalidRequest,
@@ -32,9 +33,7 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "request_too_large"
         | "tokens_too_long"
         | "characters_too_long"
-        | "baidu_336103"
-        // Zhipu's.
-        | "1261" => ModelErrorKind::ContextOverflow,
+        | "baidu_336103" => ModelErrorKind::ContextOverflow,
         "insufficient_quota"
         | "insufficient_balance"
         | "insufficient_credits"
@@ -60,12 +59,6 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         // Of a day, and of all time.
         | "baidu_17"
         | "baidu_19"
-        // Zhipu's: of money, of a day, of hours, of a plan that has ended, of a week or month.
-        | "1113"
-        | "1304"
-        | "1308"
-        | "1309"
-        | "1310"
         | "minimax_1008"
         | "minimax_2056" => ModelErrorKind::Quota,
         "invalid_api_key"
@@ -79,6 +72,8 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "unauthorized"
         | "account_deactivated"
         | "accessdeniedexception"
+        | "iflow_434"
+        | "iflow_439"
         | "invalidapikey"
         | "baidu_6"
         | "baidu_13"
@@ -99,13 +94,11 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "requestbursttoofast"
         | "modelaccountrpmratelimitexceeded"
         | "modelaccounttpmratelimitexceeded"
-        // Zhipu's: of calls at a time, and per time.
-        | "1302"
-        | "1303"
         // DashScope's.
         | "throttling"
         | "limit_requests"
         | "limit_burst_rate"
+        | "iflow_449"
         | "baidu_18"
         | "baidu_336501"
         | "baidu_336502"
@@ -130,8 +123,6 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "baidu_336100"
         // Databricks'.
         | "temporarily_unavailable"
-        // Zhipu's.
-        | "1305"
         // Cerebras, of a queue that all share.
         | "queue_exceeded"
         | "capacity_exceeded"
@@ -149,8 +140,6 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "inputtextsensitivecontentdetected"
         | "inputimagesensitivecontentdetected"
         | "outputtextsensitivecontentdetected"
-        // Zhipu's.
-        | "1301"
         | "minimax_1026"
         | "minimax_1027"
         | "image_content_policy_violation" => ModelErrorKind::ContentFilter,

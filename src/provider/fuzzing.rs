@@ -232,6 +232,7 @@ fn check_said(wire: Wire, body: &[u8], said: &Said) {
             | ModelEvent::ReasoningBlock(_)
             | ModelEvent::Usage(_)
             | ModelEvent::Prices(_)
+            | ModelEvent::Adapted(_)
             | ModelEvent::Finished(_) => {}
         }
     }
@@ -264,7 +265,9 @@ fn size(event: &ModelEvent) -> usize {
         ModelEvent::ReasoningBlock(raw) | ModelEvent::ToolCallBlock { raw, .. } => raw.to_string().len(),
         ModelEvent::ToolCallStarted { provider_call_id, name, .. } => provider_call_id.len() + name.len(),
         ModelEvent::ToolCallArguments { delta, .. } => delta.len(),
-        ModelEvent::Restarted | ModelEvent::Usage(_) | ModelEvent::Prices(_) | ModelEvent::Finished(_) => 0,
+        ModelEvent::Restarted | ModelEvent::Usage(_) | ModelEvent::Prices(_) | ModelEvent::Adapted(_) | ModelEvent::Finished(_) => {
+            0
+        }
     }
 }
 

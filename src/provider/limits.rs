@@ -25,7 +25,7 @@ pub struct StreamLimits {
     pub idle: Duration,
     /// Between two events that carry something, the first one included.
     pub progress: Duration,
-    /// The whole call.
+    /// The whole call; [`StreamLimits::NO_LIMIT`] for none. An answer that makes progress has no such limit unless an operator sets one.
     pub total: Duration,
     /// How long to wait for figures and the end mark once the model has said why it stopped.
     pub after_finish: Duration,
@@ -38,13 +38,25 @@ impl Default for StreamLimits {
             first_byte: Duration::from_secs(30),
             idle: Duration::from_secs(30),
             progress: Duration::from_secs(120),
-            total: Duration::from_secs(180),
+            total: Self::NO_LIMIT,
             after_finish: Duration::from_secs(2),
         }
     }
 }
 
+/// How long an answer that is not streamed is waited for, where no total limit is set.
+const WHOLE_ANSWER: Duration = Duration::from_secs(600);
+
 impl StreamLimits {
+    /// No total limit.
+    pub const NO_LIMIT: Duration = Duration::MAX;
+
+    /// Returns how long to wait for an answer that comes in one piece: nothing shows its progress.
+    #[must_use]
+    pub fn for_whole_answer(&self) -> Duration {
+        if self.total == Self::NO_LIMIT { WHOLE_ANSWER.max(self.first_byte.saturating_mul(2)) } else { self.total }
+    }
+
     /// The same, but for what somebody has set.
     #[must_use]
     pub fn with(self, set: &CallLimits) -> Self {
@@ -83,6 +95,12 @@ pub(super) fn silence(limit: Duration) -> ModelError {
 /// A time-out, in words.
 pub(super) fn timeout(what: &str, limit: Duration) -> ModelError {
     ModelError::new(ModelErrorKind::Timeout, &format!("{what} for {}", seconds(limit)))
+}
+
+/// The failure of an answer that has reached the total limit of a call.
+pub(super) fn over_total(limit: Duration) -> ModelError {
+    let words = format!("the answer was not whole, waited for {}: raise the limit `total_ms` or remove it", seconds(limit));
+    ModelError { over_total_limit: true, ..ModelError::new(ModelErrorKind::Timeout, &words) }
 }
 
 fn seconds(limit: Duration) -> String {
@@ -154,7 +172,7 @@ where
             let now = Instant::now();
             let late = since + this.longest_wait;
             let error = if now >= this.deadline.at {
-                timeout("the answer was not whole, waited", this.deadline.limit)
+                over_total(this.deadline.limit)
             } else if now >= late {
                 timeout(this.what, this.longest_wait)
             } else {
@@ -214,8 +232,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_total_counts_although_items_come() {
         let (items, elapsed, message) = outcome(&[300; 100], 1_000, 2_500).await;
-        assert_eq!((items, message.as_str()), (8, "the answer was not whole, waited for 2500 ms"));
+        assert_eq!(
+            (items, message.as_str()),
+            (8, "the answer was not whole, waited for 2500 ms: raise the limit `total_ms` or remove it")
+        );
         assert!((2_500..2_520).contains(&elapsed), "{elapsed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_stream_has_no_total_limit_by_default() {
+        let limits = StreamLimits::default();
+        let deadline = Deadline::after(limits.total);
+        let mut stream = Timed::bytes(after_pauses(&[1_000; 1_200]), limits.idle, deadline);
+        for second in 0..1_200 {
+            assert_eq!(stream.next().await, Some(Ok(1_000)), "after {second} s");
+        }
+        let thinking = limits.for_thinking(Duration::from_secs(600));
+        assert_eq!((thinking.total, thinking.for_whole_answer()), (StreamLimits::NO_LIMIT, Duration::from_secs(1_200)));
+        assert_eq!(limits.for_whole_answer(), Duration::from_secs(600));
+        let set = limits.with(&CallLimits { total_ms: Some(5_000), ..CallLimits::default() });
+        assert_eq!(set.for_whole_answer(), Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]

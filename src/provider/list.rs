@@ -41,7 +41,7 @@ pub async fn list_models(
     let unusable = |error: SetupError| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string());
     let (url, headers) = request(kind, accent, options).map_err(unusable)?;
     let secrets = Secrets::of(&options.base_url, &headers);
-    ask(url, headers, options, patience).await.map_err(|error| secrets.hide(error))
+    ask(url, headers, options, patience).await.map_err(|error| secrets.hide(options.vendor.classify(error)))
 }
 
 async fn ask(url: Url, headers: HeaderMap, options: &ClientOptions, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {

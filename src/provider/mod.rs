@@ -3,6 +3,7 @@
 //! Owns connections to providers and their keys. Must not know runs, events or the database: it is asked for one answer and
 //! streams it.
 
+mod adapt;
 mod answer;
 pub mod anthropic;
 pub mod breaker;
@@ -30,6 +31,7 @@ pub mod openai;
 pub mod openrouter;
 mod priced;
 mod project;
+mod refusals;
 mod refused_tool;
 pub mod responses;
 mod router;
@@ -40,6 +42,7 @@ mod strays;
 mod tally;
 mod think;
 mod transport;
+mod vendors;
 mod wait;
 mod words;
 
@@ -54,6 +57,7 @@ pub use self::list::list_models;
 pub use self::priced::priced;
 pub use self::router::Router;
 pub use self::transport::endpoint_url;
+pub use self::vendors::Vendor;
 use crate::domain::context::Capacity;
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};

@@ -11,7 +11,7 @@ use reqwest::{Client, RequestBuilder, Response, Url, redirect};
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
-use super::limits::{Deadline, StreamLimits, Timed, timeout};
+use super::limits::{Deadline, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
 use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
 use super::{SetupError, failure, monitor};
@@ -132,8 +132,11 @@ pub(super) async fn send(
 ) -> Result<Answer, ModelError> {
     let first_byte = Deadline::after(limits.first_byte);
     let until = first_byte.at.min(total.at);
-    let late =
-        || if until == total.at { timeout("no answer came", total.limit) } else { timeout("no answer came", limits.first_byte) };
+    let late = || {
+        let over_total_limit = until == total.at;
+        let limit = if over_total_limit { total.limit } else { limits.first_byte };
+        ModelError { over_total_limit, ..timeout("no answer came", limit) }
+    };
 
     monitor::sent(&request);
     let response = timeout_at(until, request.send()).await.map_err(|_| late())?.map_err(network_error)?;
@@ -150,7 +153,10 @@ pub(super) async fn send(
         }
     };
     let rest = raw.map(|chunk| chunk.map_err(cut_error));
-    begin(first, Timed::bytes(rest, limits.idle, total), framing, total).await
+    // Nothing shows the progress of an answer in one piece.
+    let whole = Deadline::after(limits.for_whole_answer());
+    let whole = if whole.at < total.at { whole } else { total };
+    begin(first, Timed::bytes(rest, limits.idle, total), framing, whole).await
 }
 
 /// Bounds what the rest of the program has to do with.
@@ -167,7 +173,7 @@ fn check_headers(headers: &HeaderMap) -> Result<(), ModelError> {
 }
 
 /// Looks at the first byte that is not blank.
-async fn begin<S>(first: Bytes, mut rest: S, framing: Option<Framing>, total: Deadline) -> Result<Answer, ModelError>
+async fn begin<S>(first: Bytes, mut rest: S, framing: Option<Framing>, whole: Deadline) -> Result<Answer, ModelError>
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Send + Unpin + 'static,
 {
@@ -179,7 +185,7 @@ where
                 return Ok(Answer::Events(Box::pin(LineFrames::new(Box::pin(head.chain(rest))))));
             }
             Some(b'{' | b'[') => {
-                let body = document(head, rest, total).await?;
+                let body = document(head, rest, whole).await?;
                 let is_stream = framing == Some(Framing::Events) && goes_on(&body);
                 return Ok(if is_stream { Answer::Events(events(body)) } else { Answer::Document(body) });
             }
@@ -191,7 +197,7 @@ where
                 return Ok(Answer::Events(Box::pin(SseFrames::new(Box::pin(head.chain(rest))))));
             }
             None if head.len() > 1024 => return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank")),
-            None => match rest.next().await {
+            None => match timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))? {
                 Some(chunk) => head.push(chunk?),
                 None => return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer is blank")),
             },
@@ -218,13 +224,13 @@ fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, 0xef | 0xbb | 0xbf)
 }
 
-async fn document<S>(head: Vec<Bytes>, mut rest: S, total: Deadline) -> Result<Vec<u8>, ModelError>
+async fn document<S>(head: Vec<Bytes>, mut rest: S, whole: Deadline) -> Result<Vec<u8>, ModelError>
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Unpin,
 {
     let mut body = head.concat();
     loop {
-        let next = timeout_at(total.at, rest.next()).await.map_err(|_| timeout("the answer was not whole, waited", total.limit))?;
+        let next = timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))?;
         match next {
             Some(Ok(chunk)) => body.extend_from_slice(&chunk),
             // A document shows itself that it is whole.

@@ -278,6 +278,7 @@ impl Fold {
             | EventBody::ContextBudget { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::ToolQuarantined { .. }
+            | EventBody::ModelAdapted { .. }
             | EventBody::RunWaiting { .. }
             | EventBody::RunCompleted { .. }
             | EventBody::RunFailed { .. }

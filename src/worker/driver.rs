@@ -296,6 +296,7 @@ impl Drive<'_> {
             Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,
             Input::ToolFinished(id, _) => self.is_read(id),
             Input::ModelFailed(_)
+            | Input::ModelCut { .. }
             | Input::ToolPauses(..)
             | Input::Reconciled(..)
             | Input::Joined(_)
@@ -560,10 +561,10 @@ impl Drive<'_> {
                     return ControlFlow::Continue(Input::GivenUp { why: UNSENDABLE.to_owned(), stopped: Vec::new() });
                 }
                 Happened::TimedOut => {
-                    self.hang_up();
+                    let partial = self.hang_up();
                     Box::pin(self.take_leave()).await;
                     let stopped = Box::pin(self.end_tools()).await;
-                    return ControlFlow::Continue(Input::TimedOut { stopped });
+                    return ControlFlow::Continue(Input::TimedOut { partial, stopped });
                 }
                 Happened::Draining => {
                     self.drain();
@@ -619,14 +620,24 @@ impl Drive<'_> {
         let Some(call) = self.model.take() else { return ControlFlow::Break(End::Reload) };
         let deps = &self.surround.deps;
         let spent = call.spent();
-        let finished = result.and_then(|()| call.into_assembler().finish(deps.ids.as_ref(), deps.clock.now()));
+        let now = deps.clock.now();
+        let mut partial = None;
+        let finished = match result {
+            Ok(()) => call.into_assembler().finish(deps.ids.as_ref(), now),
+            Err(error) => {
+                if error.over_total_limit {
+                    partial = call.into_partial(now);
+                }
+                Err(error)
+            }
+        };
         ControlFlow::Continue(match finished {
             Ok((message, turn, closing)) => Input::ModelFinished { message, turn, closing },
             Err(error) => {
                 tracing::warn!(run.id = %self.held.fence.run_id, code = error.kind.code(), error = %error.message, "model call failed");
                 metrics::counter!("capstan_model_failures_total", "code" => error.kind.code()).increment(1);
                 self.spent.add(spent);
-                Input::ModelFailed(error)
+                if error.over_total_limit { Input::ModelCut { error, partial } } else { Input::ModelFailed(error) }
             }
         })
     }

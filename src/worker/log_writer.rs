@@ -537,6 +537,7 @@ impl RunLog {
             | EventBody::ContextBudget { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::ToolQuarantined { .. }
+            | EventBody::ModelAdapted { .. }
             | EventBody::RunWaiting { .. }
             | EventBody::RunCompleted { .. }
             | EventBody::RunFailed { .. }

@@ -91,6 +91,7 @@ impl Screen {
             "tool.quarantined" => {
                 Shown::Remark(format!("-- the model's provider refuses the tool {}: going on without it", word("name")))
             }
+            "model.adapted" => Shown::Remark(format!("-- {}: {} ({})", word("model"), word("change"), brief(word("reason")))),
             "context.budget" => {
                 let (used, window) = (data["used"].as_u64().unwrap_or_default(), data["window"].as_u64().unwrap_or_default());
                 let percent = used.saturating_mul(100) / window.max(1);

@@ -275,7 +275,7 @@ pub struct ProviderConfig {
     /// The longest time without anything of the answer itself; 120,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_ms: Option<u64>,
-    /// The longest that one answer may take; 180,000.
+    /// The longest that one answer may take; no limit unless set, and 600,000 for an answer in one piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_ms: Option<u64>,
     /// Other limits for single models.

@@ -139,6 +139,7 @@ impl Endpoint {
         let mut options = ClientOptions::new(self.base_url.clone());
         options.api_key.clone_from(&self.key);
         options.headers.clone_from(&self.headers);
+        options.vendor = options.vendor.named(&self.provider);
         options.streaming = config.streaming.unwrap_or(true);
         let all = CallLimits {
             connect_ms: config.connect_ms,

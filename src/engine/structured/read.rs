@@ -89,7 +89,8 @@ impl Reader {
             | ModelEvent::ToolCallArguments { .. }
             | ModelEvent::ToolCallBlock { .. }
             | ModelEvent::Usage(_)
-            | ModelEvent::Prices(_) => vec![event],
+            | ModelEvent::Prices(_)
+            | ModelEvent::Adapted(_) => vec![event],
         }
     }
 

@@ -574,7 +574,7 @@ fn used_up_time_fails() {
 
     let mut world = World::started(profile);
     world.calls(&[call("write", &json!({})), call("read", &json!({}))]);
-    world.feed(Input::TimedOut { stopped: Vec::new() });
+    world.feed(Input::TimedOut { partial: None, stopped: Vec::new() });
     assert_eq!(world.error_code(), "run_timeout");
     assert_eq!(world.states(), [ToolCallState::Unknown, ToolCallState::Cancelled]);
     world.check_next_turn();

@@ -11,7 +11,7 @@ use crate::domain::change::ReleaseCause;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{MessageId, PartId, RunId};
 use crate::domain::message::{BinaryContent, Message, MessageStatus, Part, Role, TextPart, ToolContent};
-use crate::domain::model::{ModelError, ModelErrorKind, Usage};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, Usage};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolOutcome;
@@ -110,6 +110,52 @@ fn what_cannot_get_better_fails_at_once(#[case] kind: ModelErrorKind, #[case] co
     world.fails(kind);
     assert_eq!(world.error_code(), code);
     assert_eq!(world.ended().error.as_ref().unwrap().detail, "no luck");
+}
+
+#[test]
+fn answer_over_the_total_limit_is_not_repeated() {
+    let cut = |world: &mut World| {
+        world.show(&[Say::Text("some words")]);
+        let partial = world.hang_up();
+        let error = ModelError { over_total_limit: true, ..ModelError::new(ModelErrorKind::Timeout, "too long") };
+        world.feed(Input::ModelCut { error, partial })
+    };
+    let mut world = World::started(AgentProfile::default());
+    cut(&mut world);
+    let error = world.ended().error.clone().unwrap();
+    assert_eq!((error.code.as_str(), error.retryable), ("provider_timeout", false));
+    let kept = world.rows.history.last().unwrap();
+    assert_eq!((kept.text().as_str(), kept.status, kept.finish_reason), ("some words", MessageStatus::Partial, None));
+    world.check_next_turn();
+    let mut world = World::started(AgentProfile { fallbacks: vec!["b/other".to_owned()], ..AgentProfile::default() });
+    cut(&mut world);
+    assert!(world.ending.is_none() && world.rows.model() == "b/other", "another model may be faster");
+}
+
+#[rstest]
+#[case(ModelFinish::Length, None, 10, true)]
+#[case(ModelFinish::Stop, Some(50), 50, true)]
+#[case(ModelFinish::Stop, Some(50), 49, false)]
+#[case(ModelFinish::Stop, None, 50, false)]
+fn used_up_output_limit_is_not_asked_again(
+    #[case] finish: ModelFinish,
+    #[case] limit: Option<u32>,
+    #[case] output_tokens: u64,
+    #[case] fails: bool,
+) {
+    let options = ModelOptions { max_output_tokens: limit, ..ModelOptions::default() };
+    let mut world = World::started(AgentProfile { options, ..AgentProfile::default() });
+    let mut input = world.answer(&[], finish);
+    if let Input::ModelFinished { turn, .. } = &mut input {
+        turn.usage = Usage { output_tokens, reasoning_tokens: output_tokens, model_calls: 1, ..Usage::default() };
+    }
+    world.feed(input);
+    assert_eq!(world.ending.is_some(), fails);
+    if fails {
+        let error = world.ended().error.as_ref().unwrap();
+        assert_eq!((error.code.as_str(), error.retryable), ("provider_empty_response", false));
+        assert!(error.detail.contains("on reasoning") && error.detail.contains("options.max_output_tokens"), "{}", error.detail);
+    }
 }
 
 #[test]

@@ -405,7 +405,7 @@ fn the_steps_of_a_plan_end_with_the_run(#[case] how: u8, #[case] first: PlanStep
         }
         _ => {
             let stopped = vec![(world.under_way.remove(0).id, done("ok"))];
-            world.feed(Input::TimedOut { stopped })
+            world.feed(Input::TimedOut { partial: None, stopped })
         }
     };
     assert!(world.ending.is_some(), "{:?}", world.kinds());

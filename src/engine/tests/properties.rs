@@ -284,7 +284,7 @@ impl Play {
             }
             Act::TimeIsUp => {
                 if self.world.state.is_some() {
-                    self.feed(Input::TimedOut { stopped: Vec::new() });
+                    self.feed(Input::TimedOut { partial: None, stopped: Vec::new() });
                 }
             }
             Act::Dies => self.world.die(),
@@ -395,7 +395,7 @@ impl Play {
             Input::ToolFinished(call, done("late")),
             Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
             Input::Drain { stopped: Vec::new(), paused: Vec::new() },
-            Input::TimedOut { stopped: Vec::new() },
+            Input::TimedOut { partial: None, stopped: Vec::new() },
             Input::GivenUp { why: String::new(), stopped: Vec::new() },
         ] {
             assert_eq!(decide(&state, input, &around), Decision::default());

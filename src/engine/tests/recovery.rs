@@ -368,7 +368,7 @@ fn what_ended_while_it_was_being_stopped_keeps_its_outcome() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&two);
     let first = world.under_way[0].id.clone();
-    world.feed(Input::TimedOut { stopped: vec![(first, done("1"))] });
+    world.feed(Input::TimedOut { partial: None, stopped: vec![(first, done("1"))] });
     assert_eq!(world.states()[0], Done);
     assert_eq!(world.ended().status, RunStatus::Failed);
 }

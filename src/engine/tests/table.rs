@@ -61,7 +61,7 @@ fn input(name: &str, world: &mut World) -> Input {
         "cancel" => Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
         "drain" => Input::Drain { stopped: Vec::new(), paused: Vec::new() },
         "given up" => Input::GivenUp { why: "no more".to_owned(), stopped: Vec::new() },
-        "time" => Input::TimedOut { stopped: Vec::new() },
+        "time" => Input::TimedOut { partial: None, stopped: Vec::new() },
         other => panic!("no such input: {other}"),
     }
 }

@@ -406,7 +406,10 @@ fn what_a_failed_step_has_shown_is_void() {
     let mut world = World::started(AgentProfile::default());
     world.show(&[Say::Text("The file ho")]);
     world.hang_up();
-    assert_eq!(kinds(&world.feed(Input::TimedOut { stopped: Vec::new() })), ["step.reset", "conversation.updated", "run.failed"]);
+    assert_eq!(
+        kinds(&world.feed(Input::TimedOut { partial: None, stopped: Vec::new() })),
+        ["step.reset", "conversation.updated", "run.failed"]
+    );
     assert_eq!(world.followed(), []);
 }
 

@@ -298,6 +298,8 @@ const HANDLERS = {
     touch(call.item);
   },
   "tool.quarantined": (state, run, data, event) => note(state, run, event, `The tool ${data.name} is not offered in this run: ${data.reason}`),
+  "model.adapted": (state, run, data, event) =>
+    note(state, run, event, `The model ${data.model} is asked without a part that its provider refused (${data.change}): ${data.reason}`),
   "context.budget": (state, _, data) => {
     state.budget = data;
   },

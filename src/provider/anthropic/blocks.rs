@@ -305,6 +305,7 @@ impl Blocks {
             | ModelEvent::Restarted
             | ModelEvent::Usage(_)
             | ModelEvent::Prices(_)
+            | ModelEvent::Adapted(_)
             | ModelEvent::Finished(_) => {}
         }
         out.push_back(event);

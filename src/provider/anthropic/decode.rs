@@ -126,7 +126,8 @@ impl Decoder {
     fn judge_end(&self) -> Result<Stop, ModelError> {
         let cut = |why: &str| Err(ModelError::new(ModelErrorKind::IncompleteStream, why));
         match self.finish {
-            Some(Stop::Finish(ModelFinish::Length)) if self.marked_whole => Ok(Stop::Finish(ModelFinish::Length)),
+            // A cut or refused answer has no end of its last block to wait for. Of a cut call nothing is carried out.
+            Some(Stop::Finish(finish @ (ModelFinish::Length | ModelFinish::Refused))) => Ok(Stop::Finish(finish)),
             Some(_) if !self.marked_whole && !self.blocks.all_stopped() => cut("the answer ended within a content block"),
             Some(_) if !self.blocks.no_call_is_cut() => cut("the answer ended within a tool call"),
             Some(stop) => Ok(stop),

@@ -166,6 +166,7 @@ mod tests {
                 | ModelEvent::Restarted
                 | ModelEvent::Usage(_)
                 | ModelEvent::Prices(_)
+                | ModelEvent::Adapted(_)
                 | ModelEvent::Finished(_) => {}
             }
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use serde_json::{Map, Value};
 
 use super::wire::Fragment;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::provider::json_text::Shape;
 use crate::support::text;
 
@@ -108,12 +108,16 @@ impl Calls {
     }
 
     /// The answer is over: shows the calls that had no arguments.
-    pub(super) fn finish(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn finish(&mut self, finish: ModelFinish, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         for (at, call) in self.calls.iter_mut().enumerate() {
             if call.name.is_empty() {
                 call.unwrap(&self.offered);
             }
             if call.name.is_empty() {
+                // The output limit has cut the call before its name came.
+                if finish == ModelFinish::Length {
+                    continue;
+                }
                 return Err(ambiguous("a call has no name"));
             }
             call.start(at, out);

@@ -184,7 +184,7 @@ impl Decode for Decoder {
         if self.refused {
             finish = ModelFinish::Refused;
         }
-        self.calls.finish(out)?;
+        self.calls.finish(finish, out)?;
         self.pass_details_on(out);
         self.own.pass_on(out);
         self.tally.said(self.calls.bytes());
@@ -209,10 +209,18 @@ impl Decoder {
         if whole {
             return Ok(if self.calls.is_empty() { ModelFinish::Stop } else { ModelFinish::ToolCalls });
         }
+        if self.marked_whole && !self.calls.is_empty() && self.is_at_limit(&self.tally.usage()) {
+            return Ok(ModelFinish::Length);
+        }
         if failpoint::is_planted("cut-call-run") && !self.calls.is_empty() {
             return Ok(ModelFinish::ToolCalls);
         }
         Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended before the model said why it stopped"))
+    }
+
+    /// Whether the answer has as many tokens as the request allows.
+    fn is_at_limit(&self, usage: &Usage) -> bool {
+        !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit))
     }
 
     /// What an answer that the provider calls finished really is: the calls that are there decide, not the word. Where nothing is
@@ -222,8 +230,7 @@ impl Decoder {
             return finish;
         }
         // Some servers report an answer that ran into its limit as one that wants tools. Its last call may be cut.
-        let at_limit = !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
-        if at_limit { ModelFinish::Length } else { ModelFinish::ToolCalls }
+        if self.is_at_limit(usage) { ModelFinish::Length } else { ModelFinish::ToolCalls }
     }
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {

@@ -92,8 +92,7 @@ impl Decode for Decoder {
     fn close(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let Some(said) = self.finish else { return Err(unfinished()) };
         self.tally.said(self.texts.bytes() + self.calls.bytes());
-        let usage = self.tally.usage();
-        let at_limit = !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
+        let (usage, at_limit) = (self.tally.usage(), self.is_at_limit());
         let finish = match said {
             _ if self.refused => ModelFinish::Refused,
             ModelFinish::Length | ModelFinish::Refused => said,
@@ -116,6 +115,12 @@ fn unfinished() -> ModelError {
 }
 
 impl Decoder {
+    /// Whether the answer has as many tokens as the request allows.
+    fn is_at_limit(&self) -> bool {
+        let usage = self.tally.usage();
+        !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit))
+    }
+
     /// The error that something is which is no event.
     fn no_event(&self, data: &str, why: &str) -> ModelError {
         failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why))
@@ -306,7 +311,10 @@ impl Decoder {
         };
         let finish = match status {
             "completed" => ModelFinish::Stop,
-            "incomplete" => incomplete(response.incomplete_details.as_ref().map_or("", |details| &details.reason.0))?,
+            "incomplete" => match response.incomplete_details.as_ref().map_or("", |details| &details.reason.0) {
+                "" if self.is_at_limit() => ModelFinish::Length,
+                reason => incomplete(reason)?,
+            },
             _ if response.error.is_some() => return Err(failure::from_event(response.error.as_ref().unwrap_or(&Value::Null))),
             "failed" => return Err(ModelError::new(ModelErrorKind::Unavailable, "the provider broke off with an error")),
             _ => return Err(unfinished()),

@@ -48,6 +48,7 @@ mod pressure;
 mod prompts;
 mod providers;
 mod readme;
+mod refused_parts;
 mod repair;
 mod replay;
 mod restored;

@@ -98,6 +98,26 @@ async fn a_model_that_thinks_has_its_own_limits() {
     assert_eq!(ask(options, question()).await.finish(), ModelFinish::Stop);
 }
 
+// F06: at the default limits, in virtual time.
+#[tokio::test(start_paused = true)]
+async fn slow_stream_of_twenty_minutes_completes() {
+    let tokens = (0..1_200).flat_map(|_| [text(), Step::Pause(Duration::from_secs(1))]);
+    let end = Step::Send([finish("stop"), DONE.to_owned()].concat().into_bytes());
+    let wire = Wire::play(vec![Answer::events(tokens.chain([end]).collect())]).await;
+    let options = capstan::provider::ClientOptions::new(&wire.base_url);
+    let client = openai::client(options, openai::Accent::default()).unwrap();
+    let mut stream = client.stream(question()).await.unwrap();
+    let mut said = 0;
+    loop {
+        match stream.next().await.unwrap().unwrap() {
+            ModelEvent::Text(_) => said += 1,
+            ModelEvent::Finished(end) => break assert_eq!(end, ModelFinish::Stop),
+            _ => {}
+        }
+    }
+    assert_eq!(said, 1_200);
+}
+
 #[tokio::test]
 async fn the_whole_call_has_a_limit() {
     let steps = (0..200).flat_map(|_| [text(), Step::Pause(Duration::from_millis(20))]).collect();

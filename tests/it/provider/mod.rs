@@ -14,6 +14,7 @@ mod mutants;
 mod oddities;
 mod ollama;
 mod played;
+mod refusals;
 mod requests;
 mod responses;
 mod rows;

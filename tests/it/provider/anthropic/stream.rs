@@ -187,10 +187,17 @@ async fn a_call_at_the_output_limit_is_cut() {
         start(0, json!({"type": "tool_use", "id": "a", "name": "get_time", "input": {}})),
         delta(0, json!({"type": "input_json_delta", "partial_json": "{\"x\":"})),
     ];
-    for stopped in [stop(0), String::new()] {
-        let outcome = said(&[begin(), open.concat(), stopped, finish("max_tokens"), end()]).await;
+    for (stopped, end) in [(stop(0), end()), (String::new(), end()), (stop(0), String::new()), (String::new(), String::new())] {
+        let outcome = said(&[begin(), open.concat(), stopped, finish("max_tokens"), end]).await;
         assert_eq!((outcome.finish(), outcome.calls()[0].2.as_str()), (ModelFinish::Length, "{\"x\":"));
     }
+    // The same for words, and for an answer that the provider stops itself.
+    let words = [start(0, json!({"type": "text", "text": ""})), delta(0, json!({"type": "text_delta", "text": "Hel"}))].concat();
+    for (reason, expected) in [("max_tokens", ModelFinish::Length), ("refusal", ModelFinish::Refused)] {
+        let outcome = said(&[begin(), words.clone(), finish(reason)]).await;
+        assert_eq!((outcome.finish(), outcome.text().as_str()), (expected, "Hel"));
+    }
+    assert_eq!(said(&[begin(), words, finish("end_turn")]).await.error(), ModelErrorKind::IncompleteStream);
 }
 
 // L-22, L-30: the loop judges it.
