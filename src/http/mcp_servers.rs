@@ -457,10 +457,10 @@ pub(crate) struct ImportedMcpServer {
     warnings: Vec<String>,
 }
 
-/// What became of a document.
+/// The outcome of an import.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImportedMcpServers {
-    /// What became of each entry.
+    /// The outcome of each entry.
     data: Vec<ImportedMcpServer>,
     /// Always `null`: all entries are on one page.
     next_cursor: Option<String>,

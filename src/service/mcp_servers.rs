@@ -142,7 +142,7 @@ pub struct Import {
     pub rest: Map<String, Value>,
 }
 
-/// What became of a document that was brought in.
+/// The outcome of an import.
 pub struct ImportReport {
     /// Each entry by its name.
     pub outcomes: Vec<(String, Imported)>,

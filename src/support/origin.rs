@@ -71,7 +71,7 @@ mod tests {
     #[case("localhost:3000", "not an origin")]
     #[case("https:a.example", "not an origin")]
     #[case(" https://a.example", "not an origin")]
-    #[case("https://a.example,https://b.example", "not an origin")]
+    #[case("https://a.example,https://b.example", "more than")]
     #[case("https://a.example/app", "more than")]
     #[case("https://a.example?x", "more than")]
     #[case("https://a.example#x", "more than")]

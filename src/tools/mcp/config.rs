@@ -58,7 +58,7 @@ pub enum McpConfigError {
 pub struct McpConfig {
     /// Each server, or in words what is wrong with its entry.
     pub servers: BTreeMap<String, Result<ServerConfig, String>>,
-    /// What is to be told of the document, though it can be used.
+    /// Parts of the document that have no effect.
     pub warnings: Vec<McpWarning>,
 }
 
@@ -67,7 +67,7 @@ pub struct McpConfig {
 pub struct McpWarning {
     /// The entry; `None` for the document itself.
     pub entry: Option<String>,
-    /// What has no effect, in words.
+    /// The part, and why it has no effect.
     pub text: String,
 }
 

@@ -121,7 +121,7 @@ pub struct Parted {
     pub entry: Map<String, Value>,
     /// The secrets.
     pub secrets: Secrets,
-    /// What is to be told of the entry, though it can be used.
+    /// Parts of the entry that have no effect.
     pub warnings: Vec<String>,
 }
 

@@ -44,7 +44,9 @@ fn code(page: &str) -> Vec<String> {
 
 /// Returns the JSON objects in a text that are examples: whole documents, entries, and parts of entries without braces.
 fn examples(text: &str) -> Vec<Map<String, Value>> {
-    let is_example = |object: &Map<String, Value>| object.keys().any(|key| KEYS.contains(&key.as_str()));
+    // Parts of messages have a URL, too.
+    let is_example =
+        |object: &Map<String, Value>| object.keys().any(|key| KEYS.contains(&key.as_str())) && !object.contains_key("media_type");
     let whole = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok().filter(is_example);
     if text.trim_start().starts_with('"') {
         return whole(&format!("{{{text}}}")).into_iter().collect();
@@ -94,7 +96,7 @@ fn every_example_in_the_documents_is_read_whole() {
             }
             count += 1;
             let document = document(example).to_string();
-            match McpConfig::parse(&document, &|_| Some("value".to_owned())) {
+            match McpConfig::parse(&document, &|_| Some("/value".to_owned())) {
                 Ok(config) => {
                     let refused = config.servers.values().filter_map(|server| server.as_ref().err().cloned());
                     let told = config.warnings.iter().map(|warning| warning.text.clone());
