@@ -247,6 +247,7 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         cli.settings.role = Some(role.clone());
     }
     let load = || -> anyhow::Result<Loaded> {
+        config::check_variables(environment)?;
         let named = cli.settings.config.clone().or_else(|| environment.get("CAPSTAN_CONFIG").map(PathBuf::from));
         let file = config::read_file(named.as_deref())?;
         Ok(config::load(file, environment, &cli.settings.flags())?)
@@ -262,7 +263,10 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         }
         Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
-        Command::Doctor => runtime()?.block_on(doctor::run(&load()?, environment)),
+        Command::Doctor => match load() {
+            Ok(loaded) => runtime()?.block_on(doctor::run(&loaded, environment)),
+            Err(error) => doctor::report_settings(&error),
+        },
         Command::Cleanup { dry_run } => {
             let mode = if dry_run { FoldMode::Count } else { FoldMode::Fold };
             runtime()?.block_on(cleanup::run(&load()?, mode))

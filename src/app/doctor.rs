@@ -1,5 +1,6 @@
 //! `capstan doctor`: tries everything that `serve` needs, and says what is wrong and what to do.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
 use super::secrets::{self, Tally};
 use crate::domain::ids::UserId;
+use crate::domain::model::ToolChoice;
 use crate::store::Store;
 use crate::tools::Toolbox as _;
+use crate::tools::mcp::{McpConfig, McpWarning};
 
 /// How long a model endpoint is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,6 +59,14 @@ impl Report {
         let bad = self.0.iter().any(|(_, finding, _)| *finding == Finding::Bad);
         if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
+}
+
+/// Reports settings that cannot be read, in the form of all other findings.
+pub fn report_settings(error: &anyhow::Error) -> anyhow::Result<ExitCode> {
+    let mut report = Report(Vec::new());
+    report.add("settings", Finding::Bad, format!("{error:#}"));
+    print(&report.table())?;
+    Ok(report.code())
 }
 
 /// Exit code 1 if anything is bad.
@@ -184,8 +195,23 @@ async fn models_beside(loaded: &Loaded, models: &Models, report: &mut Report) {
     store.close().await;
 }
 
+/// Returns the tools that entries name in `capstan`, each with its server.
+fn named_tools(mcp: &McpConfig) -> BTreeSet<(String, String)> {
+    let usable = mcp.servers.iter().filter_map(|(server, config)| Some((server, config.as_ref().ok()?)));
+    usable.flat_map(|(server, config)| config.named_tools().map(|(_, tool)| (server.clone(), tool.to_owned()))).collect()
+}
+
 async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) {
-    let door = match parts::tools(&loaded.config, environment, &Sources::real(), None) {
+    let mcp = match parts::mcp_config(&loaded.config, environment) {
+        Ok(mcp) => mcp,
+        Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
+    };
+    for McpWarning { entry, text } in &mcp.warnings {
+        let entry = entry.as_ref().map(|entry| format!("{entry}: ")).unwrap_or_default();
+        report.add("mcp config", Finding::Doubtful, format!("{entry}{text}"));
+    }
+    let named = named_tools(&mcp);
+    let door = match parts::tools(&loaded.config, mcp, environment, &Sources::real(), None) {
         Ok(door) => door,
         Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
     };
@@ -193,11 +219,31 @@ async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) 
     let nobody = UserId::from_stored(String::new());
     let definitions = door.definitions(&nobody).await;
     report.add("tools", Finding::Good, format!("{} on offer", definitions.len()));
-    for name in loaded.config.agent.approval.tools.keys() {
+    let agent = &loaded.config.agent;
+    let rules = agent.approval.tools.keys().map(|name| ("agent.approval.tools", name));
+    let offered = agent.tools.iter().flatten().map(|name| ("agent.tools", name));
+    let chosen = match &agent.options.tool_choice {
+        Some(ToolChoice::Tool(name)) => Some(("agent.options.tool_choice", name)),
+        Some(ToolChoice::Auto | ToolChoice::None | ToolChoice::Required) | None => None,
+    };
+    for (setting, name) in rules.chain(offered).chain(chosen) {
         if definitions.iter().all(|tool| tool.name != *name) {
-            let words =
-                format!("agent.approval.tools names {name}, which is not on offer: a rule under a wrong name protects nothing");
+            let words = format!("{setting} names {name}, which is not on offer: a rule under a wrong name protects nothing");
             report.add("tools", Finding::Doubtful, words);
+        }
+    }
+    for name in agent.tool_filter.servers.keys() {
+        let beginning = format!("{name}__");
+        if !definitions.iter().any(|tool| tool.name.starts_with(&beginning)) {
+            report.add("tools", Finding::Doubtful, format!("agent.tool_filter.servers names {name}, which offers no tools"));
+        }
+    }
+    for (server, name) in named {
+        let mut of_server = definitions.iter().filter(|tool| tool.server.as_deref() == Some(server.as_str())).peekable();
+        // A server that lists nothing has a line of its own.
+        if of_server.peek().is_some() && of_server.all(|tool| tool.tool != name) {
+            let words = format!("{server}: the entry names the tool {name}, which the server does not have");
+            report.add("mcp config", Finding::Doubtful, words);
         }
     }
     for server in door.servers(&nobody).await {

@@ -1,6 +1,7 @@
 //! The parts that several commands need, made from the settings.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
 
-use super::config::{Config, Environment, Synchronous};
+use super::config::{Config, Environment, Synchronous, is_quoted};
 use crate::domain::ids::UserId;
 use crate::domain::principal::{Principal, User, UserRole};
 use crate::service::hash_key;
@@ -16,7 +17,7 @@ use crate::store::{self, Durability, OnCopy, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
 use crate::support::outbound::Reach;
-use crate::tools::mcp::{KeptServers, McpConfig, MemberRules, sweep_handed};
+use crate::tools::mcp::{KeptServers, McpConfig, McpWarning, MemberRules, sweep_handed};
 use crate::tools::{Door, DoorOptions, OPTIONAL_TOOLS};
 
 /// The name of the one user of a server without keys.
@@ -87,12 +88,37 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// The built-in tools, the configured MCP servers, and those that people keep. Starts nothing yet.
+/// Reads the `mcpServers` file. What is wrong with one entry concerns that server alone.
 ///
 /// # Errors
-/// If the MCP configuration cannot be read. What is wrong with one server concerns that server alone.
+/// If the file cannot be read, or holds no servers.
+pub fn mcp_config(config: &Config, environment: &Environment) -> anyhow::Result<McpConfig> {
+    let Some(path) = &config.tools.mcp_config else { return Ok(McpConfig::default()) };
+    let document =
+        std::fs::read_to_string(path).with_context(|| format!("the MCP configuration {} cannot be read", path.display()))?;
+    let quoted = RefCell::new(BTreeSet::new());
+    let lookup = |name: &str| {
+        let value = environment.get(name)?;
+        if is_quoted(value) {
+            quoted.borrow_mut().insert(name.to_owned());
+        }
+        Some(value.to_owned())
+    };
+    let mut mcp = McpConfig::parse(&document, &lookup).with_context(|| path.display().to_string())?;
+    mcp.warnings.extend(quoted.into_inner().into_iter().map(|name| McpWarning {
+        entry: None,
+        text: format!("the value of the variable {name} begins and ends with quotes, which are part of it"),
+    }));
+    Ok(mcp)
+}
+
+/// The built-in tools, the MCP servers of `mcp`, and those that people keep. Starts nothing yet.
+///
+/// # Errors
+/// If a setting names a tool that does not exist, or a folder cannot be made.
 pub fn tools(
     config: &Config,
+    mcp: McpConfig,
     environment: &Environment,
     sources: &Sources,
     kept: Option<Arc<dyn KeptServers>>,
@@ -114,12 +140,7 @@ pub fn tools(
     options.handed = Some(handed(config)?);
     options.reach = reach_of_members(config);
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
-    if let Some(path) = &config.tools.mcp_config {
-        let document =
-            std::fs::read_to_string(path).with_context(|| format!("the MCP configuration {} cannot be read", path.display()))?;
-        let lookup = |name: &str| environment.get(name).map(str::to_owned);
-        options.mcp = McpConfig::parse(&document, &lookup).with_context(|| path.display().to_string())?;
-    }
+    options.mcp = mcp;
     // The folder may be somebody's own and read-only; only the default one is made.
     if config.tools.files_root.is_none() {
         make_folder(&config.files_root())?;

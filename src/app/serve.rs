@@ -1,6 +1,7 @@
 //! `capstan serve`: puts the parts together, keeps them running, and ends them in order.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::live::{Hub, HubLimits};
 use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::{OnCopy, Store};
 use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
+use crate::tools::mcp::{McpConfig, McpWarning};
 use crate::tools::{Door, Toolbox as _};
 use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
 
@@ -114,7 +116,9 @@ impl Server {
         let rules = parts::member_rules(&config);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
-        let tools = parts::tools(&config, environment, &sources, Some(kept_servers))?;
+        let mcp = parts::mcp_config(&config, environment)?;
+        warn_of_mcp_config(&config, &mcp);
+        let tools = parts::tools(&config, mcp, environment, &sources, Some(kept_servers))?;
         let node = NodeId::generate(sources.ids.as_ref());
         let configured = tools.mcp().configured().map(|server| server.id).collect();
         tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
@@ -237,6 +241,19 @@ impl Server {
         if tokio::time::timeout(CONNECTIONS_GRACE, self.store.close()).await.is_err() {
             tracing::warn!("the database did not end in time");
         }
+    }
+}
+
+/// Logs the entries of the `mcpServers` file that are refused, and the parts of it that have no effect.
+fn warn_of_mcp_config(config: &Config, mcp: &McpConfig) {
+    let file = config.tools.mcp_config.as_deref().unwrap_or(Path::new("")).display();
+    for (entry, server) in &mcp.servers {
+        if let Err(reason) = server {
+            tracing::warn!(%file, entry, reason, "an MCP server is not started: its entry is refused");
+        }
+    }
+    for McpWarning { entry, text } in &mcp.warnings {
+        tracing::warn!(%file, entry, reason = text, "a part of the MCP configuration has no effect");
     }
 }
 

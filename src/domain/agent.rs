@@ -15,6 +15,7 @@ use super::prompt::PromptPolicy;
 use super::response_analysis::ResponseAnalysis;
 use super::sampling::SamplingByTurn;
 use super::tool_filter::ToolFilter;
+use super::tool_names::{check_no_pattern, check_tool_name};
 
 /// What to do when the rounds are used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -396,6 +397,9 @@ impl AgentProfile {
         if self.llm_retry.validation_retries as usize > MAX_RETRIES {
             return wrong("llm_retry/validation_retries", format!("must be at most {MAX_RETRIES}"));
         }
+        if let Err((field, reason)) = self.check_names() {
+            return wrong(&field, reason);
+        }
         let k = self.tool_filter.k;
         if !(1..=ToolFilter::MAX_K).contains(&k) {
             return wrong("tool_filter/k", format!("must be 1 to {}", ToolFilter::MAX_K));
@@ -429,6 +433,33 @@ impl AgentProfile {
         match self.llm_retry.delays_ms.len() {
             0..=MAX_RETRIES => Ok(()),
             count => wrong("llm_retry/delays_ms", format!("has {count} entries; the most is {MAX_RETRIES}")),
+        }
+    }
+}
+
+impl AgentProfile {
+    /// Refuses names of tools and servers that no tool or server can have. `options/tool_choice` is checked with the options.
+    fn check_names(&self) -> Result<(), (String, String)> {
+        for (at, tool) in self.tools.iter().flatten().enumerate() {
+            check_tool_name(tool).map_err(|reason| (format!("tools/{at}"), reason))?;
+        }
+        for tool in self.approval.tools.keys() {
+            check_tool_name(tool).map_err(|reason| (format!("approval/tools/{tool}"), reason))?;
+        }
+        for (alias, tool) in &self.repair.aliases {
+            let checked = check_no_pattern(alias).and_then(|()| check_no_pattern(tool));
+            checked.map_err(|reason| (format!("repair/aliases/{alias}"), reason))?;
+        }
+        for server in self.tool_filter.servers.keys() {
+            check_no_pattern(server).map_err(|reason| (format!("tool_filter/servers/{server}"), reason))?;
+        }
+        // A `*` at the end is the one pattern that this list knows.
+        let is_odd = |model: &&String| model.strip_suffix('*').unwrap_or(model).contains('*');
+        match self.tool_filter.skip_models.iter().find(is_odd) {
+            Some(model) => {
+                Err(("tool_filter/skip_models".to_owned(), format!("{model:?}: a * may only stand at the end, as in anthropic/*")))
+            }
+            None => Ok(()),
         }
     }
 }

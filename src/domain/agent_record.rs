@@ -9,6 +9,7 @@ use super::budget::Budget;
 use super::cost::Usd;
 use super::ids::{AgentId, UserId};
 use crate::support::clock::UnixMillis;
+use crate::support::nearest::with_suggestion;
 
 /// What a version says: fields of an [`AgentProfile`], without name and version.
 pub type ProfileDocument = Map<String, Value>;
@@ -177,7 +178,8 @@ pub fn profile_of(
     let mut merged = serde_json::to_value(base).map_err(|error| wrong("", error.to_string()))?;
     merge(&mut merged, document);
     let read: Result<AgentProfile, _> = serde_path_to_error::deserialize(merged);
-    let mut profile = read.map_err(|error| wrong(&error.path().to_string().replace('.', "/"), error.inner().to_string()))?;
+    let mut profile =
+        read.map_err(|error| wrong(&error.path().to_string().replace('.', "/"), with_suggestion(&error.inner().to_string())))?;
     (profile.name, profile.version) = (name.to_owned(), version);
     profile.check()?;
     Ok(profile)
@@ -239,6 +241,13 @@ mod tests {
     #[case(json!({"response_analysis": {"deflection": 11}}), "response_analysis/deflection")]
     #[case(json!({"response_analysis": {"phrases": {"claim": [""]}}}), "response_analysis/phrases/claim")]
     #[case(json!({"llm_retry": {"validation_retries": 101}}), "llm_retry/validation_retries")]
+    #[case(json!({"tools": ["m__a", "m__*"]}), "tools/1")]
+    #[case(json!({"approval": {"tools": {"m__*": "ask"}}}), "approval/tools/m__*")]
+    #[case(json!({"approval": {"tools": {"m__a b": "ask"}}}), "approval/tools/m__a b")]
+    #[case(json!({"repair": {"aliases": {"find": "m__*"}}}), "repair/aliases/find")]
+    #[case(json!({"tool_filter": {"servers": {"m*": {}}}}), "tool_filter/servers/m*")]
+    #[case(json!({"tool_filter": {"skip_models": ["*/gpt-5"]}}), "tool_filter/skip_models")]
+    #[case(json!({"options": {"tool_choice": {"tool": "m__*"}}}), "options/tool_choice/tool")]
     fn what_is_wrong_is_named(#[case] said: Value, #[case] field: &str) {
         let error = profile_of(&AgentProfile::default(), "x", 1, &document(said)).unwrap_err();
         assert!(error.field.starts_with(field) || error.reason.contains(field), "{error:?}");

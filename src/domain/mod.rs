@@ -44,6 +44,7 @@ pub mod summary;
 pub mod ticket;
 pub mod tool;
 pub mod tool_filter;
+pub mod tool_names;
 pub mod trace;
 pub mod undo;
 pub mod usage;

@@ -11,6 +11,7 @@ use super::ids::UserId;
 use super::message::Message;
 use super::run::FinishReason;
 use super::tool::ToolDefinition;
+use super::tool_names::check_tool_name;
 
 /// Tokens that one or more model calls used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -173,9 +174,9 @@ impl ModelOptions {
             return refuse("stop", "each text has 1 to 256 bytes");
         }
         if let Some(ToolChoice::Tool(name)) = &self.tool_choice
-            && name.is_empty()
+            && check_tool_name(name).is_err()
         {
-            return refuse("tool_choice/tool", "names no tool");
+            return refuse("tool_choice/tool", "must be the name of one tool as models see it, such as mail__send; no pattern");
         }
         let Some(output) = &self.output_schema else { return Ok(()) };
         let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';

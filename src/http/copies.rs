@@ -6,6 +6,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::auth::Caller;
@@ -17,6 +18,7 @@ use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::service::{CopyUntil, Document, Error, Replay};
+use crate::support::nearest::nearest;
 
 /// How far a conversation is copied: one of the three, or nothing for all turns that are over.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -129,6 +131,22 @@ pub(crate) struct ImportedConversation {
     /// The model of messages that name none. It need not be served here: then the next message has to name another one.
     #[serde(default)]
     model: Option<String>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+impl ImportedConversation {
+    /// Refuses a misspelt field. Any other may be a field of an export that imports do not keep.
+    fn check_rest(&self) -> Answer<()> {
+        for key in self.rest.keys() {
+            if let Some(near) = nearest(key, ["title", "tags", "system_prompt", "instructions", "agent", "model"]) {
+                let reason = format!("is not known; did you mean {near:?}?");
+                return Err(Error::field(&format!("/conversation/{key}"), reason).into());
+            }
+        }
+        Ok(())
+    }
 }
 
 impl RequestBody for ImportBody {
@@ -155,7 +173,8 @@ pub(crate) async fn import(State(app): State<App>, Caller(principal): Caller, re
     if body.version != 1 {
         return Err(Error::field("/version", "is not one that this server knows; it knows 1").into());
     }
-    let ImportedConversation { title, tags, system_prompt, instructions, agent, model } = body.conversation;
+    body.conversation.check_rest()?;
+    let ImportedConversation { title, tags, system_prompt, instructions, agent, model, rest: _ } = body.conversation;
     let choice = AgentChoice { agent, model };
     let document = Document { title, tags, system_prompt, instructions, choice, messages: body.messages };
     let (conversation, replay) = app.service.import_conversation(&principal, document, key).await?;

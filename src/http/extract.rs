@@ -16,6 +16,7 @@ use super::options::App;
 use super::problem::{Answer, Problem};
 use crate::domain::problem::ProblemCode;
 use crate::service::{Cursor, Error, RequestKey};
+use crate::support::nearest::with_suggestion;
 use crate::support::{json, text};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -176,7 +177,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());
-        let why = error.into_inner().to_string();
+        let why = with_suggestion(&error.into_inner().to_string());
         Error::field(&pointer, text::storable(text::prefix(&why, 300)))
     })?;
     deserializer.end().map_err(|_| Error::field("", "is followed by something that is not JSON"))?;

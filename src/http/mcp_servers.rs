@@ -23,8 +23,8 @@ use crate::domain::principal::{Principal, UserRole};
 use crate::domain::problem::ProblemBody;
 use crate::domain::tool::ToolDefinition;
 use crate::service::{
-    AnyMcpServer, AuthState, Import, Imported, McpPrompt, McpResource, McpServerPatch, NewMcpServer, Page, ServerStatus,
-    ShownMcpServer, Variables,
+    AnyMcpServer, AuthState, Import, ImportReport, Imported, McpPrompt, McpResource, McpServerPatch, NewMcpServer, Page,
+    ServerStatus, ShownMcpServer, Variables,
 };
 
 /// A server to make.
@@ -129,12 +129,17 @@ pub(crate) struct McpServer {
     /// Raised by one at each change; also the `ETag`. Not for servers of the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<i64>,
+    /// Parts of the entry that this request gave and that have no effect, such as unknown keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
 }
 
 impl McpServer {
     pub(super) fn of(shown: ShownMcpServer, viewer: &Principal) -> Self {
         let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = shown.status;
         let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
+        let warnings = shown.warnings;
         let record = match shown.server {
             AnyMcpServer::Kept(record) => *record,
             AnyMcpServer::Configured(_) => {
@@ -148,6 +153,7 @@ impl McpServer {
                     created_at: None,
                     updated_at: None,
                     version: None,
+                    warnings,
                 };
             }
         };
@@ -168,6 +174,7 @@ impl McpServer {
             created_at: Some(created_at.to_rfc3339()),
             updated_at: Some(updated_at.to_rfc3339()),
             version: Some(version),
+            warnings,
         }
     }
 
@@ -395,7 +402,7 @@ pub(crate) async fn prompts(
     Ok(Json(ListBody { data, next_cursor: None }))
 }
 
-/// A document to bring in. What else stands in it is for other programs.
+/// A document to bring in. Other keys are told in `warnings`, because programs commonly keep more in it.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct ImportMcpServersBody {
     /// The servers, as programs commonly keep them.
@@ -412,6 +419,9 @@ pub(crate) struct ImportMcpServersBody {
     /// Whether they take the place of servers of their names.
     #[serde(default)]
     replace: bool,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
 }
 
 impl RequestBody for ImportMcpServersBody {}
@@ -441,6 +451,23 @@ pub(crate) struct ImportedMcpServer {
     /// Why it was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Parts of its entry that have no effect, such as unknown keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
+}
+
+/// The outcome of an import.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ImportedMcpServers {
+    /// The outcome of each entry.
+    data: Vec<ImportedMcpServer>,
+    /// Always `null`: all entries are on one page.
+    next_cursor: Option<String>,
+    /// Parts of the document beside its entries that have no effect, such as unknown keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
 }
 
 /// Brings in an `mcpServers` document
@@ -449,22 +476,29 @@ pub(crate) struct ImportedMcpServer {
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/import", tag = "mcp-servers", operation_id = "import_mcp_servers",
     request_body = ImportMcpServersBody,
-    responses((status = 200, description = "What became of each entry", body = ListBody<ImportedMcpServer>)),
+    responses((status = 200, description = "What became of each entry", body = ImportedMcpServers)),
 )]
 pub(crate) async fn import(
     State(app): State<App>,
     Caller(principal): Caller,
     Input { body, key }: Input<ImportMcpServersBody>,
-) -> Answer<Json<ListBody<ImportedMcpServer>>> {
-    let ImportMcpServersBody { mcp_servers: entries, variables, scope, replace: replaces } = body;
-    let import = Import { entries, variables, is_global: scope == Scope::Global, replaces };
-    let outcomes = app.service.import_mcp_servers(&principal, import, key).await?;
+) -> Answer<Json<ImportedMcpServers>> {
+    let ImportMcpServersBody { mcp_servers: entries, variables, scope, replace: replaces, rest } = body;
+    let import = Import { entries, variables, is_global: scope == Scope::Global, replaces, rest };
+    let ImportReport { outcomes, warnings } = app.service.import_mcp_servers(&principal, import, key).await?;
     let data = outcomes.into_iter().map(|(name, outcome)| match outcome {
-        Imported::Made(id) => ImportedMcpServer { name, outcome: ImportOutcome::Made, id: Some(id), reason: None },
-        Imported::Replaced(id) => ImportedMcpServer { name, outcome: ImportOutcome::Replaced, id: Some(id), reason: None },
-        Imported::Refused(reason) => ImportedMcpServer { name, outcome: ImportOutcome::Refused, id: None, reason: Some(reason) },
+        Imported::Made(id, warnings) => {
+            ImportedMcpServer { name, outcome: ImportOutcome::Made, id: Some(id), reason: None, warnings }
+        }
+        Imported::Replaced(id, warnings) => {
+            ImportedMcpServer { name, outcome: ImportOutcome::Replaced, id: Some(id), reason: None, warnings }
+        }
+        Imported::Refused(reason) => {
+            let reason = Some(reason);
+            ImportedMcpServer { name, outcome: ImportOutcome::Refused, id: None, reason, warnings: Vec::new() }
+        }
     });
-    Ok(Json(ListBody { data: data.collect(), next_cursor: None }))
+    Ok(Json(ImportedMcpServers { data: data.collect(), next_cursor: None, warnings }))
 }
 
 /// Whose servers to take out.

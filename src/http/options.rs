@@ -77,7 +77,7 @@ pub struct HttpOptions {
     /// The hosts that requests may be for, without ports; `None` for any. Set it when listening on loopback, where a web page
     /// can make a browser send requests under a name of its own (DNS rebinding).
     pub allowed_hosts: Option<Vec<String>>,
-    /// Origins of web pages that may call from another origin.
+    /// Origins of web pages that may call from another origin, as browsers send them in `Origin`.
     pub cors_origins: Vec<String>,
     /// Where browsers find the server, if that is not what they name as its host.
     pub public_url: Option<String>,

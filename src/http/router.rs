@@ -7,12 +7,13 @@ use axum::http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LINK,
     LOCATION, RETRY_AFTER,
 };
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::CorsLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
@@ -152,9 +153,10 @@ fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {
 
 /// Lets pages of the named origins call; with none, no page of another origin can read an answer.
 fn cors(origins: &[String]) -> CorsLayer {
-    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let origins = origins.to_vec();
+    let is_allowed = move |origin: &HeaderValue, _: &Parts| origins.iter().any(|allowed| *origin == allowed.as_str());
     CorsLayer::new()
-        .allow_origin(origins)
+        .allow_origin(AllowOrigin::predicate(is_allowed))
         .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
         .allow_headers([
             ACCEPT,

@@ -19,10 +19,11 @@ use crate::domain::principal::{Principal, UserRole};
 use crate::domain::tool::ToolDefinition;
 use crate::store::{McpServerCursor, NamedChanged, NamedMade, Page, PageRequest};
 use crate::support::json as stable;
+use crate::support::nearest::nearest;
 use crate::support::seal::{SealError, Vault};
 use crate::tools::mcp::{
     ConfiguredServer, KeptServer, McpPrompt, McpResource, McpServers, MemberRules, Secrets, ServerConfig, ServerTransport,
-    last_words, part, read_kept,
+    check_document, is_switched_off, last_words, part, read_kept,
 };
 use crate::tools::{AuthState, ServerStatus};
 
@@ -85,6 +86,8 @@ pub struct ShownMcpServer {
     pub server: AnyMcpServer,
     /// How it is doing, as far as this process knows.
     pub status: ServerStatus,
+    /// Parts of the entry that was given with this request and that have no effect.
+    pub warnings: Vec<String>,
 }
 
 /// Where a server is kept.
@@ -117,10 +120,10 @@ impl AnyMcpServer {
 /// What became of an entry that was brought in.
 #[derive(Debug)]
 pub enum Imported {
-    /// It is kept.
-    Made(McpServerId),
+    /// It is kept. Beside it, the parts of the entry that have no effect.
+    Made(McpServerId, Vec<String>),
     /// The one of that name was changed.
-    Replaced(McpServerId),
+    Replaced(McpServerId, Vec<String>),
     /// It is not kept, and why.
     Refused(String),
 }
@@ -135,6 +138,16 @@ pub struct Import {
     pub is_global: bool,
     /// Whether those take the place of servers of their names.
     pub replaces: bool,
+    /// The other keys of the document.
+    pub rest: Map<String, Value>,
+}
+
+/// The outcome of an import.
+pub struct ImportReport {
+    /// Each entry by its name.
+    pub outcomes: Vec<(String, Imported)>,
+    /// Parts of the document beside its entries that have no effect.
+    pub warnings: Vec<String>,
 }
 
 impl Service {
@@ -156,8 +169,9 @@ impl Service {
         new: NewMcpServer,
         key: Option<RequestKey>,
     ) -> Result<(ShownMcpServer, Replay)> {
-        let (id, replay) = self.make_mcp_server(principal, new, key).await?;
-        Ok((self.probed(principal, &id).await?, replay))
+        let (id, replay, warnings) = self.make_mcp_server(principal, new, key).await?;
+        let shown = self.probed(principal, &id).await?;
+        Ok((ShownMcpServer { warnings, ..shown }, replay))
     }
 
     async fn make_mcp_server(
@@ -165,7 +179,7 @@ impl Service {
         principal: &Principal,
         new: NewMcpServer,
         key: Option<RequestKey>,
-    ) -> Result<(McpServerId, Replay)> {
+    ) -> Result<(McpServerId, Replay, Vec<String>)> {
         let deps = self.mcp_deps()?;
         let NewMcpServer { name, entry, variables, enabled, is_global } = new;
         let owner = if is_global { None } else { Some(principal.user_id.clone()) };
@@ -179,19 +193,19 @@ impl Service {
             entry: Map::new(),
             secrets: None,
             reach: reach_of(principal),
-            enabled,
+            enabled: enabled && !switched_off(&entry)?,
             created_at: now,
             updated_at: now,
             version: 1,
             generation: 1,
         };
-        self.put_entry(&mut record, &entry, &variables, &Secrets::new()).await?;
+        let warnings = self.put_entry(&mut record, &entry, &variables, &Secrets::new()).await?;
         let claim = self.claim(&principal.user_id, key);
         let (made, replay) = keyed(self.store.create_mcp_server(&record, deps.max_per_owner, claim).await?)?;
         match made {
             NamedMade::Made(id) => {
                 deps.servers.changed(&id).await;
-                Ok((id, replay))
+                Ok((id, replay, warnings))
             }
             NamedMade::NameTaken => Err(name_taken(&record.name)),
             NamedMade::TooMany => Err(Error::Conflict(format!(
@@ -253,18 +267,23 @@ impl Service {
                 after.name.clone_from(name);
             }
             after.enabled = patch.enabled.unwrap_or(after.enabled);
+            if let Some(entry) = &patch.entry {
+                after.enabled &= !switched_off(entry)?;
+            }
+            let mut warnings = Vec::new();
             if patch.entry.is_some() || !patch.variables.is_empty() {
                 let entry = patch.entry.as_ref().unwrap_or(&before.entry);
                 after.reach = reach_of(principal);
                 // Those that cannot be opened are to be given anew, and are missed by their names until they are.
                 let secrets = opened(&self.provider_deps()?.vault, &before).unwrap_or_default();
-                self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
+                warnings = self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
             }
             after.updated_at = self.clock.now().max(before.updated_at);
             match self.store.change_mcp_server(&after).await? {
                 NamedChanged::Changed(_) => {
                     self.mcp_server_changed(&before, &after).await?;
-                    return self.probed(principal, id).await;
+                    let shown = self.probed(principal, id).await?;
+                    return Ok(ShownMcpServer { warnings, ..shown });
                 }
                 NamedChanged::NameTaken => return Err(name_taken(&after.name)),
                 NamedChanged::Stale => {}
@@ -334,13 +353,9 @@ impl Service {
     }
 
     /// Brings in the entries of an `mcpServers` document, each by itself.
-    pub async fn import_mcp_servers(
-        &self,
-        principal: &Principal,
-        import: Import,
-        key: Option<RequestKey>,
-    ) -> Result<Vec<(String, Imported)>> {
-        let Import { entries, variables, is_global, replaces } = import;
+    pub async fn import_mcp_servers(&self, principal: &Principal, import: Import, key: Option<RequestKey>) -> Result<ImportReport> {
+        let Import { entries, variables, is_global, replaces, rest } = import;
+        let warnings = check_rest(&rest)?;
         let mut outcomes = Vec::with_capacity(entries.len());
         let mut fresh = Vec::new();
         for (at, (name, entry)) in entries.into_iter().enumerate() {
@@ -348,7 +363,13 @@ impl Service {
                 outcomes.push((name, Imported::Refused("the entry must be an object".to_owned())));
                 continue;
             };
-            let enabled = entry.get("disabled").and_then(Value::as_bool) != Some(true);
+            let enabled = match switched_off(&entry) {
+                Ok(off) => !off,
+                Err(error) => {
+                    outcomes.push((name, Imported::Refused(error.to_string())));
+                    continue;
+                }
+            };
             // Each entry by itself, and in the order of the document, which is the same each time. What comes of making one is read as
             // something else than what comes of replacing one, and has another key.
             let key_for = |what: &str| {
@@ -369,14 +390,14 @@ impl Service {
                 let patch = McpServerPatch { entry: Some(entry), variables: variables.clone(), enabled: Some(enabled), name: None };
                 is_new = false;
                 let replaced = self.replace_mcp_server(principal, &id, &patch, key_for("\0replace")).await;
-                outcome = replaced.map(|replay| (id, replay));
+                outcome = replaced.map(|(replay, warnings)| (id, replay, warnings));
             }
             outcomes.push((
                 name,
                 match outcome {
-                    Ok((id, replay)) => {
+                    Ok((id, replay, warnings)) => {
                         fresh.extend((replay == Replay::Fresh).then(|| id.clone()));
-                        if is_new { Imported::Made(id) } else { Imported::Replaced(id) }
+                        if is_new { Imported::Made(id, warnings) } else { Imported::Replaced(id, warnings) }
                     }
                     Err(error @ (Error::Invalid { .. } | Error::Conflict(_) | Error::Stale)) => {
                         Imported::Refused(error.to_string())
@@ -388,7 +409,7 @@ impl Service {
         // Each is tried, as one that is made or changed by itself is, but side by side: how many there are is for their document to say.
         let servers = &self.mcp_deps()?.servers;
         futures_util::future::join_all(fresh.iter().map(|id| servers.start(&principal.user_id, id, PROBE))).await;
-        Ok(outcomes)
+        Ok(ImportReport { outcomes, warnings })
     }
 
     async fn replace_mcp_server(
@@ -397,23 +418,24 @@ impl Service {
         id: &McpServerId,
         patch: &McpServerPatch,
         key: Option<RequestKey>,
-    ) -> Result<Replay> {
+    ) -> Result<(Replay, Vec<String>)> {
         let before = self.changeable_mcp_server(principal, id, None).await?;
         // Those that cannot be opened are to be given anew, and are missed by their names until they are.
         let secrets = opened(&self.provider_deps()?.vault, &before).unwrap_or_default();
         let mut after = McpServerRecord { reach: reach_of(principal), updated_at: self.clock.now(), ..before.clone() };
         after.enabled = patch.enabled.unwrap_or(after.enabled);
+        let mut warnings = Vec::new();
         if let Some(entry) = &patch.entry {
-            self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
+            warnings = self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
         }
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.replace_mcp_server(&after, claim).await?)? {
             (NamedChanged::Changed(_), Replay::Fresh) => {
                 self.mcp_server_changed(&before, &after).await?;
-                Ok(Replay::Fresh)
+                Ok((Replay::Fresh, warnings))
             }
             // Whatever has become of it since stays as it is.
-            (NamedChanged::Changed(_), Replay::Replayed) => Ok(Replay::Replayed),
+            (NamedChanged::Changed(_), Replay::Replayed) => Ok((Replay::Replayed, warnings)),
             (NamedChanged::Stale | NamedChanged::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
         }
     }
@@ -493,7 +515,7 @@ impl Service {
         Ok(server)
     }
 
-    /// Puts an entry into a record, its secrets sealed. `kept` are those that it has: names that stand for them go on to stand for
+    /// Puts an entry into a record, its secrets sealed, and returns the parts of it that have no effect. `kept` are those that it has: names that stand for them go on to stand for
     /// them, unless the entry leads to another host.
     async fn put_entry(
         &self,
@@ -501,7 +523,7 @@ impl Service {
         entry: &Map<String, Value>,
         variables: &Variables,
         kept: &Secrets,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
         let rules = &self.mcp_deps()?.rules;
         let refused = |reason: String| Error::field("/entry", reason);
         let given = |name: &str| variables.get(name).map(|value| value.expose_secret().to_owned());
@@ -523,8 +545,23 @@ impl Service {
             let secrets = serde_json::to_string(&parted.secrets).map_err(|error| refused(error.to_string()))?;
             record.secrets = Some(self.seal(&record.secrets_place(), &SecretString::from(secrets)).await?);
         }
-        Ok(())
+        Ok(parted.warnings)
     }
+}
+
+/// Whether an entry says that its server is switched off.
+fn switched_off(entry: &Map<String, Value>) -> Result<bool> {
+    is_switched_off(entry).map_err(|reason| Error::field("/entry", reason))
+}
+
+/// Refuses keys of a document that are meant for Capstan and are not read, and returns what is to be told of the others.
+fn check_rest(rest: &Map<String, Value>) -> Result<Vec<String>> {
+    for key in rest.keys() {
+        if let Some(near) = nearest(key, ["variables", "scope", "replace"]) {
+            return Err(Error::field(&format!("/{key}"), format!("is not known; did you mean {near:?}?")));
+        }
+    }
+    check_document(rest).map_err(|reason| Error::field("", reason))
 }
 
 /// Where an entry leads: the host, or this machine.
@@ -576,7 +613,7 @@ fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerS
         owner,
     };
     let status = shown(status.unwrap_or_else(unknown), principal);
-    ShownMcpServer { server, status }
+    ShownMcpServer { server, status, warnings: Vec::new() }
 }
 
 /// What a server lists, or why it does not, as far as the principal may know that.

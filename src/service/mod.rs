@@ -65,7 +65,7 @@ pub use keys::{NewKey, hash_key, new_key};
 pub use logins::{BegunLogin, ComesBack, login_mark};
 pub use mcp_logins::CameBack;
 pub use mcp_servers::{
-    AnyMcpServer, Import, Imported, McpDeps, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,
+    AnyMcpServer, Import, ImportReport, Imported, McpDeps, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,
 };
 pub use mcp_tokens::TokenKeeper;
 pub use providers::{

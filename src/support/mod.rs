@@ -4,12 +4,15 @@
 
 pub mod allowed;
 pub mod clock;
+pub mod duplicates;
 pub mod expand;
 pub mod failpoint;
 pub mod files;
 pub mod http;
 pub mod ids;
 pub mod json;
+pub mod nearest;
+pub mod origin;
 pub mod outbound;
 pub mod random;
 pub mod redact;

@@ -33,6 +33,26 @@ impl Environment {
     }
 }
 
+/// Refuses a value that begins and ends with quotes.
+///
+/// # Errors
+/// In words: what is wrong, and where the quotes come from.
+pub(super) fn check_unquoted(environment: &Environment, name: &str) -> Result<(), String> {
+    match environment.get(name).is_some_and(is_quoted) {
+        true => Err("the value begins and ends with quotes, which are part of it: write it without them (`docker run --env-file` \
+                     and some service managers do not remove quotes)"
+            .to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether a value begins and ends with the same quote.
+#[must_use]
+pub fn is_quoted(value: &str) -> bool {
+    let value = value.trim();
+    value.len() >= 2 && ['"', '\''].iter().any(|quote| value.starts_with(*quote) && value.ends_with(*quote))
+}
+
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
         Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize as _;
 use toml::{Table, Value};
 
-use super::environment::Environment;
-use super::settings::{Config, LimitsConfig};
+use super::check::{check, check_named_variables};
+use super::environment::{Environment, check_unquoted};
+use super::settings::Config;
 use super::variables;
-use crate::domain::agent::{InvalidProfile, is_model};
-use crate::domain::budget::Budget;
 use crate::provider::catalogue;
+use crate::support::nearest::{nearest, with_suggestion};
+use crate::support::origin::parse_origin;
 
 /// Variables with a name of their own, and the key that each one sets.
 const SHORT_NAMES: &[(&str, &str)] = &[
@@ -34,7 +35,27 @@ const COMPOSE_KEY: &str = "CAPSTAN_ADMIN_KEY";
 
 /// Beginnings of variables that are not settings: the tests' own, and those that Kubernetes gives every pod of a namespace
 /// with a service named `capstan`.
-const OTHER_PREFIXES: &[&str] = &["CAPSTAN_TEST_", "CAPSTAN_SERVICE_", "CAPSTAN_PORT"];
+const OTHER_PREFIXES: &[&str] = &["CAPSTAN_TEST_", "CAPSTAN_SERVICE_", "CAPSTAN_PORT_"];
+
+/// Variables that are read for the program beside its settings and the keys of providers: proxies and certificates among them.
+const LIBRARY_NAMES: &[&str] = &[
+    "OLLAMA_HOST",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// Returns whether Kubernetes set the variable: its value is a URL, such as `tcp://10.0.0.1:8080`.
+fn is_port_of_kubernetes(name: &str, value: &str) -> bool {
+    name == "CAPSTAN_PORT" && value.contains("://")
+}
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +130,7 @@ pub enum ConfigError {
     },
 }
 
-fn invalid(source: impl fmt::Display, reason: impl Into<String>) -> ConfigError {
+pub(super) fn invalid(source: impl fmt::Display, reason: impl Into<String>) -> ConfigError {
     ConfigError::Invalid { source_name: source.to_string(), reason: reason.into() }
 }
 
@@ -156,11 +177,14 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
         if SHORT_NAMES.iter().any(|(short, _)| *short == name)
             || OTHER_NAMES.contains(&name)
             || OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || is_port_of_kubernetes(name, value)
         {
             continue;
         }
         if !setting.contains("__") {
-            return Err(invalid(name, "no such setting; keys of a section are written CAPSTAN_SECTION__KEY"));
+            let near = nearest(name, SHORT_NAMES.iter().map(|(short, _)| *short));
+            let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            return Err(invalid(name, format!("no such setting; keys of a section are written CAPSTAN_SECTION__KEY{hint}")));
         }
         let key = setting.split("__").map(str::to_ascii_lowercase).collect::<Vec<_>>().join(".");
         set(&mut table, &mut sources, &key, value, Source::Environment(name.to_owned()))?;
@@ -168,9 +192,29 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     for flag in flags {
         set(&mut table, &mut sources, flag.key, &flag.value, Source::Flag(flag.name))?;
     }
-    let config = Config::deserialize(table).map_err(|error| invalid("the settings together", error_words(&error)))?;
+    let mut config = Config::deserialize(table).map_err(|error| invalid("the settings together", error_words(&error)))?;
+    for origin in &mut config.server.allowed_origins {
+        *origin = parse_origin(origin).map_err(|reason| invalid("server.allowed_origins", reason))?;
+    }
     check(&config)?;
+    check_named_variables(&config, environment)?;
     Ok(Loaded { config, sources })
+}
+
+/// Refuses quotes in every variable that the program reads by a name of its own.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] for the first variable whose value begins and ends with quotes.
+pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
+    let known = catalogue::providers().ok().into_iter().flatten();
+    let of_providers = known.flat_map(|(_, provider)| provider.key_env.iter().chain(&provider.base_url_env)).map(String::as_str);
+    let is_ours = |name: &&str| name.starts_with("CAPSTAN_") && OTHER_PREFIXES.iter().all(|prefix| !name.starts_with(prefix));
+    let ours = environment.iter().map(|(name, _)| name).filter(is_ours);
+    let short = SHORT_NAMES.iter().map(|(name, _)| *name);
+    for name in short.chain(ours).chain(of_providers).chain(LIBRARY_NAMES.iter().copied()) {
+        check_unquoted(environment, name).map_err(|reason| invalid(name, reason))?;
+    }
+    Ok(())
 }
 
 /// The variables that say where a provider is, and the key that each one sets. A table that cannot be read has none; its tests
@@ -252,7 +296,7 @@ pub(super) fn leaf_paths(table: &Table) -> Vec<String> {
 fn error_words(error: &toml::de::Error) -> String {
     let full = error.to_string();
     let place = full.lines().find_map(|line| line.trim().strip_prefix("in `")).map(|rest| rest.trim_end_matches('`'));
-    let message = without_value(error.message());
+    let message = with_suggestion(&without_value(error.message()));
     match place {
         Some(place) => format!("{message}, in `{place}`"),
         None => message,
@@ -266,115 +310,6 @@ fn without_value(message: &str) -> String {
         Some((_, expected)) if quoted => format!("wrong value: expected {expected}"),
         _ => message.to_owned(),
     }
-}
-
-/// What no single key shows.
-fn check_contexts(config: &Config) -> Result<(), ConfigError> {
-    let contexts = &config.contexts;
-    for (name, value) in [("each_ms", contexts.each_ms), ("all_ms", contexts.all_ms)] {
-        if !(1..=60_000).contains(&value) {
-            return Err(invalid(format!("contexts.{name}"), "must be 1 to 60000"));
-        }
-    }
-    if !(1..=100_000).contains(&contexts.max_chars) {
-        return Err(invalid("contexts.max_chars", "must be 1 to 100000"));
-    }
-    for (name, provider) in &contexts.providers {
-        let url = reqwest::Url::parse(&provider.url).ok();
-        if !url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
-            return Err(invalid(format!("contexts.providers.{name}.url"), "must be an http or https URL"));
-        }
-    }
-    match config.agent.context_providers.iter().find(|name| !contexts.providers.contains_key(*name)) {
-        Some(name) => Err(invalid("agent.context_providers", format!("{name} is none of [contexts.providers]"))),
-        None => Ok(()),
-    }
-}
-
-fn check(config: &Config) -> Result<(), ConfigError> {
-    let worker = &config.worker;
-    if worker.slots == 0 {
-        return Err(invalid("worker.slots", "must be at least 1; use `--role api` for a process without workers"));
-    }
-    if !(worker.renew_ms > 0 && worker.renew_ms < worker.self_stop_ms && worker.self_stop_ms < worker.lease_ms) {
-        return Err(invalid(
-            "worker.lease_ms",
-            "renew_ms must be below self_stop_ms and that below lease_ms, or a worker acts on a lease that it lost",
-        ));
-    }
-    for (name, value) in [("sweep_ms", worker.sweep_ms), ("poll_ms", worker.poll_ms)] {
-        if value == 0 {
-            return Err(invalid(format!("worker.{name}"), "must be at least 1"));
-        }
-    }
-    if config.database.max_connections < 2 {
-        return Err(invalid("database.max_connections", "must be at least 2: one for the log writer, one for requests"));
-    }
-    if config.database.request_timeout_ms < 100 || config.database.request_timeout_ms > 15_000 {
-        return Err(invalid("database.request_timeout_ms", "must be 100 to 15000"));
-    }
-    let LimitsConfig { max_connections, max_message_chars, max_websockets_per_owner, max_subscriptions_per_websocket, .. } =
-        &config.limits;
-    for (name, value) in [
-        ("max_message_chars", max_message_chars),
-        ("max_connections", max_connections),
-        ("max_websockets_per_owner", max_websockets_per_owner),
-        ("max_subscriptions_per_websocket", max_subscriptions_per_websocket),
-    ] {
-        if *value == 0 {
-            return Err(invalid(format!("limits.{name}"), "must be at least 1"));
-        }
-    }
-    if config.limits.body_bytes < 1024 {
-        return Err(invalid("limits.body_bytes", "must be at least 1024"));
-    }
-    let day = Budget { day: config.limits.day(), ..Budget::default() };
-    if let Err((field, reason)) = day.check() {
-        let unit = field.trim_start_matches("day/");
-        return Err(invalid(format!("limits.max_day_{unit}_per_owner"), reason));
-    }
-    config.outbound.reach().map_err(|reason| invalid("outbound.allow", reason))?;
-    let embeddings = &config.embeddings;
-    if embeddings.model.as_ref().is_some_and(|model| !is_model(model)) {
-        return Err(invalid("embeddings.model", "a model is written provider/name, such as openai/text-embedding-3-small"));
-    }
-    if !(100..=60_000).contains(&embeddings.timeout_ms) {
-        return Err(invalid("embeddings.timeout_ms", "must be 100 to 60000"));
-    }
-    if !(2..=2_048).contains(&embeddings.batch) {
-        return Err(invalid("embeddings.batch", "must be 2 to 2048"));
-    }
-    if !(1..=4_096).contains(&embeddings.cache_mib) {
-        return Err(invalid("embeddings.cache_mib", "must be 1 to 4096"));
-    }
-    if embeddings.dimensions == Some(0) {
-        return Err(invalid("embeddings.dimensions", "must be at least 1"));
-    }
-    check_contexts(config)?;
-    if let Err(InvalidProfile { field, reason }) = config.agent.check() {
-        return Err(invalid(format!("agent.{}", field.replace('/', ".")), reason));
-    }
-    for key in &config.auth.keys {
-        let name = format!("auth.keys of user {:?}", key.user);
-        if key.user.trim().is_empty() {
-            return Err(invalid("auth.keys", "a key without a user"));
-        }
-        match (&key.key, &key.key_hash) {
-            (Some(_), Some(_)) | (None, None) => return Err(invalid(name, "needs either key or key_hash")),
-            (Some(plain), None) => {
-                use secrecy::ExposeSecret as _;
-                if plain.expose_secret().len() < 16 {
-                    return Err(invalid(name, "the key is shorter than 16 characters; `capstan keys create` makes a good one"));
-                }
-            }
-            (None, Some(hash)) => {
-                if hash.len() != 64 || !hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
-                    return Err(invalid(name, "key_hash must be SHA-256 as 64 lower-case hexadecimal digits"));
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

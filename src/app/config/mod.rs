@@ -3,13 +3,14 @@
 //! The loader is a pure function of its inputs: the environment, the file's text and the flags come in as values. An unknown
 //! key is an error that names the key and where it came from.
 
+mod check;
 mod environment;
 mod load;
 mod settings;
 mod show;
 mod variables;
 
-pub use environment::Environment;
-pub use load::{ConfigError, Flag, Loaded, Source, Sources, load, read_file};
+pub use environment::{Environment, is_quoted};
+pub use load::{ConfigError, Flag, Loaded, Source, Sources, check_variables, load, read_file};
 pub use settings::*;
 pub use show::show;

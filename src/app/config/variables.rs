@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::environment::Environment;
+use super::environment::{Environment, check_unquoted};
 use super::load::{fits, parse_value};
 use crate::support::expand;
 
@@ -22,8 +22,15 @@ pub(super) fn expand(table: &mut Table, environment: &Environment) -> Result<boo
 fn expand_value(value: &mut Value, key: &str, is_setting: bool, environment: &Environment) -> Result<bool, String> {
     match value {
         Value::String(text) if text.contains("${") => {
-            let expanded = expand::expand(text, |name| environment.get(name).map(str::to_owned));
+            let mut unquoted = Ok(());
+            let expanded = expand::expand(text, |name| {
+                if let Err(reason) = check_unquoted(environment, name) {
+                    unquoted = Err(format!("{key}: the variable {name}: {reason}"));
+                }
+                environment.get(name).map(str::to_owned)
+            });
             let expanded = Value::String(expanded.map_err(|error| format!("{key}: {error}"))?);
+            unquoted?;
             let spelled = || expanded.as_str().and_then(parse_value).filter(|spelled| fits(key, spelled.clone()).is_ok());
             *value = match is_setting && fits(key, expanded.clone()).is_err() {
                 true => spelled().unwrap_or(expanded),

@@ -135,6 +135,7 @@ struct Entry {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Models {
     model: Vec<Entry>,
 }

@@ -54,9 +54,7 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
 
 /// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
 fn strangers<'c>(config: &'c ServerConfig, definitions: &[Arc<ToolDefinition>]) -> BTreeSet<&'c str> {
-    let undoing = config.undo.iter().flat_map(|(tool, rule)| [tool, &rule.tool]);
-    let named = config.approval.keys().chain(config.replay.keys()).chain(config.preview.keys()).chain(undoing).map(String::as_str);
-    named.filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
+    config.named_tools().map(|(_, name)| name).filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
 
 fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: String) -> ToolDefinition {

@@ -10,6 +10,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::container::Container;
+use super::keys;
 use super::masks::Masks;
 use super::oauth::OAuthEntry;
 use super::process::HOME;
@@ -17,7 +18,9 @@ use super::sampling::SamplingRules;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
+use crate::domain::tool_names::check_no_pattern;
 use crate::domain::undo::UndoRule;
+use crate::support::duplicates::duplicate_key;
 use crate::support::expand::{ExpandError, expand};
 use crate::support::json as stable;
 use crate::support::outbound::Reach;
@@ -42,6 +45,12 @@ pub enum McpConfigError {
     /// No servers in it.
     #[error("the MCP configuration has no object \"mcpServers\"")]
     NoServers,
+    /// A key stands twice in one object, and the first of its values would be dropped.
+    #[error("the MCP configuration has the key {0:?} twice in one object: keep one of them")]
+    Duplicate(String),
+    /// A key that belongs into an entry stands beside the servers.
+    #[error("the MCP configuration: {0}")]
+    Misplaced(String),
 }
 
 /// All configured servers that are not disabled, by name.
@@ -49,6 +58,17 @@ pub enum McpConfigError {
 pub struct McpConfig {
     /// Each server, or in words what is wrong with its entry.
     pub servers: BTreeMap<String, Result<ServerConfig, String>>,
+    /// Parts of the document that have no effect.
+    pub warnings: Vec<McpWarning>,
+}
+
+/// A part of a document that has no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpWarning {
+    /// The entry; `None` for the document itself.
+    pub entry: Option<String>,
+    /// The part, and why it has no effect.
+    pub text: String,
 }
 
 /// One server.
@@ -91,6 +111,23 @@ impl ServerConfig {
     #[must_use]
     pub fn asks(&self) -> bool {
         self.elicitation || self.sampling.is_some()
+    }
+
+    /// Returns the tools that the entry names, by their names at the server, each with the key that names it.
+    pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let undoing = self.undo.iter().flat_map(|(tool, rule)| [("undo", tool), ("undo", &rule.tool)]);
+        let reconciling = self.replay.values().filter_map(|class| match class {
+            ReplayClass::Reconcile { tool } => Some(("replay", tool)),
+            ReplayClass::Read
+            | ReplayClass::Idempotent
+            | ReplayClass::Keyed { .. }
+            | ReplayClass::KeyedMeta { .. }
+            | ReplayClass::Unsafe => None,
+        });
+        let approval = self.approval.keys().map(|tool| ("approval", tool));
+        let replay = self.replay.keys().map(|tool| ("replay", tool));
+        let preview = self.preview.keys().map(|tool| ("preview", tool));
+        approval.chain(replay).chain(preview).chain(undoing).chain(reconciling).map(|(key, tool)| (key, tool.as_str()))
     }
 }
 
@@ -165,20 +202,30 @@ impl McpConfig {
     /// # Errors
     /// [`McpConfigError`] if no servers can be read from the document.
     pub fn parse(document: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
+        if let Some(key) = duplicate_key(document) {
+            return Err(McpConfigError::Duplicate(key));
+        }
         let document: Value = serde_json::from_str(document)?;
+        let document = document.as_object().ok_or(McpConfigError::NoServers)?;
+        let told = keys::check_document(document).map_err(McpConfigError::Misplaced)?;
         let entries = document.get("mcpServers").and_then(Value::as_object).ok_or(McpConfigError::NoServers)?;
-        let servers = entries
-            .iter()
-            .filter(|(_, entry)| entry.get("disabled").and_then(Value::as_bool) != Some(true))
-            .map(|(name, entry)| {
+        let mut config =
+            Self { servers: BTreeMap::new(), warnings: told.into_iter().map(|text| McpWarning { entry: None, text }).collect() };
+        for (name, entry) in entries {
+            let server = match entry.as_object().map_or(Ok(false), keys::is_switched_off) {
+                Ok(true) => continue,
                 // Tools are frozen with the name of a server of the file, and with the id of one that is kept.
-                let is_id = McpServerId::parse(name).is_ok();
-                let read =
-                    if is_id { Err("the name looks like an id: choose another one".to_owned()) } else { read(entry, lookup) };
-                (name.clone(), read)
-            })
-            .collect();
-        Ok(Self { servers })
+                Ok(false) if McpServerId::parse(name).is_ok() => Err("the name looks like an id: choose another one".to_owned()),
+                Ok(false) => read(entry, lookup),
+                Err(reason) => Err(reason),
+            };
+            if let (Ok(server), Some(entry)) = (&server, entry.as_object()) {
+                let told = keys::warnings(entry, &server.transport);
+                config.warnings.extend(told.into_iter().map(|text| McpWarning { entry: Some(name.clone()), text }));
+            }
+            config.servers.insert(name.clone(), server);
+        }
+        Ok(config)
     }
 }
 
@@ -200,6 +247,7 @@ struct Entry<'a> {
 impl Entry<'_> {
     fn server(&self, entry: &Value) -> Result<ServerConfig, String> {
         let entry = object(entry, "the entry")?;
+        keys::check_entry(entry)?;
         let mut server = ServerConfig {
             transport: self.transport(entry)?,
             masks: self.masks.take(),
@@ -410,8 +458,12 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             }
             // Read with the rest of the entry, for the variables in them.
             "container" | "oauth" | "roots" => {}
-            unknown => return Err(format!("capstan.{unknown} is not known")),
+            unknown => return Err(format!("capstan.{unknown} is not known{}", keys::hint_inside_capstan(unknown))),
         }
+    }
+    // A rule for a name that no tool has protects nothing.
+    for (key, tool) in server.named_tools() {
+        check_no_pattern(tool).map_err(|reason| format!("capstan.{key}: {reason}"))?;
     }
     if server.asks() && !extra.contains_key("concurrency") {
         server.concurrency = CONCURRENCY_OF_ASKERS;
@@ -515,7 +567,10 @@ mod tests {
                     "preview": {"a": "Make $arguments.name"}}},
             "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
             "off": {"command": "x", "disabled": true},
+            "off too": {"command": "x", "enabled": "false"},
         }}));
+        let [McpWarning { entry, text }] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
+        assert!(entry.as_deref() == Some("files") && text.contains("autoApprove"), "{text}");
         assert_eq!(config.servers.keys().collect::<Vec<_>>(), ["files", "web"]);
         let files = config.servers["files"].as_ref().ok().unwrap();
         assert!(files.trusted);
@@ -551,7 +606,16 @@ mod tests {
     #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set")]
     #[case(json!({"command": "${TOKEN"}), "not closed")]
     #[case(json!({"url": "ftp://b"}), "http")]
-    #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known")]
+    #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known; did you mean capstan.trusted?")]
+    #[case(json!({"command": "a", "capstan": {"disabled": true}}), "capstan.disabled is not known; it stands beside")]
+    #[case(json!({"command": "a", "approval": {"t": "ask"}}), "\"approval\" has no effect beside")]
+    #[case(json!({"command": "a", "disabled": "off"}), "\"disabled\" must be true or false")]
+    #[case(json!({"command": "a", "excludeTools": ["t"]}), "may narrow down")]
+    #[case(json!({"command": "a", "capstan": {"approval": {"m__*": "ask"}}}), "capstan.approval: \"m__*\" is a pattern")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"*": "read"}}}), "\"*\" is a pattern")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"t": "reconcile:find_*"}}}), "\"find_*\" is a pattern")]
+    #[case(json!({"command": "a", "capstan": {"preview": {"t?": "x"}}}), "\"t?\" is a pattern")]
+    #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u*", "arguments": {}}}}}), "\"u*\" is a pattern")]
     #[case(json!({"command": "a", "capstan": {"oauth": {}}}), "capstan.oauth is for servers with a url")]
     #[case(json!({"url": "http://b", "capstan": {"oauth": {"id": "x"}}}), "capstan.oauth.id is not known")]
     #[case(json!({"url": "http://b", "capstan": {"oauth": {"client_secret": "x"}}}), "needs a client_id")]
@@ -616,5 +680,9 @@ mod tests {
     fn a_document_without_servers_is_refused() {
         assert!(matches!(McpConfig::parse("{", &|_| None), Err(McpConfigError::Syntax(_))));
         assert!(matches!(McpConfig::parse("{}", &|_| None), Err(McpConfigError::NoServers)));
+        let twice = r#"{"mcpServers": {"a": {"command": "x", "capstan": {}, "capstan": {}}}}"#;
+        assert!(matches!(McpConfig::parse(twice, &|_| None), Err(McpConfigError::Duplicate(key)) if key == "capstan"));
+        let misplaced = r#"{"mcpServers": {}, "approval": {}}"#;
+        assert!(matches!(McpConfig::parse(misplaced, &|_| None), Err(McpConfigError::Misplaced(_))));
     }
 }

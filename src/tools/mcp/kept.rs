@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::arguments::{self, Found};
 use super::config::{is_home, read};
+use super::keys;
 use super::oauth::Tokens;
 use super::process::HOME;
 use super::{ServerConfig, ServerTransport};
@@ -120,6 +121,8 @@ pub struct Parted {
     pub entry: Map<String, Value>,
     /// The secrets.
     pub secrets: Secrets,
+    /// Parts of the entry that have no effect.
+    pub warnings: Vec<String>,
 }
 
 /// Takes the secrets out of an entry: all values of `env` and `headers`, arguments and parameters of the URL that are called
@@ -128,6 +131,7 @@ pub struct Parted {
 /// # Errors
 /// In words: what is wrong with the entry.
 pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> Result<Parted, String> {
+    keys::check_entry(entry)?;
     // What a start fills in is nobody's secret.
     let given = &|name: &str| if is_home(name) { Some(HOME.to_owned()) } else { given(name) };
     let mut parting = Parting { given, secrets: Secrets::new(), unknown: unknown(entry, given) };
@@ -151,13 +155,13 @@ pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) 
     }
     let Parting { secrets, .. } = parting;
     let parted = Value::Object(parted);
-    read_kept(&parted, &secrets)?;
+    let warnings = keys::warnings(entry, &read_kept(&parted, &secrets)?.transport);
     let sealed = serde_json::to_string(&secrets).map_err(|error| error.to_string())?;
     if parted.to_string().len() > MAX_BYTES || sealed.len() > MAX_BYTES {
         return Err(format!("the entry, or what is secret in it, has more than {MAX_BYTES} bytes"));
     }
     match parted {
-        Value::Object(entry) => Ok(Parted { entry, secrets }),
+        Value::Object(entry) => Ok(Parted { entry, secrets, warnings }),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             Err("the entry must be an object".to_owned())
         }

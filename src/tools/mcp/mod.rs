@@ -19,6 +19,7 @@ mod handler;
 #[cfg(test)]
 mod in_memory;
 mod kept;
+mod keys;
 mod listed;
 mod live;
 mod masks;
@@ -40,9 +41,10 @@ mod tasks;
 mod thought;
 mod tool_list;
 
-pub use config::{McpConfig, McpConfigError, ServerConfig, ServerTransport};
+pub use config::{McpConfig, McpConfigError, McpWarning, ServerConfig, ServerTransport};
 pub use container::{ContainerOptions, sweep as sweep_handed};
 pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read_kept};
+pub use keys::{check_document, is_switched_off};
 pub use listed::{McpPrompt, McpPromptArgument, McpResource};
 pub use process::last_words;
 pub use servers::{ConfiguredServer, ConnectionLimits, McpAnswer, McpCall, McpServers};

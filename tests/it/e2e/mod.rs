@@ -12,6 +12,7 @@ mod budgets;
 mod busy;
 mod call_records;
 mod cancel;
+mod configuration;
 mod context;
 mod copies;
 mod crash;

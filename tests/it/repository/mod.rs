@@ -3,6 +3,7 @@
 mod documents;
 mod faults;
 mod layering;
+mod mcp_examples;
 
 use std::fs;
 use std::path::{Path, PathBuf};
