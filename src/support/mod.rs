@@ -10,6 +10,7 @@ pub mod files;
 pub mod http;
 pub mod ids;
 pub mod json;
+pub mod number;
 pub mod outbound;
 pub mod random;
 pub mod redact;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::domain::file::tool_picture;
 use crate::domain::message::ToolContent;
+use crate::support::json::is_same;
 
 /// The most that the pictures of one answer may hold together, in bytes of base64. What is beyond it is named in a text: it
 /// would be stored, streamed, and sent to the model with every step that follows.
@@ -45,7 +46,7 @@ pub fn structured_beside(result: &Value) -> Option<Value> {
 /// field what is no object by itself.
 fn say_the_same(texts: &[&str], structured: &Value) -> bool {
     let is = |text: &str, value: &Value| {
-        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value)
+        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| is_same(&said, value))
     };
     let only_field = structured.as_object().filter(|fields| fields.len() == 1).and_then(|fields| fields.values().next());
     [Some(structured), only_field].into_iter().flatten().any(|value| {
