@@ -242,7 +242,7 @@ pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
         }
 
         fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-            Ok((number.fract() == 0.0).then_some(number as i64))
+            Ok((number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64))
         }
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
