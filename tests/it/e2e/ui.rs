@@ -251,8 +251,11 @@ async fn form_on_the_page_keeps_numbers_and_order() {
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    let form = r#"{"type":"object","properties":{"total":{"type":"integer","default":20000000000000000001},
-        "rate":{"type":"number","enum":[1.10,20000000000000000003]},"each":{"type":"number"}}}"#;
+    // On one line: an end of a line would send the message.
+    let form = concat!(
+        r#"{"type":"object","properties":{"total":{"type":"integer","default":20000000000000000001},"#,
+        r#""rate":{"type":"number","enum":[1.10,20000000000000000003]},"each":{"type":"number"}}}"#
+    );
     say(&browser, &format!(r#"[[id:form]][[call:ask_user {{"question":"How much?","form":{form}}}]][[next]][[say:bye]]"#)).await;
     browser.shows(ASKED, "How much?").await;
     let fill = "const card = document.querySelector(arguments[0]);
