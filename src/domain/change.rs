@@ -154,6 +154,7 @@ impl RunCounters {
 
 /// One change to the rows of a run.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a commit holds few changes, and each is moved once")]
 pub enum Change {
     /// A new status that is not terminal. The conversation's status follows.
     Status(RunStatus, Option<WaitReason>),

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::tool::MAX_NESTING;
 use crate::support::json::nesting;
+use crate::support::number;
 use crate::support::text::storable_json;
 
 /// The arguments as they are stored, and what is wrong with them.
@@ -24,6 +25,9 @@ pub(super) fn parse(raw: &str) -> Arguments {
     }
     if nesting(text) > MAX_NESTING {
         return unusable(raw, &format!("they are nested more than {MAX_NESTING} levels deep"));
+    }
+    if let Err(error) = number::check_text(text.as_bytes()) {
+        return unusable(raw, &error.to_string());
     }
     // What is carried out is what is stored and shown.
     match serde_json::from_str::<Value>(&storable_json(text.to_owned())) {
@@ -66,7 +70,21 @@ mod tests {
         assert!(arguments.fault.is_some_and(|reason| reason.contains("64 levels")));
     }
 
+    #[test]
+    fn arguments_keep_numbers_and_order_as_written() {
+        let raw = r#"{"z":20000000000000000001,"a":1.10,"m":{"y":1,"b":0.1}}"#;
+        assert_eq!(parse(raw).value.to_string(), raw);
+        let long = format!(r#"{{"n":{}}}"#, "9".repeat(number::MAX_NUMBER_CHARS + 1));
+        let arguments = parse(&long);
+        assert_eq!(arguments.value, json!({ "_raw": long }));
+        assert!(arguments.fault.is_some_and(|reason| reason.contains("a number has 1001 characters")));
+    }
+
     #[rstest]
+    #[case(r#"{"n": NaN}"#)]
+    #[case(r#"{"n": -Infinity}"#)]
+    #[case(r#"{"n": 1.}"#)]
+    #[case(r#"{"n": 007}"#)]
     #[case("[1]")]
     #[case("\"{}\"")]
     #[case("7")]

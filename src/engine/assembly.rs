@@ -24,6 +24,7 @@ const TOO_LARGE: &str = "the answer is larger than 64 MiB";
 
 /// Something to show.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an item is handed on at once and written")]
 pub enum StreamItem {
     /// An event other than a delta.
     Event(EventBody),

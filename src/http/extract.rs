@@ -17,7 +17,7 @@ use super::problem::{Answer, Problem};
 use crate::domain::problem::ProblemCode;
 use crate::service::{Cursor, Error, RequestKey};
 use crate::support::nearest::with_suggestion;
-use crate::support::{json, text};
+use crate::support::{json, number, text};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -174,6 +174,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Error::field("", "must be a JSON object, not a list").into());
     }
+    number::check_text(bytes).map_err(|error| Error::field("", error.to_string()))?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());

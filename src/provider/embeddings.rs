@@ -2,6 +2,7 @@
 //!
 //! Facts about the wires: <https://platform.openai.com/docs/api-reference/embeddings>, <https://docs.ollama.com/api/embed>.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use reqwest::{Client, Url};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::client::{ClientOptions, bearer, header};
@@ -269,12 +272,33 @@ struct WireVector {
     embedding: Numbers,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum Numbers {
     List(Vec<f32>),
     /// Little-endian floats of 32 bits in base64.
     Base64(String),
+}
+
+impl<'de> Deserialize<'de> for Numbers {
+    /// Not derived as untagged: serde would buffer the list, and floats that `serde_json` keeps as text are read from no buffer.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = Numbers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of numbers, or base64")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Numbers::Base64(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(Numbers::List)
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
 }
 
 #[derive(Deserialize)]

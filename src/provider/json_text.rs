@@ -5,11 +5,56 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer, SeqAccessDeserializer, StringDeserializer};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
 
 use crate::support::json::mend_surrogates;
+
+/// The key of the map with one entry, its text, that `serde_json` makes of a number which fits no integer.
+const NUMBER: &str = "$serde_json::private::Number";
+
+/// A map, or a number in the form of one.
+pub(super) enum Entries<'de, A> {
+    /// The text of the number.
+    Number(String),
+    Map(Replayed<'de, A>),
+}
+
+/// A map whose first key was read.
+pub(super) struct Replayed<'de, A> {
+    first: Option<Key<'de>>,
+    rest: A,
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Tells a number from a map. A visitor is given both in the same way.
+pub(super) fn entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Entries<'de, A>, A::Error> {
+    let first = map.next_key::<Key<'de>>()?;
+    match &first {
+        Some(Key(key)) if key == NUMBER => Ok(Entries::Number(map.next_value()?)),
+        Some(_) | None => Ok(Entries::Map(Replayed { first, rest: map })),
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Replayed<'de, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        match self.first.take() {
+            Some(Key(Cow::Borrowed(key))) => seed.deserialize(BorrowedStrDeserializer::new(key)).map(Some),
+            Some(Key(Cow::Owned(key))) => seed.deserialize(StringDeserializer::new(key)).map(Some),
+            None => self.rest.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.rest.next_value_seed(seed)
+    }
+}
 
 /// Arguments as text: most providers send a text of JSON, some the JSON itself.
 #[derive(Debug, Default)]
@@ -90,7 +135,10 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserialize
         }
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+            match entries(map)? {
+                Entries::Number(text) => self.nothing(text.parse() == Ok(0.0), Unexpected::Other("a number")),
+                Entries::Map(map) => T::deserialize(MapAccessDeserializer::new(map)).map(Some),
+            }
         }
 
         fn visit_unit<E>(self) -> Result<Self::Value, E> {
@@ -150,7 +198,10 @@ pub(super) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer:
         }
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-            Ok(vec![T::deserialize(MapAccessDeserializer::new(map))?])
+            match entries(map)? {
+                Entries::Number(_) => Err(A::Error::invalid_type(Unexpected::Other("a number"), &self)),
+                Entries::Map(map) => Ok(vec![T::deserialize(MapAccessDeserializer::new(map))?]),
+            }
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
@@ -167,7 +218,7 @@ pub(super) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer:
 /// A whole number, also as a text or with a point. What is none counts as absent.
 pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     struct Given;
-    impl Visitor<'_> for Given {
+    impl<'de> Visitor<'de> for Given {
         type Value = Option<i64>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,7 +242,14 @@ pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
         }
 
         fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-            Ok((number.fract() == 0.0).then_some(number as i64))
+            Ok((number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            match entries(map)? {
+                Entries::Number(text) => self.visit_f64(text.parse().unwrap_or(f64::NAN)),
+                Entries::Map(_) => Err(A::Error::invalid_type(Unexpected::Map, &self)),
+            }
         }
 
         fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
@@ -252,5 +310,62 @@ impl Shape {
                 _ => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Wire<'a> {
+        #[serde(borrow, default)]
+        arguments: Arguments<'a>,
+        #[serde(default, deserialize_with = "object")]
+        object: Option<Inner>,
+        #[serde(default, deserialize_with = "many")]
+        many: Vec<Inner>,
+        #[serde(default, deserialize_with = "whole_number")]
+        whole: Option<i64>,
+    }
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Inner {
+        n: Option<f64>,
+        raw: Option<Box<RawValue>>,
+    }
+
+    #[rstest]
+    #[case(r#"{"z":20000000000000000001,"a":1.10,"b":0.1}"#)]
+    #[case("[1.10,{\"z\":1,\"a\":20000000000000000001}]")]
+    #[case("1.10")]
+    #[case("20000000000000000001")]
+    fn arguments_as_json_keep_numbers_and_order(#[case] written: &str) {
+        let wire = format!(r#"{{"arguments":{written}}}"#);
+        assert_eq!(serde_json::from_str::<Wire<'_>>(&wire).unwrap().arguments.0, written);
+    }
+
+    #[test]
+    fn numbers_are_told_from_objects() {
+        fn read(wire: &str) -> Result<Wire<'_>, String> {
+            serde_json::from_str(wire).map_err(|error| error.to_string())
+        }
+        let inner = |wire: &str| read(wire).map(|wire| wire.object);
+        assert!(inner(r#"{"object":0.0}"#).unwrap().is_none());
+        assert!(inner(r#"{"object":1.5}"#).unwrap_err().contains("expected an object"));
+        assert_eq!(inner(r#"{"object":{"n":0.5}}"#).unwrap().unwrap().n, Some(0.5));
+        let raw = inner(r#"{"object":{"raw":{"b":1.10}}}"#).unwrap().unwrap().raw.unwrap();
+        assert_eq!(raw.get(), r#"{"b":1.10}"#);
+        assert!(read(r#"{"many":1.5}"#).is_err());
+        assert_eq!(read(r#"{"many":{"n":2.50}}"#).unwrap().many.len(), 1);
+        for (wire, whole) in [("5.0", Some(5)), ("5e0", Some(5)), ("5.5", None), ("99999999999999999999.5", None)] {
+            let text = format!(r#"{{"whole":{wire}}}"#);
+            assert_eq!(read(&text).unwrap().whole, whole, "{wire}");
+        }
+        assert!(read(r#"{"whole":{}}"#).is_err());
     }
 }

@@ -87,12 +87,12 @@ pub(super) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     object = resolved(schema, object, &mut 0);
     let mut common: Option<Vec<Value>> = None;
     for keyword in ["anyOf", "oneOf"] {
-        let Some(Value::Array(branches)) = object.remove(keyword) else { continue };
+        let Some(Value::Array(branches)) = object.shift_remove(keyword) else { continue };
         for branch in branches {
             let Value::Object(branch) = branch else { continue };
             let mut branch = resolved(schema, branch, &mut 0);
             // Only what every branch wants can be wanted.
-            let wants = branch.remove("required").and_then(|names| names.as_array().cloned()).unwrap_or_default();
+            let wants = branch.shift_remove("required").and_then(|names| names.as_array().cloned()).unwrap_or_default();
             common = Some(match common {
                 Some(common) => common.into_iter().filter(|name| wants.contains(name)).collect(),
                 None => wants,
@@ -110,8 +110,8 @@ pub(super) fn plain_object(schema: &Value) -> Cow<'_, Value> {
 /// An object schema with what it refers to and what all of it must be in its place.
 fn resolved(root: &Value, mut object: Map<String, Value>, steps: &mut usize) -> Map<String, Value> {
     // Whether a definition stands within itself is not asked; there is an end to the steps.
-    let target = object.remove("$ref").and_then(|name| lookup(root, name.as_str()?).cloned());
-    let all = object.remove("allOf");
+    let target = object.shift_remove("$ref").and_then(|name| lookup(root, name.as_str()?).cloned());
+    let all = object.shift_remove("allOf");
     let parts = target.into_iter().chain(all.into_iter().flat_map(|all| all.as_array().cloned().unwrap_or_default()));
     for part in parts {
         if let (Value::Object(part), true) = (part, *steps < MAX_STEPS) {
@@ -176,10 +176,10 @@ impl Walk<'_> {
             return self.dress.anything();
         }
         if !self.dress.references {
-            if let Some(Value::String(reference)) = schema.remove("$ref") {
+            if let Some(Value::String(reference)) = schema.shift_remove("$ref") {
                 return self.reference(reference, schema, depth);
             }
-            if let Some(Value::Array(all)) = schema.remove("allOf") {
+            if let Some(Value::Array(all)) = schema.shift_remove("allOf") {
                 for part in all {
                     if let Value::Object(part) = part {
                         let part = resolved(self.root, part, &mut 0);
@@ -190,7 +190,7 @@ impl Walk<'_> {
             }
         }
         let mut nullable = self.take_null(&mut schema);
-        if let Some(Value::Array(branches)) = schema.remove("anyOf").or_else(|| schema.remove("oneOf")) {
+        if let Some(Value::Array(branches)) = schema.shift_remove("anyOf").or_else(|| schema.shift_remove("oneOf")) {
             let before = branches.len();
             let branches: Vec<Value> = branches.into_iter().filter(|branch| !(self.dress.nullable && is_null(branch))).collect();
             nullable |= branches.len() < before;
@@ -270,7 +270,7 @@ impl Walk<'_> {
                 schema.insert("type".to_owned(), only);
             }
             Err(others) => {
-                schema.remove("type");
+                schema.shift_remove("type");
                 if !others.is_empty() && !schema.contains_key("anyOf") {
                     let branches = others.into_iter().map(|name| json!({ "type": name })).collect();
                     schema.insert("anyOf".to_owned(), Value::Array(branches));

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::json_text::{Entries, entries};
 use crate::support::{json, text};
 
 /// A text. Nothing is the empty text; of a list of content parts the text parts count.
@@ -69,7 +70,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                 Ok(Text(Cow::Owned(text)))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let mut map = match entries(map)? {
+                    Entries::Number(text) => return Ok(Text(Cow::Owned(text))),
+                    Entries::Map(map) => map,
+                };
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 Ok(Text::default())
             }

@@ -264,8 +264,9 @@ impl Service {
             let mut after = self.changeable_agent(principal, agent, None).await?;
             let earlier = self.store.agent_version(&after.id, number).await?;
             let earlier = earlier.ok_or_else(|| Error::field("/version", format!("the agent has no version {number}")))?;
-            // A request that is repeated changes nothing more.
-            if after.pinned.is_none() && earlier.profile == after.profile {
+            // A request that is repeated changes nothing more. The order of the keys counts: a schema is shown to models in its order.
+            let is_same = serde_json::to_string(&earlier.profile).ok() == serde_json::to_string(&after.profile).ok();
+            if after.pinned.is_none() && is_same {
                 return self.agent(principal, &AgentRef::Id(after.id)).await;
             }
             let note = if note.is_empty() { format!("as version {number}") } else { note.to_owned() };

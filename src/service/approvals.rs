@@ -136,7 +136,7 @@ pub(super) fn checked_arguments(parameters: &Value, key_argument: Option<&str>, 
     }
     let mut sent = given.clone();
     if let Some(key) = key_argument {
-        given.remove(key);
+        given.shift_remove(key);
         sent.insert(key.to_owned(), Value::String("key".to_owned()));
     }
     schema::check_once(parameters, &Value::Object(sent)).map_err(|error| Error::field("/arguments", error.to_string()))?;

@@ -4,10 +4,10 @@ use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde_json::Value;
 
-/// `value` with the keys of every object in order: what hashes and comparisons are made of.
-///
-/// `serde_json` keeps object keys sorted unless its `preserve_order` feature is on; a dependency may switch that on for the
-/// whole build, so the order is made here.
+use super::number;
+
+/// Returns `value` with the keys of every object sorted and one spelling for equal numbers. Hashes and comparisons are made of this
+/// form. All other JSON keeps the order and the spelling of its author.
 #[must_use]
 pub fn canonical(value: &Value) -> Value {
     match value {
@@ -17,8 +17,15 @@ pub fn canonical(value: &Value) -> Value {
             Value::Object(keys.into_iter().map(|key| (key.clone(), canonical(&map[key]))).collect())
         }
         Value::Array(items) => Value::Array(items.iter().map(canonical).collect()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+        Value::Number(number) => Value::Number(number::canonical(number)),
+        Value::Null | Value::Bool(_) | Value::String(_) => value.clone(),
     }
+}
+
+/// Whether two values are equal, in whatever order their keys stand and however their numbers are spelled.
+#[must_use]
+pub fn is_same(one: &Value, other: &Value) -> bool {
+    one == other || canonical(one) == canonical(other)
 }
 
 /// SHA-256 of the canonical form, as 64 hexadecimal digits.
@@ -174,6 +181,18 @@ mod tests {
         let one: Value = serde_json::from_str(r#"{"b":1,"a":{"y":2,"x":[1]}}"#).unwrap();
         assert_eq!(hash(&one), hash(&json!({"a": {"x": [1], "y": 2}, "b": 1})));
         assert_ne!(hash(&json!({"a": 1})), hash(&json!({"a": "1"})));
+        // As older versions have stored it.
+        assert_eq!(
+            hash(&serde_json::from_str(r#"{"b":[1,2.5,1e21],"a":{"z":0.1,"y":-3}}"#).unwrap()),
+            hash_bytes(br#"{"a":{"y":-3,"z":0.1},"b":[1,2.5,1e+21]}"#)
+        );
+    }
+
+    #[test]
+    fn equal_numbers_are_the_same_however_they_are_spelled() {
+        let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert!(is_same(&value(r#"{"a":1.10,"b":[1e2]}"#), &value(r#"{"b":[100.0],"a":1.1}"#)));
+        assert!(!is_same(&value(r#"{"a":20000000000000000001}"#), &value(r#"{"a":20000000000000000000}"#)));
     }
 
     #[test]

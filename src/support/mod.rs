@@ -12,6 +12,7 @@ pub mod http;
 pub mod ids;
 pub mod json;
 pub mod nearest;
+pub mod number;
 pub mod origin;
 pub mod outbound;
 pub mod random;

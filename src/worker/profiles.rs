@@ -48,6 +48,20 @@ mod tests {
     }
 
     #[test]
+    fn profiles_with_another_order_of_properties_are_not_shared() {
+        let with = |schema: &str| {
+            let mut profile = AgentProfile::default();
+            let schema = serde_json::from_str(schema).unwrap();
+            profile.options.output_schema = Some(crate::domain::model::OutputSchema { name: "a".to_owned(), schema, strict: true });
+            Arc::new(profile)
+        };
+        let profiles = Profiles::default();
+        let (one, other) = (with(r#"{"reasoning":{},"answer":{}}"#), with(r#"{"answer":{},"reasoning":{}}"#));
+        assert!(Arc::ptr_eq(&profiles.shared(one.clone()), &one));
+        assert!(Arc::ptr_eq(&profiles.shared(other.clone()), &other));
+    }
+
+    #[test]
     fn no_more_than_so_many_are_compared_with_and_the_place_of_one_that_is_gone_is_given_away() {
         let profiles = Profiles::default();
         let mut held: Vec<_> = (0..COMPARED).map(|model| profiles.shared(of_model(model))).collect();

@@ -38,6 +38,25 @@ export function print(value, space = undefined) {
   return JSON.stringify(value, written, space) ?? "";
 }
 
+/** One member of an object or an array that [parse] has given, as a text. */
+export function spelling(holder, name) {
+  return WRITTEN.get(holder)?.get(String(name)) ?? String(holder[name]);
+}
+
+/** The same as a value that `JSON.stringify` writes as the server has. */
+export function exact(holder, name) {
+  const source = WRITTEN.get(holder)?.get(String(name));
+  return source === undefined ? holder[name] : JSON.rawJSON(source);
+}
+
+/** A number that was typed, as a value that is sent as it was typed. `undefined` if this browser would round it. */
+export function typedNumber(text) {
+  const number = Number(text);
+  if (String(number) === text) return number;
+  if (KEEPS_NUMBERS && /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text)) return JSON.rawJSON(text);
+  return text.replace(/\D/g, "").length > 15 ? undefined : number;
+}
+
 /** Whether [print] writes every number of a value as the server has. */
 export function isExact(value) {
   if (KEEPS_NUMBERS) return true;

@@ -132,7 +132,11 @@ export class AskView {
     const said = () => (hasText && text.value.trim() ? { text: text.value.trim() } : {});
     const choose = (value) => {
       const isForm = form !== null && value === "accept";
-      return this.#send(path, { choice: value, ...said(), ...(isForm ? { content: form.read() } : {}) });
+      try {
+        return this.#send(path, { choice: value, ...said(), ...(isForm ? { content: form.read() } : {}) });
+      } catch (error) {
+        return this.#say(error.message);
+      }
     };
     const choices = form && question.choices.length === 0 ? [{ value: "accept", label: "Send" }, { value: "decline", label: "Say nothing" }] : question.choices;
     const pick = ({ value, label }) => {

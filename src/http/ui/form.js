@@ -1,23 +1,30 @@
 // A form of a JSON Schema: a flat object with plain values, as models and MCP servers ask for.
 
+import { exact, spelling, typedNumber } from "./api.js";
 import { brief, h, spelled } from "./dom.js";
 
 const TYPES = { __proto__: null, date: "date", email: "email", uri: "url", "date-time": "datetime-local" };
 
 const words = (text, most = 120) => brief(spelled(text), most);
 
-/** The values to choose from, as the schema has them, with what each is called. None if it names none. */
+/** The values to choose from: each as it is sent, with its label and its spelling in the schema. None if the schema names none. */
 function choices(schema) {
   const titled = schema?.oneOf ?? schema?.anyOf;
-  const isPlain = ([value]) => ["string", "number", "boolean"].includes(typeof value);
-  if (Array.isArray(titled)) return titled.map((one) => [one?.const, String(one?.title ?? one?.const)]).filter(isPlain);
+  const isPlain = (value) => ["string", "number", "boolean"].includes(typeof value);
+  const choice = (holder, name, title) => {
+    const spelt = spelling(holder, name);
+    return { value: exact(holder, name), label: String(title ?? spelt), spelt };
+  };
+  if (Array.isArray(titled)) return titled.filter((one) => isPlain(one?.const)).map((one) => choice(one, "const", one.title));
   if (!Array.isArray(schema?.enum)) return [];
-  return schema.enum.map((value, at) => [value, String(schema.enumNames?.[at] ?? value)]).filter(isPlain);
+  return schema.enum.flatMap((value, at) => (isPlain(value) ? [choice(schema.enum, at, schema.enumNames?.[at])] : []));
 }
 
-/** A number that was typed. One that JavaScript would round is sent as it is written, where the browser can do that. */
+/** A number that was typed, to be sent as it was typed. Throws if this browser would round it. */
 function numeric(text) {
-  return JSON.rawJSON !== undefined && /^-?[1-9]\d{15,}$/.test(text) ? JSON.rawJSON(text) : Number(text);
+  const number = typedNumber(text);
+  if (number === undefined) throw new RangeError(`This browser would round ${text}: answer with a shorter number, or with another browser`);
+  return number;
 }
 
 /** One field: its nodes, and what reads its value; `undefined` if it is left out. */
@@ -34,15 +41,15 @@ function field(name, schema, required, id) {
   if (schema.type === "array") return several(schema, required, id, label, help, line);
   const options = choices(schema);
   if (options.length > 0) {
-    const select = h("select", { id, required, ...described }, h("option", { value: "" }, "—"), options.map(([, called], at) => h("option", { value: at }, words(called))));
-    const preset = options.findIndex(([value]) => value === schema.default);
+    const select = h("select", { id, required, ...described }, h("option", { value: "" }, "—"), options.map((option, at) => h("option", { value: at }, words(option.label))));
+    const preset = "default" in schema ? options.findIndex((option) => option.spelt === spelling(schema, "default")) : -1;
     if (preset >= 0) select.value = String(preset);
-    return { node: line(select), read: () => (select.value === "" ? undefined : options[Number(select.value)][0]) };
+    return { node: line(select), read: () => (select.value === "" ? undefined : options[Number(select.value)].value) };
   }
   if (schema.type === "number" || schema.type === "integer") {
-    const { minimum: min, maximum: max } = schema;
+    const [min, max] = ["minimum", "maximum"].map((name) => (typeof schema[name] === "number" ? spelling(schema, name) : undefined));
     const input = h("input", { type: "number", id, required, min, max, step: schema.type === "integer" ? 1 : "any", ...described });
-    if (Number.isFinite(schema.default)) input.value = String(schema.default);
+    if (typeof schema.default === "number") input.value = spelling(schema, "default");
     return { node: line(input), read: () => (input.value === "" ? undefined : numeric(input.value)) };
   }
   const input = h("input", { type: TYPES[schema.format] ?? "text", id, required, minlength: schema.minLength, maxlength: schema.maxLength, ...described });
@@ -62,13 +69,14 @@ function several(schema, required, id, label, help, line) {
   if (options.length === 0) {
     const isNumber = ["number", "integer"].includes(schema.items?.type);
     const area = h("textarea", { id, rows: 3, required, placeholder: "One in each line" });
-    area.value = preset.join("\n");
+    area.value = preset.map((_, at) => spelling(preset, at)).join("\n");
     const lines = () => area.value.split("\n").map((text) => text.trim()).filter(Boolean);
     return { node: line(area), read: () => list(lines().map((text) => (isNumber ? numeric(text) : text))) };
   }
-  const boxes = options.map(([value, called], at) => {
+  const chosen = new Set(preset.map((_, at) => spelling(preset, at)));
+  const boxes = options.map(({ value, label: called, spelt }, at) => {
     const box = h("input", { type: "checkbox", id: `${id}-${at}` });
-    box.checked = preset.includes(value);
+    box.checked = chosen.has(spelt);
     return { value, box, node: h("div", { class: "check" }, box, h("label", { for: `${id}-${at}` }, words(called))) };
   });
   const node = h("fieldset", { class: "line" }, h("legend", {}, label), boxes.map((one) => one.node), help);

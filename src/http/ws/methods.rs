@@ -206,7 +206,7 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
     // Before anything is stored: a refused request must not have started a run. Which run a message joins is known only
     // afterwards, so there must be room even if that turns out to be one that the socket follows.
     held.check_room()?;
-    let key = match params.remove("idempotency_key") {
+    let key = match params.shift_remove("idempotency_key") {
         None | Some(Value::Null) => None,
         Some(Value::String(key)) => Some(key),
         Some(_) => return Err(Error::field("/params/idempotency_key", "must be a string").into()),

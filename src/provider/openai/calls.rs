@@ -355,8 +355,8 @@ impl Call {
         let Some(Ok(Value::Object(mut outer))) = values.next() else { return };
         let rest = self.arguments.get(values.byte_offset()..).unwrap_or_default().trim();
         let ends = rest.is_empty() || rest == "</s>" || (rest.starts_with("<|") && rest.ends_with("|>"));
-        let (true, 1, Some(Value::Object(mut call))) = (ends, outer.len(), outer.remove("function")) else { return };
-        match call.remove("_name") {
+        let (true, 1, Some(Value::Object(mut call))) = (ends, outer.len(), outer.shift_remove("function")) else { return };
+        match call.shift_remove("_name") {
             Some(Value::String(name)) if offered.contains(&name) => {
                 self.arguments = Value::Object(call).to_string();
                 self.name = name;

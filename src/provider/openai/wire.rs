@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, many, object, whole_number};
+use crate::provider::json_text::{Arguments, Entries, entries, many, object, whole_number};
 use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
 use crate::provider::words::Text;
 
@@ -417,6 +417,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let map = match entries(map)? {
+                    Entries::Number(text) => return Ok(Said { text: Cow::Owned(text), ..Said::default() }),
+                    Entries::Map(map) => map,
+                };
                 let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(Said { thought: part.thinking.0 + part.summary.0, text: part.text.0 })
             }

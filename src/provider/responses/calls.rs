@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::items::Place;
 use super::wire::Item;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::support::json::is_same;
 use crate::support::text;
 
 /// More calls than any answer has: what comes with more is a flood.
@@ -223,7 +224,7 @@ impl Calls {
 /// Whether two texts of JSON say the same.
 fn same_json(one: &str, other: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<Value>(text).ok();
-    one == other || read(one).is_some_and(|one| read(other) == Some(one))
+    one == other || read(one).zip(read(other)).is_some_and(|(one, other)| is_same(&one, &other))
 }
 
 impl Call {

@@ -42,6 +42,7 @@ use super::tool_list::{self, Listed, Page, ToolList};
 use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
+use crate::support::number;
 use crate::support::text::prefix_chars;
 use crate::tools::{Asks, CallPermit, Environment, ProgressSender, Report};
 
@@ -737,10 +738,17 @@ pub fn size_of(item: &impl Serialize) -> usize {
 
 fn reply_from(result: ServerResult) -> Reply {
     match result {
-        ServerResult::CallToolResult(result) => match serde_json::to_value(result) {
-            Ok(value) => Reply::Result(value),
-            Err(error) => Reply::Refused(format!("its answer cannot be read: {error}")),
-        },
+        ServerResult::CallToolResult(result) => {
+            let value = serde_json::to_value(result).map_err(|error| error.to_string());
+            let checked = value.and_then(|value| match number::check_value(&value) {
+                Ok(()) => Ok(value),
+                Err(error) => Err(error.to_string()),
+            });
+            match checked {
+                Ok(value) => Reply::Result(value),
+                Err(error) => Reply::Refused(format!("its answer cannot be read: {error}")),
+            }
+        }
         // What the library cannot read may still hold content, such as content of a kind that it does not know.
         ServerResult::CustomResult(result) if result.0.get("content").is_some() => match content::malformed(&result.0) {
             Some(reason) => Reply::Refused(reason.to_owned()),

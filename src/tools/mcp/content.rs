@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::domain::file::{decoded, is_text_type, may_be_pdf, tool_binary, utf8_text};
 use crate::domain::message::ToolContent;
+use crate::support::json::is_same;
 
 /// Why this is no result of a tool call; `None` if it is one.
 pub fn malformed(result: &Value) -> Option<&'static str> {
@@ -63,7 +64,7 @@ pub fn structured_beside(result: &Value) -> Option<Value> {
 /// field what is no object by itself.
 fn say_the_same(texts: &[&str], structured: &Value) -> bool {
     let is = |text: &str, value: &Value| {
-        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value)
+        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| is_same(&said, value))
     };
     let only_field = structured.as_object().filter(|fields| fields.len() == 1).and_then(|fields| fields.values().next());
     [Some(structured), only_field].into_iter().flatten().any(|value| {

@@ -102,7 +102,8 @@ pub fn wanted(
         return Err("the messages must begin with one of the user, and say something".to_owned());
     }
     let options = ModelOptions {
-        temperature: params.temperature.map(f64::from),
+        // The float of 64 bits that is written alike: a widened 0.7 would be 0.699999988079071.
+        temperature: params.temperature.and_then(|temperature| temperature.to_string().parse().ok()),
         max_output_tokens: Some(params.max_tokens.clamp(1, rules.max_tokens)),
         stop: params.stop_sequences.unwrap_or_default(),
         ..ModelOptions::default()

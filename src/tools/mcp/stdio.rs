@@ -383,8 +383,31 @@ mod tests {
                 Line::Nothing | Line::Noise => assert!(!ends_call),
             }
         }
-        // More digits than fit into any number: a number as near as there is.
+        // More digits than fit into any float.
         assert!(matches!(read(answer(&format!("{{\"n\":{}}}", "9".repeat(300))).as_bytes()), Line::Message(_)));
+    }
+
+    /// Floats are text in JSON that keeps them as written; fields of the library are floats nevertheless.
+    #[test]
+    fn float_of_any_spelling_is_read_from_a_frame() {
+        for (written, value) in [("0.5", 0.5), ("0.50", 0.5), ("5E-1", 0.5), ("1e0", 1.0), ("7", 7.0)] {
+            let params = format!(r#"{{"progressToken":1,"progress":{written},"total":{written}}}"#);
+            let line = format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#);
+            let Line::Message(message) = read(line.as_bytes()) else { panic!("{line}") };
+            let JsonRpcMessage::Notification(news) = *message else { panic!("{line}") };
+            let rmcp::model::ServerNotification::ProgressNotification(progress) = news.notification else { panic!("{line}") };
+            assert_eq!((progress.params.progress, progress.params.total), (value, Some(value)), "{line}");
+
+            let block = format!(r#"{{"type":"text","text":"x","annotations":{{"priority":{written}}}}}"#);
+            let kept = r#"{"z":20000000000000000001,"a":1.10}"#;
+            let result = format!(r#"{{"content":[{block}],"structuredContent":{kept}}}"#);
+            let line = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+            let Line::Message(message) = read(line.as_bytes()) else { panic!("{line}") };
+            let JsonRpcMessage::Response(response) = *message else { panic!("{line}") };
+            let rmcp::model::ServerResult::CallToolResult(result) = response.result else { panic!("{line}") };
+            assert_eq!(result.structured_content.unwrap().to_string(), kept);
+            assert!(serde_json::to_value(&result.content).unwrap()[0]["annotations"]["priority"].as_f64() == Some(value), "{line}");
+        }
     }
 
     /// M-07.

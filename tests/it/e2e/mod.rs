@@ -38,6 +38,7 @@ mod matrix;
 mod mcp_logins;
 mod mcp_servers;
 mod nodes;
+mod numbers;
 mod older_rows;
 mod ollama;
 mod order;

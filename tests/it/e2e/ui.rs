@@ -250,6 +250,31 @@ async fn questions_are_answered_on_the_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn form_on_the_page_keeps_numbers_and_order() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    // On one line: an end of a line would send the message.
+    let form = concat!(
+        r#"{"type":"object","properties":{"total":{"type":"integer","default":20000000000000000001},"#,
+        r#""rate":{"type":"number","enum":[1.10,20000000000000000003]},"each":{"type":"number"}}}"#
+    );
+    say(&browser, &format!(r#"[[id:form]][[call:ask_user {{"question":"How much?","form":{form}}}]][[next]][[say:bye]]"#)).await;
+    browser.shows(ASKED, "How much?").await;
+    let fill = "const card = document.querySelector(arguments[0]);
+        for (const option of card.querySelectorAll('option')) option.selected = option.textContent === '20000000000000000003';
+        const [total, each] = card.querySelectorAll('input[type=number]');
+        each.value = '1.10';
+        return total.value;";
+    assert_eq!(browser.run(fill, &[ASKED]).await, "20000000000000000001");
+    browser.click(&format!("{ASKED} button[type=submit]")).await;
+    ended(&browser, 1).await;
+    let told = last_result(&messages(&browser, &server).await).to_owned();
+    assert_eq!(told, r#"{"total":20000000000000000001,"rate":20000000000000000003,"each":1.10}"#);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_conversation_shows_its_own() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
