@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::providers::page_of;
-use super::types::written_by_us;
+use super::pages::written_by_us;
 use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating, Review};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};

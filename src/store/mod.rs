@@ -19,6 +19,7 @@ mod mcp_logins;
 mod mcp_servers;
 mod messages;
 mod open;
+mod pages;
 mod patience;
 mod pins;
 pub mod postgres;
@@ -47,6 +48,7 @@ pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use messages::{EarlierMessages, EarlierPage};
 pub use open::{Durability, StoreOptions, open};
+pub use pages::*;
 pub use patience::patiently;
 pub use pins::{MAX_PINS, PinScope, PinStore, SeenTool};
 pub use providers::{

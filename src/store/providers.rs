@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::types::written_by_us;
+use super::pages::written_by_us;
 use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};

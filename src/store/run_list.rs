@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::rows::{RUN_COLUMNS, RunRow};
-use super::types::written_by_us;
+use super::pages::written_by_us;
 use super::{InvalidCursor, Page, StoreResult};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};

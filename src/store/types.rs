@@ -1,8 +1,6 @@
 //! Values that store calls take and give, beyond the domain's own.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -43,93 +41,6 @@ pub enum Keyed<T> {
     Mismatch,
 }
 
-/// A page of messages or events ends with the row that brings its data to so many bytes: rows can be large, and their number
-/// alone bounds no memory.
-pub const PAGE_BYTES: usize = 1024 * 1024;
-
-/// [`PAGE_BYTES`] for a statement.
-pub(super) const SQL_PAGE_BYTES: i64 = PAGE_BYTES as i64;
-
-/// Whether there may be events after those of a page that was to hold at most `limit`.
-#[must_use]
-pub fn is_full_page(events: &[StoredEvent], limit: u32) -> bool {
-    events.len() >= limit as usize || events.iter().map(|event| event.data.len()).sum::<usize>() >= PAGE_BYTES
-}
-
-/// One page of a list.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Page<T> {
-    /// The rows.
-    pub items: Vec<T>,
-    /// The keyset cursor of the next page, if there is one. Opaque to clients: the HTTP layer encodes it.
-    pub next: Option<String>,
-}
-
-/// Which page is wanted of a list with cursors of type `C`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PageRequest<C> {
-    /// How many rows, 1 to 100.
-    pub limit: u32,
-    /// `next` of the page before.
-    pub after: Option<C>,
-}
-
-/// A text that is no cursor of the list it was given for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a cursor of this list")]
-pub struct InvalidCursor;
-
-/// The last conversation of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConversationCursor {
-    /// When it was made, in milliseconds.
-    pub created_at: i64,
-    /// Which one it is among those of that moment.
-    pub id: ConversationId,
-}
-
-impl fmt::Display for ConversationCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.created_at, self.id)
-    }
-}
-
-impl FromStr for ConversationCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
-        let cursor = Self { created_at, id: ConversationId::parse(id).map_err(|_| InvalidCursor)? };
-        written_by_us(cursor, text)
-    }
-}
-
-/// The last question of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputCursor {
-    /// When it was asked, in milliseconds.
-    pub created_at: i64,
-    /// Which one it is among those of that moment.
-    pub id: InputId,
-}
-
-impl fmt::Display for InputCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.created_at, self.id)
-    }
-}
-
-impl FromStr for InputCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
-        written_by_us(Self { created_at, id: InputId::parse(id).map_err(|_| InvalidCursor)? }, text)
-    }
-}
-
 /// Which ended calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
@@ -141,75 +52,6 @@ pub struct AuditFilter {
     pub tool: Option<String>,
     /// Those that ended so.
     pub outcome: Option<AuditOutcome>,
-}
-
-/// The last call of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditCursor {
-    /// When it ended, in milliseconds.
-    pub at: i64,
-    /// Which one it is among those of that moment.
-    pub id: CallId,
-}
-
-impl fmt::Display for AuditCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.at, self.id)
-    }
-}
-
-impl FromStr for AuditCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let at = at.parse().map_err(|_| InvalidCursor)?;
-        written_by_us(Self { at, id: CallId::parse(id).map_err(|_| InvalidCursor)? }, text)
-    }
-}
-
-/// The last message of a page, by its position, which counts from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageCursor(pub i64);
-
-impl fmt::Display for MessageCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for MessageCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let position = text.parse().ok().filter(|position| *position > 0).ok_or(InvalidCursor)?;
-        written_by_us(Self(position), text)
-    }
-}
-
-/// The first message of a page that is read backwards: the messages before it come next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BeforeCursor(pub i64);
-
-impl fmt::Display for BeforeCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The word tells it from a cursor of the messages after a place.
-        write!(f, "before:{}", self.0)
-    }
-}
-
-impl FromStr for BeforeCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let MessageCursor(position) = text.strip_prefix("before:").ok_or(InvalidCursor)?.parse()?;
-        Ok(Self(position))
-    }
-}
-
-/// Numbers have several spellings, and we use one.
-pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
-    if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
 }
 
 /// Which conversations are wanted.
@@ -779,28 +621,4 @@ pub struct StoredKey {
     pub created_at: UnixMillis,
     /// When it was revoked, if it was.
     pub revoked_at: Option<UnixMillis>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cursors_round_trip_and_refuse_what_is_none() {
-        let id = "conv_01980000000070008000000000000003";
-        let cursor = ConversationCursor { created_at: 5, id: ConversationId::parse(id).unwrap() };
-        assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for bad in ["", "5", "abc", "x:conv_1", "5:conv_1", &format!("+5:{id}"), &format!("05:{id}"), &format!("5:{id}\0")] {
-            assert_eq!(bad.parse::<ConversationCursor>(), Err(InvalidCursor), "{bad:?}");
-        }
-        assert_eq!("12".parse(), Ok(MessageCursor(12)));
-        for bad in ["", "0", "-5", "+5", "05", "zzz", "1:2", "9223372036854775808", "1\0", "' OR 1=1"] {
-            assert_eq!(bad.parse::<MessageCursor>(), Err(InvalidCursor), "{bad:?}");
-        }
-        assert_eq!("before:12".parse(), Ok(BeforeCursor(12)));
-        assert_eq!(BeforeCursor(i64::MAX).to_string().parse(), Ok(BeforeCursor(i64::MAX)));
-        for bad in ["", "before:", "12", "-12", "before:-12", "before:0", "before:05", "before:9223372036854775808"] {
-            assert_eq!(bad.parse::<BeforeCursor>(), Err(InvalidCursor), "{bad:?}");
-        }
-    }
 }
