@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::compose::file_text;
 use super::project::Source;
 use super::refusals::{Meaning, PartKind, Refusal};
-use crate::domain::message::{FilePart, Part, ToolContent};
+use crate::domain::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::domain::model::{Adaptation, ModelError, ModelRequest};
 use crate::support::json;
 
@@ -97,6 +97,12 @@ fn shown_file(file: &FilePart, is_image: bool) -> Option<Shown<'_>> {
     Some(Shown { kind, media_type, content, is_of_tool: false })
 }
 
+/// Returns an image of a tool result, unless the request has no bytes of it.
+fn shown_binary(binary: &BinaryContent) -> Option<Shown<'_>> {
+    let content = binary.data.as_deref()?;
+    Some(Shown { kind: PartKind::Image, media_type: &binary.media_type, content, is_of_tool: true })
+}
+
 /// Lists the parts of a request that a provider may refuse, the oldest first.
 fn shown(request: &ModelRequest) -> Vec<Shown<'_>> {
     let mut all = Vec::new();
@@ -105,10 +111,9 @@ fn shown(request: &ModelRequest) -> Vec<Shown<'_>> {
             Part::Image(file) => all.extend(shown_file(file, true)),
             Part::File(file) => all.extend(shown_file(file, false)),
             Part::ToolResult(result) => all.extend(result.content.iter().filter_map(|content| match content {
-                ToolContent::Image { media_type, data } => {
-                    Some(Shown { kind: PartKind::Image, media_type, content: data, is_of_tool: true })
-                }
-                ToolContent::Text { .. } => None,
+                ToolContent::Image(binary) => shown_binary(binary),
+                // A request carries a note in the place of a file.
+                ToolContent::Text { .. } | ToolContent::File(_) => None,
             })),
             Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
         }
@@ -183,9 +188,13 @@ impl Exclusions {
                 }
                 Part::ToolResult(result) => {
                     for content in &mut result.content {
-                        let ToolContent::Image { media_type, .. } = content else { continue };
+                        let ToolContent::Image(binary) = content else { continue };
+                        if shown_binary(binary).is_none() {
+                            continue;
+                        }
                         if let Some((kind, Some(reason))) = reasons.next() {
-                            *content = ToolContent::text(reason.note(kind, &name_of(None, media_type)));
+                            let name = name_of(binary.name.as_deref(), &binary.media_type);
+                            *content = ToolContent::text(reason.note(kind, &name));
                         }
                     }
                 }
