@@ -260,7 +260,8 @@ impl<D: Dialect> DialectClient<D> {
         let mut limits = self.limits_of(&request.model);
         if !self.streaming {
             // The first byte of such an answer comes when all of it is there.
-            limits.first_byte = limits.for_whole_answer();
+            limits.total = limits.for_whole_answer();
+            limits.first_byte = limits.total;
         }
         let total = Deadline::after(limits.total);
         let body = self.dialect.body(request, self.streaming)?;
