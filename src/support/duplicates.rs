@@ -64,10 +64,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let mut seen = BTreeSet::new();
         while let Some(key) = map.next_key::<String>()? {
             map.next_value_seed(Walk(self.0))?;
-            if seen.contains(&key) {
+            if !seen.insert(key.clone()) {
                 self.0.get_or_insert(key);
-            } else {
-                seen.insert(key);
             }
         }
         Ok(())

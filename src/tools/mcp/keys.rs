@@ -110,14 +110,10 @@ fn check_unknown(key: &str, value: &Value) -> Result<String, String> {
         return Ok(format!("the key {key:?} is not read; {way_out}"));
     }
     match nearest(key, ENTRY.into_iter().chain(CAPSTAN)).filter(|_| plain != "auth") {
-        Some(near) if CAPSTAN.contains(&near) => {
-            return Err(format!(
-                "{key:?} has no effect beside \"capstan\": write it inside, as \"capstan\": {{{near:?}: ...}}, or remove it"
-            ));
-        }
-        Some(near @ ("capstan" | "enabled" | "disabled")) => {
-            return Err(format!("the key {key:?} is not known; did you mean {near:?}?"));
-        }
+        Some(near) if CAPSTAN.contains(&near) => Err(format!(
+            "{key:?} has no effect beside \"capstan\": write it inside, as \"capstan\": {{{near:?}: ...}}, or remove it"
+        )),
+        Some(near @ ("capstan" | "enabled" | "disabled")) => Err(format!("the key {key:?} is not known; did you mean {near:?}?")),
         _ if narrows(&plain, value) => Err(format!(
             "the key {key:?} may narrow down what the server may do, and Capstan does not read it: remove it; agent.tools names the \
              tools on offer, and \"capstan\": {{\"approval\": {{\"TOOL\": \"ask\"}}}} the tools that ask first"
