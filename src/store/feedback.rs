@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::providers::page_of;
 use super::pages::written_by_us;
+use super::providers::page_of;
 use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating, Review};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};

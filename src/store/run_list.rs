@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::rows::{RUN_COLUMNS, RunRow};
 use super::pages::written_by_us;
+use super::rows::{RUN_COLUMNS, RunRow};
 use super::{InvalidCursor, Page, StoreResult};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan::domain::message::{FilePart, Message, Part, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
 use capstan::provider::openai::{self, Accent};
 use capstan::provider::{ModelClient, Vendor, anthropic, gemini, ollama, responses};
@@ -108,7 +108,7 @@ async fn broken_image_of_a_tool_poisons_nothing(#[case] status: u16, #[case] wor
         let ids = SequentialIds::default();
         let (call, mut result) = call(&ids, Some("id_1"), json!({}), "shot");
         if let Part::ToolResult(result) = &mut result {
-            result.content.push(ToolContent::Image { media_type: "image/png".to_owned(), data: "QkFE".to_owned() });
+            result.content.push(ToolContent::Image(BinaryContent::inline("image/png", None, "QkFE")));
         }
         let history = vec![
             said_with(Vec::new()),
