@@ -14,6 +14,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::adapt::{self, Change, Learned, MAX_REPEATS};
 use super::answer::{self, Events};
 use super::dialect::Dialect;
+use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits, Timed};
 use super::secrets::Secrets;
 use super::transport::{self, Answer};
@@ -90,7 +91,7 @@ pub(super) struct DialectClient<D> {
     streaming: bool,
     clock: SharedClock,
     vendor: Vendor,
-    /// What its models have refused.
+    /// The refusals of its models so far.
     learned: Arc<Learned>,
 }
 
@@ -274,7 +275,8 @@ impl<D: Dialect> DialectClient<D> {
             .headers(self.headers_of(request))
             .body(body);
         let framing = self.streaming.then_some(D::FRAMING);
-        match transport::send(post, framing, &limits, total, self.clock.now(), &request.tools).await? {
+        let names = RequestNames { model: &request.model, tools: &request.tools };
+        match transport::send(post, framing, &limits, total, self.clock.now(), names).await? {
             Answer::Events(frames) => {
                 let events = Events::new(frames, decoder, limits);
                 Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))

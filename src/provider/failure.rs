@@ -16,14 +16,24 @@ use super::{failure_words as words, refused_tool};
 use crate::domain::model::{ErrorDetails, ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
+use crate::support::redact;
 
-/// The error of an answer with an error status to a request that offered these tools.
+/// The names that a request sent. A provider's error that repeats them reveals no secret.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RequestNames<'a> {
+    /// The model, without its provider.
+    pub model: &'a str,
+    /// The offered tools.
+    pub tools: &'a [Arc<ToolDefinition>],
+}
+
+/// Returns the error of an answer with an error status to a request that sent these names.
 pub(super) fn from_response(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
     now: UnixMillis,
-    tools: &[Arc<ToolDefinition>],
+    names: RequestNames<'_>,
 ) -> ModelError {
     let mut said = Said::read(body);
     if status.is_redirection() {
@@ -36,11 +46,13 @@ pub(super) fn from_response(
     let kind = classify(Some(status.as_u16()), &said);
     let wait = || retry_after(headers, now).or_else(|| retry_after(&said.headers, now)).or_else(|| said.wait(kind));
     let retry_after_ms = if kind.retryable() { wait() } else { None };
-    let refused_tool = said.refused_tool(status, tools).filter(|_| kind == ModelErrorKind::InvalidRequest);
+    let refused_tool = said.refused_tool(status, names.tools).filter(|_| kind == ModelErrorKind::InvalidRequest);
     let refused_signed = kind == ModelErrorKind::InvalidRequest && refused_tool.is_none() && said.refuses_signed();
     let status = Some(status.as_u16());
     let (words, details) = said.into_parts();
-    ModelError { status, retry_after_ms, refused_tool, refused_signed, details, ..ModelError::new(kind, &words) }
+    let known: Vec<&str> = std::iter::once(names.model).chain(names.tools.iter().map(|tool| tool.name.as_str())).collect();
+    let message = redact::error_text_with_names(&words, &known);
+    ModelError { message, status, retry_after_ms, refused_tool, refused_signed, details, ..ModelError::new(kind, "") }
 }
 
 /// The error that a provider sent as part of an answer that had begun well.
@@ -377,7 +389,13 @@ mod tests {
                 preview: None,
             })
         });
-        from_response(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes(), NOW, &tools)
+        from_response(
+            StatusCode::from_u16(status).unwrap(),
+            &HeaderMap::new(),
+            body.as_bytes(),
+            NOW,
+            RequestNames { model: "", tools: &tools },
+        )
     }
 
     // L-43: the words of each provider, as they were reported.

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::client::{ClientOptions, header};
+use super::failure::RequestNames;
 use super::openai::Accent;
 use super::secrets::Secrets;
 use super::transport::{base_url, client, endpoint_url, network_error, refusal, versioned_url};
@@ -50,7 +51,9 @@ async fn ask(url: Url, headers: HeaderMap, options: &ClientOptions, patience: Du
     let asked = timeout(patience, async {
         let response = http.get(url).send().await.map_err(network_error)?;
         if !response.status().is_success() {
-            return Err(refusal(response, tokio::time::Instant::now() + patience, options.clock.now(), &[]).await);
+            return Err(
+                refusal(response, tokio::time::Instant::now() + patience, options.clock.now(), RequestNames::default()).await
+            );
         }
         let (mut body, mut chunks) = (Vec::new(), Box::pin(response.bytes_stream()));
         while let Some(chunk) = chunks.next().await {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
+use super::failure::RequestNames;
 use super::secrets::Secrets;
 use super::transport::{client, network_error, refusal};
 use super::{SetupError, StreamLimits, limits};
@@ -74,7 +75,7 @@ async fn ask(
     let asked = timeout(patience, async {
         let response = http.post(url).json(&body).send().await.map_err(network_error)?;
         if !response.status().is_success() {
-            return Err(refusal(response, Instant::now() + patience, now, &[]).await);
+            return Err(refusal(response, Instant::now() + patience, now, RequestNames::default()).await);
         }
         let (mut body, mut chunks) = (Vec::new(), Box::pin(response.bytes_stream()));
         while let Some(chunk) = chunks.next().await {

@@ -2,7 +2,6 @@
 
 use std::error::Error as _;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
@@ -11,12 +10,12 @@ use reqwest::{Client, RequestBuilder, Response, Url, redirect};
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
+use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
 use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
 use super::{SetupError, failure, monitor};
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
 use crate::support::http::client_for;
 use crate::support::outbound::{self, Reach};
@@ -121,21 +120,19 @@ fn with_operation(mut url: Url, path: String, operation: &str) -> Url {
     url
 }
 
-/// Sends a request, which offers these tools, and waits for the first byte of its answer.
+/// Sends a request, which holds these names, and waits for the first byte of its answer.
 pub(super) async fn send(
     request: RequestBuilder,
     framing: Option<Framing>,
     limits: &StreamLimits,
     total: Deadline,
     now: UnixMillis,
-    tools: &[Arc<ToolDefinition>],
+    names: RequestNames<'_>,
 ) -> Result<Answer, ModelError> {
     let first_byte = Deadline::after(limits.first_byte);
     let until = first_byte.at.min(total.at);
     let late = || {
-        let over_total_limit = until == total.at;
-        let limit = if over_total_limit { total.limit } else { limits.first_byte };
-        ModelError { over_total_limit, ..timeout("no answer came", limit) }
+        if until == total.at { over_total(total.limit) } else { timeout("no answer came", limits.first_byte) }
     };
 
     monitor::sent(&request);
@@ -143,7 +140,7 @@ pub(super) async fn send(
     monitor::began(response.status());
     check_headers(response.headers())?;
     if !response.status().is_success() {
-        return Err(refusal(response, until, now, tools).await);
+        return Err(refusal(response, until, now, names).await);
     }
     let mut raw = Box::pin(response.bytes_stream().inspect(|piece| piece.iter().for_each(|piece| monitor::came(piece))));
     let first = match timeout_at(until, raw.next()).await.map_err(|_| late())? {
@@ -245,7 +242,7 @@ where
 }
 
 /// An answer with an error status. Its body is a help, not a need: what has not come in time is left out.
-pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, tools: &[Arc<ToolDefinition>]) -> ModelError {
+pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, names: RequestNames<'_>) -> ModelError {
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
     let mut chunks = Box::pin(response.bytes_stream().inspect(|piece| piece.iter().for_each(|piece| monitor::came(piece))));
@@ -256,7 +253,7 @@ pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis,
             break;
         }
     }
-    failure::from_response(status, &headers, &body, now, tools)
+    failure::from_response(status, &headers, &body, now, names)
 }
 
 /// A connection that could not be made, or broke before the answer began.

@@ -46,11 +46,20 @@ pub fn names_secret(name: &str) -> bool {
 /// Masks what looks like a credential, drops the query and user part of URLs, and cuts the text at [`MAX_ERROR_BYTES`].
 #[must_use]
 pub fn error_text(raw: &str) -> String {
+    error_text_with_names(raw, &[])
+}
+
+/// Returns the same with known names, such as that of the model in the request, shown as they are.
+#[must_use]
+pub fn error_text_with_names(raw: &str, names: &[&str]) -> String {
+    let is_known = |word: &str| {
+        names.iter().filter(|name| !name.is_empty()).any(|name| word.contains(name) && !looks_like_key(&word.replace(name, " ")))
+    };
     let raw = mask_named(&raw.split_whitespace().collect::<Vec<_>>().join(" "));
     let mut words: Vec<String> = Vec::new();
     let mut secret_follows = false;
     for word in raw.split(' ') {
-        let masked = if secret_follows || looks_like_key(word) { REDACTED.to_owned() } else { strip_url(word) };
+        let masked = if secret_follows || looks_like_key(word) && !is_known(word) { REDACTED.to_owned() } else { strip_url(word) };
         secret_follows = word.to_ascii_lowercase().ends_with("bearer");
         words.push(masked);
     }
@@ -208,6 +217,16 @@ mod tests {
         ] {
             assert_eq!(error_text(harmless), harmless);
         }
+    }
+
+    #[test]
+    fn names_of_a_request_are_shown() {
+        let model = "prod-9f86d081884c7d659a2feaa0c55ad015";
+        let words = format!("model `{model}` not found for sk-1234567890abcdef");
+        assert_eq!(error_text_with_names(&words, &["", model]), format!("model `{model}` not found for [redacted]"));
+        // A name beside a secret does not show the secret.
+        let joined = format!("{model}/9f86d081884c7d659a2feaa0c55ad0159f86");
+        assert_eq!(error_text_with_names(&joined, &[model]), REDACTED);
     }
 
     #[test]

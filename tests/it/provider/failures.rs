@@ -158,3 +158,13 @@ async fn what_was_sent_as_a_secret_is_not_quoted() {
     let listed = list_models(ProviderKind::Openai, &openai::Accent::default(), &secret(&wire), Duration::from_secs(10)).await;
     assert_eq!(listed.unwrap_err().message, "Received=[redacted], expected [redacted]");
 }
+
+#[tokio::test]
+async fn error_shows_the_model_that_was_asked_for() {
+    let model = "prod-9f86d081884c7d659a2feaa0c55ad015";
+    let body = json!({"error": {"message": format!("The model `{model}` does not exist. Key: {CANARY}")}}).to_string();
+    let wire = Wire::play(vec![Answer::json(404, &body)]).await;
+    let error = ask(options(&wire), capstan::domain::model::ModelRequest { model: model.to_owned(), ..question() }).await;
+    let message = error.end.unwrap_err().message;
+    assert!(message.contains(model) && !message.contains("canary"), "{message}");
+}
