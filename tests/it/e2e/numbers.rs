@@ -105,7 +105,7 @@ async fn call_arguments_are_kept_as_written_everywhere(#[case] dialect: Dialect,
     let argued = format!(r#""arguments":{ARGUMENTS}"#);
     assert!(text(&server, &path).await.contains(&argued));
 
-    // What was stored is read again.
+    // A restarted server reads the stored rows.
     server.kill9().await;
     server = recorded.site.start().await;
     waits(&server, id).await;

@@ -56,7 +56,7 @@ async fn refused_image_leaves_the_conversation_usable(
     let answers = vec![answer(dialect), refused(), answer(dialect), answer(dialect), refused(), answer(dialect)];
     let wire = Wire::play(answers).await;
     let site = site(kind, dialect, &wire).await;
-    let server = site.start().await;
+    let mut server = site.start().await;
     let first = turn(&server, &Value::Null, json!("Hello.")).await;
     let conversation = first["conversation_id"].clone();
     let data = STANDARD.encode(PNG);
@@ -70,7 +70,7 @@ async fn refused_image_leaves_the_conversation_usable(
     assert!(events(&server, &second, "run.retrying").await.is_empty(), "no retry is counted");
     let third = turn(&server, &conversation, json!("And now?")).await;
     assert_eq!(third["status"], "completed", "{third}");
-    server.stopped().await;
+    server.kill9().await;
     // A new process learns it again by one refused request.
     let server = site.start().await;
     let fourth = turn(&server, &conversation, json!("And after a restart?")).await;
@@ -78,7 +78,7 @@ async fn refused_image_leaves_the_conversation_usable(
     let asked: Vec<bool> = wire.asked().iter().map(|asked| String::from_utf8_lossy(&asked.body).contains(&data)).collect();
     assert_eq!(asked, [false, true, false, false, true, false]);
     let stored = server.messages(conversation.as_str().unwrap()).await;
-    assert!(stored.iter().any(|message| message["parts"][1]["url"] == json!(url)), "{stored:?}");
+    assert!(stored.iter().any(|message| message["parts"][1]["file_id"].is_string()), "the image stays in the history: {stored:?}");
     audit::assert_sound(&site.database).await;
 }
 
@@ -138,7 +138,9 @@ async fn output_limit_without_an_answer_fails_at_once(
     );
     let detail = error["detail"].as_str().unwrap();
     assert!(detail.contains("50 tokens") && detail.contains("options.max_output_tokens"), "{detail}");
-    assert_eq!(detail.contains("reasoning"), !thought.is_empty(), "{detail}");
+    // Gemini counts the tokens of reasoning that it does not show.
+    let reasoned = !thought.is_empty() || dialect == Dialect::Gemini;
+    assert_eq!(detail.contains("reasoning"), reasoned, "{detail}");
     assert_eq!(wire.asked().len(), 1, "the same request is not sent again");
 }
 

@@ -1,4 +1,4 @@
-//! What the API says of runs: waits, crashes, and whether resuming can help.
+//! Answers of the API about runs: waits, crashes, and whether resuming can help.
 
 use std::time::Duration;
 

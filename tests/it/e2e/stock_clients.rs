@@ -98,7 +98,8 @@ fn message(at: usize, chars: usize) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn stock_clients_read_a_long_conversation(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let packages = installed().await;
-    let server = Site::new(kind).await.start().await;
+    let site = Site::new(kind).await;
+    let server = site.start().await;
     let is_long = |at: &usize| [3, 251, 497].contains(at);
     let messages: Vec<Value> = (0..500).map(|at| message(at, if is_long(&at) { 350_000 } else { 4_000 })).collect();
     let document = json!({"format": "capstan.conversation", "version": 1, "conversation": {"title": "Long"}, "messages": messages});

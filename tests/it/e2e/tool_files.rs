@@ -130,7 +130,7 @@ async fn screenshot_of_a_tool_is_a_file_of_its_owner(#[values(Kind::Sqlite, Kind
     );
     assert!(!asked("blind", 0).contains("base64") && asked("blind", 0).contains(&words), "{}", asked("blind", 0));
 
-    // The user's own, and nobody else's.
+    // Keys of other users find no such file.
     server.set_key(&bob);
     assert_eq!(bytes_of(&server, reference).await, Err(StatusCode::NOT_FOUND));
     server.set_key(&ann);

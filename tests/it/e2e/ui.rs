@@ -472,7 +472,8 @@ async fn a_key_is_asked_for_and_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_messages_are_shown_on_demand() {
-    let server = Site::new(Kind::Sqlite).await.start().await;
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
     let messages: Vec<Value> = (0..60_usize)
         .map(|at| {
             let role = if at % 2 == 0 { "user" } else { "assistant" };

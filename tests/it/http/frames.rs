@@ -1,4 +1,4 @@
-//! What is sent in frames is never larger than stock clients take, and all of it can be read over plain HTTP.
+//! No frame is larger than stock clients take, and each shortened event can be read whole over plain HTTP.
 
 use axum::http::{Method, StatusCode};
 use capstan::domain::event::{EventBody, NewEvent};

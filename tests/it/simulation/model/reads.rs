@@ -160,7 +160,7 @@ impl ConversationStore for ModelStore {
         let before = page.before.map_or(i64::MAX, |BeforeCursor(at)| at);
         let all: Vec<_> = state.messages_in(id).into_iter().filter(|(at, _)| *at < before).collect();
         let skipped = all.len().saturating_sub(page.limit as usize);
-        let items = all.into_iter().skip(skipped).map(|(at, message)| (BeforeCursor(at), message.clone())).collect();
+        let items = all.into_iter().skip(skipped).map(|(at, message)| (BeforeCursor(at), message)).collect();
         Ok(Some(EarlierMessages { items, earlier: skipped > 0 }))
     }
 }
