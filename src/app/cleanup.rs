@@ -117,7 +117,7 @@ async fn remove_files(store: &dyn Store, age_ms: Option<u64>, mode: FoldMode) ->
             let count = store.count_unused_files(age_ms).await.context("unused files cannot be counted")?;
             format!("files without a message to remove: {count}\n")
         }
-        (FoldMode::Count, None) => "files without a message are kept: retention.unused_files_days is 0\n".to_owned(),
+        (FoldMode::Count, None) => "files without a message or a result are kept: retention.unused_files_days is 0\n".to_owned(),
     };
     print(&line).map(|_| ())
 }

@@ -180,12 +180,12 @@ impl Write for &LineQueue {
     }
 }
 
-/// What logs what it carries: libraries (messages of MCP servers, frames of WebSockets, events of streams), and our own monitor of what
-/// goes to providers and comes back.
+/// Targets that log what they carry: libraries (MCP messages, WebSocket frames, stream events), and the wire monitor of requests to
+/// providers and of their answers.
 const CARRIERS: [&str; 5] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream", "wire"];
 
-/// What `log.level` means. A plain level is that of our own lines: those of libraries hold URLs and contents that may be secret, so
-/// they speak from `warn` on, and those that carry contents not at all. Directives that name a library win.
+/// Translates `log.level` into directives. A plain level is that of our own lines. Lines of libraries may hold secret URLs and
+/// contents: they appear from `warn` on, and those of [`CARRIERS`] never. Directives that name a library win.
 fn directives(level: &str) -> String {
     let mut all = CARRIERS.map(|carrier| format!("{carrier}=off")).to_vec();
     for directive in level.split(',') {

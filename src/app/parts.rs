@@ -88,7 +88,7 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Reads the `mcpServers` file. What is wrong with one entry concerns that server alone.
+/// Reads the `mcpServers` file. A fault in one entry concerns that server alone.
 ///
 /// # Errors
 /// If the file cannot be read, or holds no servers.

@@ -89,7 +89,7 @@ fn describe() {
     describe_counter!("capstan_feedback_total", "Ratings of answers that users gave, or gave anew, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
-    describe_gauge!("capstan_file_bytes", Unit::Bytes, "Bytes of uploaded files");
+    describe_gauge!("capstan_file_bytes", Unit::Bytes, "Bytes of stored files");
     describe_counter!("capstan_stalls_total", "Times that a task has not yielded its thread for 5 s");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");

@@ -277,8 +277,8 @@ pub fn whole_picture(base64: &str) -> Option<(&'static str, String)> {
     Some((media_type, STANDARD.encode(bytes)))
 }
 
-/// Returns binary content that a tool has answered with, still with its bytes: a picture if models can be shown it, whatever the server
-/// calls it, and else a file. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server claims.
+/// Returns binary content of a tool's answer, still with its bytes: a picture if models can be shown it, and else a file. The bytes
+/// decide, not the server's media type. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server claims.
 #[must_use]
 pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
     let name = name.map(shown_name);

@@ -207,7 +207,7 @@ pub(crate) async fn get(
 /// Changes a conversation
 ///
 /// Its title, its tags, whether it is pinned and whether it is put away, its parts of the system prompt, and the agent and the model of
-/// messages that name none. What is absent stays.
+/// messages that name none. Absent fields stay.
 #[utoipa::path(
     patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
     params(("id" = ConversationId, Path, description = "The conversation")), request_body = UpdateConversationBody,

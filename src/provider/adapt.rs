@@ -29,7 +29,7 @@ const BROKEN_PARTS: usize = 512;
 /// How often one request is repeated without refused parts. Before the last time all parts of the refused kind are left out.
 pub(super) const MAX_REPEATS: usize = 4;
 
-/// What requests to a model leave out.
+/// The parts that requests to a model leave out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Exclusions {
     /// Kinds that the model does not take.
@@ -65,7 +65,7 @@ enum Reason {
 }
 
 impl Reason {
-    /// Returns what the model reads in the place of the part.
+    /// Returns the note that replaces the part in a request.
     fn note(self, kind: PartKind, name: &str) -> String {
         let what = match kind {
             PartKind::Image | PartKind::ToolImage => "image",
@@ -112,7 +112,7 @@ fn shown(request: &ModelRequest) -> Vec<Shown<'_>> {
             Part::File(file) => all.extend(shown_file(file, false)),
             Part::ToolResult(result) => all.extend(result.content.iter().filter_map(|content| match content {
                 ToolContent::Image(binary) => shown_binary(binary),
-                // A request carries a note in the place of a file.
+                // In a request a note replaces each file.
                 ToolContent::Text { .. } | ToolContent::File(_) => None,
             })),
             Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}

@@ -35,7 +35,7 @@ impl PartKind {
     }
 }
 
-/// What a refusal says about a part.
+/// The cause of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Meaning {
@@ -54,7 +54,7 @@ pub(super) enum Meaning {
 pub(super) struct Refusal {
     /// The kind of the refused part.
     pub(super) part: PartKind,
-    /// What is wrong with it.
+    /// The cause.
     pub(super) meaning: Meaning,
 }
 

@@ -112,7 +112,7 @@ impl Service {
         }
         let ConversationChange { title, pinned, archived, tags, system_prompt, instructions, agent, model } = change;
         let choice = AgentChoice { agent, model };
-        // A conversation of another owner looks missing, whatever the request names.
+        // A conversation of another owner looks missing, also to a request that names an unknown agent.
         self.conversation(principal, id).await?;
         self.check_choice(principal, &choice).await?;
         let change = ConversationChange {

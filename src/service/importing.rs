@@ -222,8 +222,8 @@ impl Service {
     }
 }
 
-/// Binary content of a result in a document, as a transcript may hold it. What cannot be read becomes a note: the rest of such a result
-/// is as good as any.
+/// Checks binary content of a result in a document. Unreadable content becomes a note, because the rest of such a result can be
+/// used.
 fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
     let (ToolContent::Image(binary) | ToolContent::File(binary)) = &mut *content else { return };
     let claimed = media_type(text::prefix_chars(&binary.media_type, MAX_NAME_CHARS));

@@ -54,8 +54,8 @@ impl Service {
         Ok(())
     }
 
-    /// Puts references to stored files in the place of files and pictures that come with the parts. The same one again is not stored
-    /// again, so that a request that is repeated means the same files.
+    /// Stores files and pictures that come with the parts, and replaces them by references. An equal one is not stored again, so that
+    /// a repeated request means the same files.
     pub(super) async fn keep_inline(&self, owner: &UserId, parts: &mut [Part], pointer: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
             let pointer = format!("{pointer}/{index}");

@@ -172,7 +172,7 @@ impl Service {
         let name = new.name.as_deref().map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
         let (media_type, url) = match (&new.url, &new.file_id, &new.media_type) {
             (Some(url), None, Some(media_type)) => (media_type, url),
-            // What the file is, is known from its bytes. The path of its bytes is what messages say of it.
+            // The bytes say the type of the file. Messages show the path of its bytes as `url`, so that it may come back.
             (url, Some(file), _) if url.as_ref().is_none_or(|url| *url == content_url(file)) => {
                 let file_id = Some(file.as_str().to_owned());
                 return Ok(FilePart { file_id, name, ..FilePart::of(id, "") });

@@ -22,7 +22,7 @@ pub fn canonical(value: &Value) -> Value {
     }
 }
 
-/// Whether two values are equal, in whatever order their keys stand and however their numbers are spelled.
+/// Returns whether two values are equal. The order of keys and the spelling of numbers do not count.
 #[must_use]
 pub fn is_same(one: &Value, other: &Value) -> bool {
     one == other || canonical(one) == canonical(other)

@@ -281,7 +281,7 @@ impl Attachments {
     }
 }
 
-/// Puts the bytes of a picture into the result of a tool, or a note in the place of the picture.
+/// Puts the bytes of a picture into the result of a tool, or replaces the picture by a note.
 fn show_picture(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_again: bool) {
     let ToolContent::Image(picture) = content else { return };
     let data = url.and_then(|url| url.split_once(";base64,")).map(|(_, data)| data.to_owned());

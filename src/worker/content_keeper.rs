@@ -95,7 +95,7 @@ impl ContentKeeper {
         std::iter::once(first).chain(words.map(ToolContent::text)).collect()
     }
 
-    /// Finds the text of a file. A document says what it is, whatever its tool calls it.
+    /// Finds the text of a file. The bytes of a document say its type, not the tool.
     async fn text(&self, bytes: &Bytes, name: &str, media_type: &mut String) -> Text {
         let most = self.files.limits.text_chars;
         if !Kind::of(bytes).needs_reader() {

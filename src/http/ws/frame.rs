@@ -14,7 +14,7 @@ use crate::support::text;
 /// Bytes of a request's id at most: it is echoed.
 const MAX_ID_BYTES: usize = 1_000;
 
-/// What a request comes to, and where a client reads it if it does not fit into a frame.
+/// The outcome of a request, and the path where a client reads it if it does not fit into a frame.
 pub(super) struct Outcome {
     pub result: Value,
     pub whole: Option<String>,

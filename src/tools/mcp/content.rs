@@ -18,8 +18,8 @@ pub fn malformed(result: &Value) -> Option<&'static str> {
     }
 }
 
-/// Puts the text in the place of the bytes of resources that are text. Secrets are looked for in texts: in base64, one that is taken out
-/// leaves nothing that can be decoded.
+/// Replaces the bytes of resources that are text by the text. Secrets are redacted in texts only: a redaction inside base64 would
+/// leave nothing that can be decoded.
 pub fn decode_texts(result: &mut Value) {
     let blocks = result.get_mut("content").and_then(Value::as_array_mut);
     for resource in blocks.into_iter().flatten().filter_map(|block| block.get_mut("resource")) {

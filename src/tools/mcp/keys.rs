@@ -63,7 +63,7 @@ const NARROWING: [&str; 21] = [
     "polic",
 ];
 
-/// Returns whether a switch says that the server is off. One that says so is enough.
+/// Returns whether a switch says that the server is off. One such switch is enough.
 ///
 /// # Errors
 /// In words: which switch is neither true nor false.
