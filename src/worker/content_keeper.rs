@@ -1,16 +1,18 @@
 //! Binary content of tool results: each becomes a stored file of the run's owner, before the outcome of its call is decided on.
 //!
-//! So results, events and messages hold references, and are small. A file whose outcome was never committed belongs to no message, and is
-//! removed with the other unused files. The text of a document stands beside its reference, for models.
+//! So results, events and messages hold references, and are small. Content that cannot be stored in time stays in the outcome, so that no
+//! result is lost. A file whose outcome was never committed belongs to no message, and is removed with the other unused files. The text of a document stands beside its reference, for models.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::WorkerDeps;
 use crate::documents::{FileDeps, Kind, Unreadable};
-use crate::domain::file::{FileFacts, FileOrigin, decoded, default_name, is_text_type, other_text, utf8_text};
+use crate::domain::file::{FileFacts, FileOrigin, FileText, decoded, default_name, is_text_type, other_text, utf8_text};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{BinaryContent, ToolContent};
 use crate::domain::tool::ToolOutcome;
@@ -21,6 +23,9 @@ use crate::support::text::prefix_chars;
 
 /// How long a database that is away is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long the outcome of a call waits for all of its content.
+const KEEP_LIMIT: Duration = Duration::from_secs(45);
 
 /// Files of one result. Each of them is a row, a note in each request to a model, and perhaps a process that reads it.
 const MAX_FILES: usize = 32;
@@ -44,17 +49,29 @@ impl ContentKeeper {
         Self { store: Arc::clone(&deps.store), ids: Arc::clone(&deps.ids), files: deps.files.clone() }
     }
 
-    /// Stores what the result carries in itself, and puts references in its place. Content that is not stored becomes a note that says
-    /// why: the call does not fail for it.
-    pub async fn keep(&self, owner: &UserId, outcome: &mut ToolOutcome) {
+    /// Stores what the result carries in itself, and puts references in its place. Content beyond a limit becomes a note that says why:
+    /// the call does not fail for it. A run that is stopped waits for nothing: the result stays as it is.
+    pub async fn keep(&self, owner: &UserId, outcome: &mut ToolOutcome, stop: &CancellationToken) {
         let carries_bytes = |content: &ToolContent| content.binary().is_some_and(|binary| binary.data.is_some());
         if !outcome.content.iter().any(carries_bytes) {
             return;
         }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            stored = timeout(KEEP_LIMIT, self.stored(owner, outcome.content.clone())) => match stored {
+                Ok(content) => outcome.content = content,
+                Err(_elapsed) => tracing::warn!("binary content of a tool result was not stored within {} s", KEEP_LIMIT.as_secs()),
+            },
+        }
+    }
+
+    /// Returns the content with references in the place of bytes.
+    async fn stored(&self, owner: &UserId, content: Vec<ToolContent>) -> Vec<ToolContent> {
         let mut room = Room { bytes: self.files.limits.max_bytes_per_call, files: MAX_FILES };
-        let mut kept = Vec::with_capacity(outcome.content.len());
-        for content in std::mem::take(&mut outcome.content) {
-            match content {
+        let mut kept = Vec::with_capacity(content.len());
+        for piece in content {
+            match piece {
                 ToolContent::Image(binary) if binary.data.is_some() => {
                     kept.push(match self.keep_one(owner, binary, "picture", None, &mut room).await {
                         Ok(stored) => ToolContent::Image(stored),
@@ -62,33 +79,31 @@ impl ContentKeeper {
                     });
                 }
                 ToolContent::File(binary) if binary.data.is_some() => kept.extend(self.keep_file(owner, binary, &mut room).await),
-                content @ (ToolContent::Text { .. } | ToolContent::Image(_) | ToolContent::File(_)) => kept.push(content),
+                piece @ (ToolContent::Text { .. } | ToolContent::Image(_) | ToolContent::File(_)) => kept.push(piece),
             }
         }
-        outcome.content = kept;
+        kept
     }
 
     /// Stores a file, and returns it with its text behind it.
     async fn keep_file(&self, owner: &UserId, mut binary: BinaryContent, room: &mut Room) -> Vec<ToolContent> {
         let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { return Vec::new() };
         let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
-        let is_too_large = bytes.len() > self.files.limits.max_bytes.min(room.bytes);
-        let text = if is_too_large { Text::None } else { self.text(&bytes, &name, &mut binary.media_type).await };
-        let facts = match &text {
-            Text::Document(facts) => Some(facts.clone()),
-            Text::Plain { .. } | Text::Unread(_) | Text::None => None,
+        let is_refused = room.files == 0 || bytes.len() > self.files.limits.max_bytes.min(room.bytes);
+        let text = if is_refused { Text::None } else { self.text(&bytes, &name, &mut binary.media_type).await };
+        let words = match &text {
+            Text::Document(facts) => facts.text.clone(),
+            Text::Plain { text, .. } => Some(text.clone()),
+            Text::Unread(_) | Text::None => None,
         };
-        let first = match self.keep_one(owner, binary, "file", facts, room).await {
+        let first = match self.keep_one(owner, binary, "file", words, room).await {
             Ok(stored) => ToolContent::File(stored),
             Err(note) => ToolContent::text(note),
         };
         let words = match text {
-            Text::Document(FileFacts { text: Some(text), .. }) => {
-                let cut = if text.is_cut { "\n[cut: the file has more text]" } else { "" };
-                Some(format!("[text of {name}]\n{}{cut}", text.words))
-            }
+            Text::Document(FileFacts { text: Some(text), .. }) => Some(format!("[text of {name}]\n{}", shown(&text))),
             Text::Document(_) => Some(format!("[no text was found in {name}]")),
-            Text::Plain { words, encoding } => Some(format!("[text of {name}{encoding}]\n{words}")),
+            Text::Plain { text, encoding } => Some(format!("[text of {name}{encoding}]\n{}", shown(&text))),
             Text::Unread(why) => Some(format!("[the text of {name} cannot be read: {why}]")),
             Text::None => None,
         };
@@ -100,11 +115,11 @@ impl ContentKeeper {
         let most = self.files.limits.text_chars;
         if !Kind::of(bytes).needs_reader() {
             return match utf8_text(bytes) {
-                Some(text) => Text::Plain { words: shortened(text, most), encoding: "" },
+                Some(text) => Text::Plain { text: shortened(text, most), encoding: "" },
                 None if is_text_type(media_type) => {
                     let (text, encoding) = other_text(bytes);
                     let encoding = if encoding == "UTF-16" { ", read as UTF-16" } else { ", which is not UTF-8, read as Latin-1" };
-                    Text::Plain { words: shortened(&text, most), encoding }
+                    Text::Plain { text: shortened(&text, most), encoding }
                 }
                 None => Text::None,
             };
@@ -131,7 +146,7 @@ impl ContentKeeper {
         owner: &UserId,
         binary: BinaryContent,
         what: &str,
-        facts: Option<FileFacts>,
+        text: Option<FileText>,
         room: &mut Room,
     ) -> Result<BinaryContent, String> {
         let described = binary.described(what);
@@ -149,9 +164,8 @@ impl ContentKeeper {
         if room.files == 0 {
             return Err(format!("[{described}: not kept, one call may return {MAX_FILES} files]"));
         }
-        let name = binary.name.unwrap_or_else(|| default_name(&binary.media_type));
+        let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
         let (sha256, most) = (json::hash_bytes(&bytes), limits.max_content_per_owner);
-        let text = facts.and_then(|facts| facts.text);
         let stored = patiently(PATIENCE, || async {
             // Each try has an id of its own: what became of the one before is not known.
             let new = NewFile {
@@ -171,11 +185,20 @@ impl ContentKeeper {
                 (room.bytes, room.files) = (room.bytes - bytes.len(), room.files - 1);
                 Ok(BinaryContent::stored(&file))
             }
-            Ok(StoredOutcome::Full) => Err(format!("[{described}: not kept, the user has {most} files of this kind already]")),
+            Ok(StoredOutcome::Full) => {
+                tracing::warn!(
+                    limit = most,
+                    "binary content of a tool result is not stored: its user has as many files as limits.max_content_files_per_owner allows"
+                );
+                Err(format!("[{described}: not kept, the user has {most} files of this kind already]"))
+            }
             Ok(StoredOutcome::Gone) => Err(format!("[{described}: it was deleted while it was being stored]")),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "binary content of a tool result cannot be stored");
-                Err(format!("[{described}: not kept, the database could not store it]"))
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "binary content of a tool result cannot be stored as a file"
+                );
+                Ok(binary)
             }
         }
     }
@@ -186,15 +209,21 @@ enum Text {
     /// A document that was read.
     Document(FileFacts),
     /// The file is text.
-    Plain { words: String, encoding: &'static str },
+    Plain { text: FileText, encoding: &'static str },
     /// A document that cannot be read, and why.
     Unread(String),
     /// The file is neither text nor a document.
     None,
 }
 
-/// The beginning of a text, and a line that says so if there is more.
-fn shortened(text: &str, most_chars: usize) -> String {
-    let kept = prefix_chars(text, most_chars);
-    if kept.len() < text.len() { format!("{kept}\n[cut: the file has more text]") } else { kept.to_owned() }
+/// Returns the beginning of a text.
+fn shortened(text: &str, most_chars: usize) -> FileText {
+    let words = prefix_chars(text, most_chars).to_owned();
+    FileText { is_cut: words.len() < text.len(), words }
+}
+
+/// Returns the words, and a line that says so if there are more.
+fn shown(text: &FileText) -> String {
+    let cut = if text.is_cut { "\n[cut: the file has more text]" } else { "" };
+    format!("{}{cut}", text.words)
 }

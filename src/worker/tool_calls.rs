@@ -116,6 +116,7 @@ impl ToolCalls {
             spending: self.spending.clone(),
         };
         let keeper = ContentKeeper::new(&surround.deps);
+        let stopped = self.stop.clone();
         self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
             let id = call.id.clone();
@@ -156,7 +157,7 @@ impl ToolCalls {
                 () = may_leave => return (id, ToolSays::Left),
             };
             // Before the outcome is decided on: what is committed refers to files that are stored.
-            keeper.keep(&owner, &mut outcome).await;
+            keeper.keep(&owner, &mut outcome, &stopped).await;
             failpoint::reached("C13");
             (id, pause.map_or(ToolSays::Ended(outcome), ToolSays::Pauses))
         }));
