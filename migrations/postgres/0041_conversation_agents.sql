@@ -3,5 +3,10 @@
 ALTER TABLE conversations ADD COLUMN agent text;
 ALTER TABLE conversations ADD COLUMN model text;
 
+-- Conversations of the previous version keep the agent of their newest run.
+UPDATE conversations SET agent = (
+    SELECT r.agent FROM runs r WHERE r.conversation_id = conversations.id ORDER BY r.first_seq DESC LIMIT 1
+);
+
 -- Serves the list of an owner's runs, newest first.
 CREATE INDEX runs_by_owner ON runs (owner_id, created_at DESC, id DESC);
