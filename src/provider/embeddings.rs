@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{ClientOptions, bearer, header};
 use super::compose::written;
+use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits};
 use super::ollama::operation_url;
 use super::secrets::Secrets;
@@ -187,7 +188,8 @@ impl HttpEmbeddings {
         let body = written(&Body { model, input: texts, dimensions: self.limits.dimensions, encoding_format })?;
         let post = self.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
         let total = Deadline::after(self.patience.total);
-        let document = match transport::send(post.body(body), None, &self.patience, total, self.clock.now(), &[]).await? {
+        let names = RequestNames { model, tools: &[] };
+        let document = match transport::send(post.body(body), None, &self.patience, total, self.clock.now(), names).await? {
             Answer::Document(document) => document,
             Answer::Events(_) => return Err(bad("the provider sent a stream instead of vectors")),
         };

@@ -49,11 +49,20 @@ pub fn error_text(raw: &str) -> String {
     error_text_with_names(raw, &[])
 }
 
+/// The shortest name that can look like a key, in bytes.
+const SHORTEST_NAME: usize = 12;
+
 /// Returns the same with known names, such as that of the model in the request, shown as they are.
 #[must_use]
 pub fn error_text_with_names(raw: &str, names: &[&str]) -> String {
+    let is_apart = |rest: &str, at_end: bool| {
+        let beside = if at_end { rest.chars().next_back() } else { rest.chars().next() };
+        beside.is_none_or(|c| !c.is_ascii_alphanumeric()) && !looks_like_key(rest)
+    };
+    // A name inside a longer word of letters and digits may be part of a key.
     let is_known = |word: &str| {
-        names.iter().filter(|name| !name.is_empty()).any(|name| word.contains(name) && !looks_like_key(&word.replace(name, " ")))
+        let long_names = names.iter().filter(|name| name.len() >= SHORTEST_NAME);
+        long_names.filter_map(|name| word.split_once(name)).any(|(before, after)| is_apart(before, true) && is_apart(after, false))
     };
     let raw = mask_named(&raw.split_whitespace().collect::<Vec<_>>().join(" "));
     let mut words: Vec<String> = Vec::new();
@@ -224,9 +233,11 @@ mod tests {
         let model = "prod-9f86d081884c7d659a2feaa0c55ad015";
         let words = format!("model `{model}` not found for sk-1234567890abcdef");
         assert_eq!(error_text_with_names(&words, &["", model]), format!("model `{model}` not found for [redacted]"));
-        // A name beside a secret does not show the secret.
+        // A name beside a secret, or inside one, does not show the secret.
         let joined = format!("{model}/9f86d081884c7d659a2feaa0c55ad0159f86");
         assert_eq!(error_text_with_names(&joined, &[model]), REDACTED);
+        let inside = "9f86d081884c7d659a2feaa0o3c55ad0159f86";
+        assert_eq!(error_text_with_names(inside, &["o3", "7d659a2feaa0"]), REDACTED);
     }
 
     #[test]

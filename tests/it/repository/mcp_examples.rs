@@ -44,9 +44,11 @@ fn code(page: &str) -> Vec<String> {
 
 /// Returns the JSON objects in a text that are examples: whole documents, entries, and parts of entries without braces.
 fn examples(text: &str) -> Vec<Map<String, Value>> {
-    // Parts of messages have a URL, too.
-    let is_example =
-        |object: &Map<String, Value>| object.keys().any(|key| KEYS.contains(&key.as_str())) && !object.contains_key("media_type");
+    // Parts of messages and shortened events have a URL, too.
+    let is_example = |object: &Map<String, Value>| {
+        object.keys().any(|key| KEYS.contains(&key.as_str()))
+            && !["media_type", "bytes"].iter().any(|key| object.contains_key(*key))
+    };
     let whole = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok().filter(is_example);
     if text.trim_start().starts_with('"') {
         return whole(&format!("{{{text}}}")).into_iter().collect();

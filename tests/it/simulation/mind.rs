@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use capstan::domain::message::{Part, Role};
-use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
+use capstan::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use capstan::engine::history::check_sendable;
 use capstan::provider::{ModelClient, ModelStream};
 use futures_util::{StreamExt as _, stream};
@@ -120,6 +120,11 @@ impl Mind {
             }
             steps.push(Step::Ends(ModelFinish::ToolCalls, if is_alone { String::new() } else { text }));
         } else {
+            // Some requests were changed after a refusal.
+            if request.messages.len() % 5 == 4 {
+                let (change, reason) = ("images_left_out".to_owned(), "no images".to_owned());
+                steps.insert(0, Step::Says(ModelEvent::Adapted(Adaptation { change, reason })));
+            }
             let usage = Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() };
             steps.push(Step::Says(ModelEvent::Usage(usage)));
             steps.push(Step::Ends(ModelFinish::Stop, text));
