@@ -68,8 +68,9 @@ pub(crate) async fn admit(request: Request, next: Next) -> Response {
 
 /// Decodes a request body that is compressed with gzip; refuses any other content encoding. The limits of bodies count decoded bytes.
 pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
-    let Some(encoding) = request.headers_mut().remove(CONTENT_ENCODING) else { return next.run(request).await };
-    let encoding = String::from_utf8_lossy(encoding.as_bytes()).trim().to_ascii_lowercase();
+    let all: Vec<_> = request.headers().get_all(CONTENT_ENCODING).iter().map(|value| value.as_bytes()).collect();
+    let encoding = String::from_utf8_lossy(&all.join(&b", "[..])).trim().to_ascii_lowercase();
+    request.headers_mut().remove(CONTENT_ENCODING);
     match encoding.as_str() {
         "identity" | "" => next.run(request).await,
         "gzip" | "x-gzip" => {

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::domain::frame::{MAX_FRAME_JSON, fit};
 use crate::domain::problem::ProblemBody;
 use crate::service::Error;
-use crate::support::text;
+use crate::support::{number, text};
 
 /// Bytes of a request's id at most: it is echoed.
 const MAX_ID_BYTES: usize = 1_000;
@@ -57,6 +57,7 @@ struct Raw<'a> {
 /// # Errors
 /// If it is no JSON object with a method, or its id is neither a number nor a string, or too long.
 pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
+    number::check_text(text.as_bytes()).map_err(|error| Error::field("/params", error.to_string()))?;
     let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| {
         let why = error.to_string();
         Error::invalid(format!("this is not a frame with id, method and params: {}", text::prefix(&why, 200)))

@@ -100,7 +100,8 @@ async fn each_turn_on_another_provider() {
         assert_eq!(second.contains(&format!("sig+{}/==", mark(dialect))), dialect.signs(), "{dialect:?}: {second}");
     }
     // Who comes back finds its own, and nothing of the others.
-    let run = server.start_run(&json!({"input": "And?", "model": Dialect::Anthropic.model(), "conversation_id": conversation})).await;
+    let run =
+        server.start_run(&json!({"input": "And?", "model": Dialect::Anthropic.model(), "conversation_id": conversation})).await;
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
     let back = &wires[0].asked()[2];
     assert_eq!(Dialect::Anthropic.history(back), said);
