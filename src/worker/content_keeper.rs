@@ -66,7 +66,7 @@ impl ContentKeeper {
         }
     }
 
-    /// Returns the content with references in the place of bytes.
+    /// Returns the content with references instead of bytes.
     async fn stored(&self, owner: &UserId, content: Vec<ToolContent>) -> Vec<ToolContent> {
         let mut room = Room { bytes: self.files.limits.max_bytes_per_call, files: MAX_FILES };
         let mut kept = Vec::with_capacity(content.len());
