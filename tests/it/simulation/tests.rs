@@ -18,9 +18,13 @@ const SEEDS: u64 = 400;
 /// Seeds within which a planted bug must be found.
 const ENOUGH: u64 = 200;
 
+#[expect(clippy::disallowed_methods, reason = "which seeds are played is a setting of the tests")]
+fn text_setting(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 fn setting(name: &str) -> Option<u64> {
-    #[expect(clippy::disallowed_methods, reason = "which seeds are played is a setting of the tests")]
-    let value = std::env::var(name).ok()?;
+    let value = text_setting(name)?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value:?}")))
 }
 
@@ -35,7 +39,8 @@ fn told(verdict: &Verdict) -> String {
 }
 
 /// `CAPSTAN_SIM_SEEDS=n` plays so many seeds, `CAPSTAN_SIM_FROM=n` begins with another one than the first,
-/// `CAPSTAN_SIM_SEED=n` plays that one alone, aloud.
+/// `CAPSTAN_SIM_SEED=n` plays that one alone, aloud. `CAPSTAN_SIM_HASHES=FILE` writes a line `SEED HASH` for the event logs of
+/// each seed: a change that must not change behaviour gives the same file before and after.
 #[test]
 fn every_seed_holds() {
     if let Some(seed) = setting("CAPSTAN_SIM_SEED") {
@@ -49,6 +54,7 @@ fn every_seed_holds() {
     let (next, failed, began) = (AtomicU64::new(from), Mutex::new(Vec::new()), Instant::now());
     let (lasted, runs) = (AtomicU64::new(0), AtomicU64::new(0));
     let happened = Mutex::new(BTreeMap::new());
+    let hashes = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -60,6 +66,7 @@ fn every_seed_holds() {
                     let verdict = play(seed, None, false);
                     lasted.fetch_add(verdict.lasted.as_secs(), Ordering::SeqCst);
                     runs.fetch_add(verdict.runs as u64, Ordering::SeqCst);
+                    hashes.lock().unwrap().insert(seed, verdict.event_logs);
                     for (what, times) in &verdict.happened {
                         *happened.lock().unwrap().entry(what.clone()).or_insert(0) += times;
                     }
@@ -79,6 +86,10 @@ fn every_seed_holds() {
     tell(&format!("{} seeds with {runs} runs and {lasted:?} of their time in {:?}", until - from, began.elapsed()));
     let happened = happened.into_inner().unwrap();
     tell(&format!("{happened:?}"));
+    if let Some(file) = text_setting("CAPSTAN_SIM_HASHES") {
+        let lines = hashes.into_inner().unwrap().into_iter().map(|(seed, hash)| format!("{seed} {hash:016x}\n"));
+        std::fs::write(&file, lines.collect::<String>()).unwrap_or_else(|error| panic!("cannot write {file}: {error}"));
+    }
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     if until - from >= SEEDS {
@@ -107,6 +118,7 @@ fn a_seed_always_gives_the_same() {
     for seed in 0..10 {
         let [first, second] = [(), ()].map(|()| play(seed, None, false));
         assert_eq!(first.notes, second.notes, "seed {seed}");
+        assert_eq!(first.event_logs, second.event_logs, "seed {seed}");
         assert!(first.notes.0 > 100, "something happens");
         sums.insert(first.notes);
     }

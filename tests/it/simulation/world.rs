@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::gate::Gate;
 use super::hands::Ledger;
 use super::line::{Sky, Weather};
 use super::mind::MindOptions;
-use super::model::ModelStore;
+use super::model::{ModelStore, State};
 use super::people::{Promises, User};
 use super::witness::Witness;
 
@@ -32,6 +33,8 @@ pub struct Verdict {
     pub seed: u64,
     /// How much was noted, and the hash of it: equal if and only if the same has happened.
     pub notes: (u64, u64),
+    /// Hash of all event logs: unchanged if a change of the code keeps what users see and what is stored.
+    pub event_logs: u64,
     /// All that must not be.
     pub wrong: Vec<String>,
     /// How long the world lasted, by its own clock.
@@ -169,9 +172,22 @@ async fn live(seed: u64, bug: Option<Bug>, aloud: bool) -> Verdict {
     for what in kinds.chain(codes).chain(acts.into_iter().map(str::to_owned)) {
         *happened.entry(what).or_insert(0) += 1;
     }
+    let event_logs = hash_of_event_logs(&state);
     drop(state);
     dice.note(format_args!("{runs} runs, wrong: {wrong:?}"));
-    Verdict { seed, notes: dice.sum(), wrong, lasted: began.elapsed(), runs, happened }
+    Verdict { seed, notes: dice.sum(), event_logs, wrong, lasted: began.elapsed(), runs, happened }
+}
+
+/// Returns one hash of the event logs of all conversations.
+fn hash_of_event_logs(state: &State) -> u64 {
+    let mut hash = DefaultHasher::new();
+    for (id, row) in &state.conversations {
+        id.as_str().hash(&mut hash);
+        for event in &row.log {
+            format!("{event:?}").hash(&mut hash);
+        }
+    }
+    hash.finish()
 }
 
 /// The store is away for everybody: it refuses, or it does not answer.
