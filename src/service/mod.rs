@@ -99,7 +99,7 @@ use crate::domain::budget::Allowance;
 use crate::domain::principal::Principal;
 use crate::domain::tool::ToolDefinition;
 use crate::live::Hub;
-use crate::store::Store;
+use crate::store::ServiceStore;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
@@ -170,7 +170,7 @@ impl Default for ServiceLimits {
 /// What the service stands on.
 pub struct ServiceDeps {
     /// The database.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn ServiceStore>,
     /// Wake-ups and the tail of the log.
     pub hub: Arc<Hub>,
     /// The tools, for listing only.
@@ -192,7 +192,7 @@ pub struct ServiceDeps {
 
 /// The use cases. See the module documentation.
 pub struct Service {
-    store: Arc<dyn Store>,
+    store: Arc<dyn ServiceStore>,
     hub: Arc<Hub>,
     tools: Arc<dyn Toolbox>,
     clock: SharedClock,

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::sqlite::SqliteError;
 
+/// Result of every store call.
+pub type StoreResult<T> = Result<T, StoreError>;
+
 /// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

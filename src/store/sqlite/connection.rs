@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::clock::MachineClock;
 use super::lineage::Lineage;
 use crate::store::error::damage_was_met;
-use crate::store::{Durability, Expired, Store, StoreError, StoreOptions, StoreResult};
+use crate::store::{CommonStore, Durability, Expired, RecordStore, Store, StoreError, StoreOptions, StoreResult};
 
 /// A transaction on the writer or a reader.
 pub(super) type Tx = Transaction<'static, Sqlite>;
@@ -256,7 +256,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
 }
 
 #[async_trait]
-impl Store for SqliteStore {
+impl CommonStore for SqliteStore {
     async fn ping(&self) -> StoreResult<()> {
         if damage_was_met() {
             return Err(StoreError::Damaged(sqlx::Error::Io(std::io::Error::other("it was met before"))));
@@ -279,6 +279,13 @@ impl Store for SqliteStore {
         self.owner_cap > 0
     }
 
+    fn records(&self) -> &(dyn RecordStore + 'static) {
+        self
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
         let deleted = sqlx::query(concat!("DELETE FROM idempotency_keys WHERE created_at <= ", now!(), " - ?"));
         let deleted = deleted.bind(i64::try_from(age_ms).unwrap_or(i64::MAX)).execute(&self.writer);
