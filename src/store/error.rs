@@ -56,6 +56,12 @@ impl StoreError {
             Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
         }
     }
+
+    /// Returns whether a statement met a row that is there already.
+    pub(super) fn is_unique_violation(&self) -> bool {
+        let Self::Statement(sqlx::Error::Database(error)) = self else { return false };
+        error.is_unique_violation()
+    }
 }
 
 /// Sorts an error of the driver by whether the call may be made again, for both databases.

@@ -64,9 +64,9 @@ const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The store on a Postgres database.
 pub struct PostgresStore {
-    pub(super) api: Line,
+    pub(in crate::store) api: Line,
     /// For what no client waits for, on the connections of `api`.
-    pub(super) chores: Line,
+    pub(in crate::store) chores: Line,
     pub(super) worker: Line,
     pub(super) lease: Line,
     /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in

@@ -3,14 +3,14 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, SqlSafeStr as _, Sqlite, Transaction};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::MachineClock;
 use super::lineage::Lineage;
@@ -18,7 +18,7 @@ use crate::store::error::damage_was_met;
 use crate::store::{CommonStore, Durability, Expired, RecordStore, Store, StoreError, StoreOptions, StoreResult};
 
 /// A transaction on the writer or a reader.
-pub(super) type Tx = Transaction<'static, Sqlite>;
+pub(in crate::store) type Tx = Transaction<'static, Sqlite>;
 
 /// How long a statement waits for another process that writes, such as `capstan keys create`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
     /// Whose turn it is among those who write for a request.
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     /// Whether the machine's clock goes on as it should.
     pub(super) clock: MachineClock,
     /// Runs of one owner that workers have at a time; 0 for no limit.
@@ -105,7 +105,7 @@ impl SqliteStore {
         Ok(Self {
             writer,
             readers,
-            turns: Semaphore::new(TURNS),
+            turns: Arc::new(Semaphore::new(TURNS)),
             clock: MachineClock::default(),
             owner_cap,
             took_write: tokio::sync::Mutex::default(),
@@ -134,8 +134,8 @@ impl SqliteStore {
 
     /// Begins a write for a request. Only a few of those wait for the writer at a time, the others wait here: however many
     /// requests there are, the log and the leases of the runs under way are soon next.
-    pub(super) async fn write_in_turn(&self) -> StoreResult<(SemaphorePermit<'_>, Tx)> {
-        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await;
+    pub(in crate::store) async fn write_in_turn(&self) -> StoreResult<(OwnedSemaphorePermit, Tx)> {
+        let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         Ok((turn, self.write().await?))
     }
@@ -146,7 +146,7 @@ impl SqliteStore {
     }
 
     /// For a read of one statement.
-    pub(super) fn reader(&self) -> &SqlitePool {
+    pub(in crate::store) fn reader(&self) -> &SqlitePool {
         &self.readers
     }
 }

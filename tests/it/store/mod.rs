@@ -71,6 +71,7 @@ mod rewinding;
 mod run_lists;
 mod search;
 mod sqlite_file;
+mod statements;
 mod tickets;
 mod titles;
 mod tool_sets;
