@@ -18,6 +18,7 @@ mod lineage;
 mod mcp_logins;
 mod mcp_servers;
 mod messages;
+mod migrations;
 mod open;
 mod pages;
 mod patience;
@@ -58,7 +59,7 @@ pub use providers::{
 pub use retention::{EndedRun, Expired};
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
 pub use run_list::{RunCursor, RunFilter};
-pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
+pub use search::{Found, SearchCursor, SearchStore};
 pub use titles::{TitleMade, TitleStore};
 pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
