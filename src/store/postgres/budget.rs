@@ -164,32 +164,6 @@ pub(super) async fn lost(connection: &mut PgConnection, fence: &Fence, owner: &s
     Ok(found.as_ref().map(budget::read_lost).transpose()?)
 }
 
-/// What was used for a title of a conversation, for the books of the run that it was made after.
-pub(super) async fn book_title(
-    tx: &mut PgConnection,
-    owner: &UserId,
-    conversation: &str,
-    run: &str,
-    amount: Amount,
-) -> StoreResult<()> {
-    let (tokens, cost) = budget::parts(amount);
-    sqlx::query(
-        "INSERT INTO spending AS s (owner_id, day, run_id, conversation_id, tokens, cost)
-         VALUES ($1, now_ms() / 86400000, $2, $3, $4, $5)
-         ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
-             tokens = least(s.tokens + excluded.tokens, $6), cost = least(s.cost + excluded.cost, $6)",
-    )
-    .bind(owner.as_str())
-    .bind(run)
-    .bind(conversation)
-    .bind(tokens)
-    .bind(cost)
-    .bind(i64::try_from(budget::MOST).unwrap_or(i64::MAX))
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
 /// What all runs of a conversation have used, and its title.
 async fn of_conversation(tx: &mut PgConnection, fence: &Fence) -> StoreResult<Amount> {
     let (tokens, cost): (i64, i64) = sqlx::query_as(

@@ -42,7 +42,7 @@ pub(super) async fn lock_head(
 
 /// Appends events to a log whose head is locked and stood at `base`. Runs in `ended` have ended: whoever holds a claim on one
 /// is fenced off.
-pub(super) async fn append(
+pub(in crate::store) async fn append(
     connection: &mut PgConnection,
     conversation: &ConversationId,
     base: i64,

@@ -13,6 +13,7 @@ use super::runs;
 use crate::domain::approval::ToolGrant;
 use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
 use crate::domain::input::{InputRecord, InputRequest, InputState};
+use crate::store::sql::Backend;
 use crate::store::{
     Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose, rows,
 };
@@ -73,11 +74,11 @@ impl InputStore for PostgresStore {
     }
 
     async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
-        self.grants(owner, within).await
+        self.database().tool_grants(owner, within).await
     }
 
     async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
-        self.delete_grant(owner, id).await
+        self.database().delete_tool_grant(owner, id).await
     }
 
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {

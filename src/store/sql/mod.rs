@@ -30,17 +30,32 @@
 //! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed.
 //! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
 
+mod agents;
+mod audit;
 mod backend;
 mod database;
+mod feedback;
+mod files;
+mod grants;
 mod idempotency;
+mod keys;
+mod log;
+mod mcp_logins;
+mod mcp_servers;
 mod named;
 mod providers;
 mod registry;
 mod row;
 mod statement;
+mod tickets;
+mod titles;
+mod tool_reviews;
 mod transaction;
+mod usage;
+mod users;
 mod value;
 
+pub(super) use backend::Backend;
 pub use registry::statements;
 pub use statement::Statement;
 pub(super) use statement::piece;

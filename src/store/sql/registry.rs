@@ -3,10 +3,30 @@
 //! Owns the list of modules. Must not know what any statement does.
 
 use super::statement::Statement;
-use super::{idempotency, providers};
+use super::{
+    agents, audit, feedback, files, grants, idempotency, keys, log, mcp_logins, mcp_servers, providers, tickets, titles,
+    tool_reviews, usage, users,
+};
 
 /// Returns the statements of each aggregate with the name of its module.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
-    vec![("idempotency", idempotency::STATEMENTS), ("providers", providers::STATEMENTS)]
+    vec![
+        ("agents", agents::STATEMENTS),
+        ("audit", audit::STATEMENTS),
+        ("feedback", feedback::STATEMENTS),
+        ("files", files::STATEMENTS),
+        ("grants", grants::STATEMENTS),
+        ("idempotency", idempotency::STATEMENTS),
+        ("keys", keys::STATEMENTS),
+        ("log", log::STATEMENTS),
+        ("mcp_logins", mcp_logins::STATEMENTS),
+        ("mcp_servers", mcp_servers::STATEMENTS),
+        ("providers", providers::STATEMENTS),
+        ("tickets", tickets::STATEMENTS),
+        ("titles", titles::STATEMENTS),
+        ("tool_reviews", tool_reviews::STATEMENTS),
+        ("usage", usage::STATEMENTS),
+        ("users", users::STATEMENTS),
+    ]
 }

@@ -3,7 +3,7 @@
 //! Owns how a transaction begins and ends. Must not know any table.
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::Postgres;
+use sqlx::postgres::{PgConnection, Postgres};
 use sqlx::raw_sql;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -32,6 +32,11 @@ pub struct PostgresTransaction {
 }
 
 impl PostgresTransaction {
+    /// Returns the connection, and the line that says when its database is silent.
+    pub(super) fn parts(&mut self) -> (&Line, &mut PgConnection) {
+        (&self.line, &mut self.connection)
+    }
+
     async fn end(mut self, command: &'static str) -> StoreResult<()> {
         self.line.unless_silent(ANSWER_LIMIT, raw_sql(command).execute(&mut *self.connection)).await?;
         self.is_open = false;

@@ -119,27 +119,6 @@ pub(super) async fn lost(tx: &mut Tx, fence: &Fence, owner: &str) -> StoreResult
     Ok(found.as_ref().map(budget::read_lost).transpose()?)
 }
 
-/// What was used for a title of a conversation, for the books of the run that it was made after.
-pub(super) async fn book_title(tx: &mut Tx, owner: &UserId, conversation: &str, run: &str, amount: Amount) -> StoreResult<()> {
-    let (tokens, cost) = budget::parts(amount);
-    sqlx::query(concat!(
-        "INSERT INTO spending (owner_id, day, run_id, conversation_id, tokens, cost) VALUES (?1, ",
-        now!(),
-        " / 86400000, ?2, ?3, ?4, ?5)
-         ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
-             tokens = min(tokens + excluded.tokens, ?6), cost = min(cost + excluded.cost, ?6)"
-    ))
-    .bind(owner.as_str())
-    .bind(run)
-    .bind(conversation)
-    .bind(tokens)
-    .bind(cost)
-    .bind(i64::try_from(budget::MOST).unwrap_or(i64::MAX))
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
-}
-
 /// What all runs of a conversation have used, and its title. SQLite has no exact decimals: the digits before and after the point are added up as
 /// whole numbers.
 async fn of_conversation(tx: &mut Tx, fence: &Fence) -> StoreResult<Amount> {

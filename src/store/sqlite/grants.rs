@@ -1,10 +1,8 @@
 //! Answers to approvals that hold for later calls.
 
-use super::SqliteStore;
 use super::connection::Tx;
-use crate::domain::approval::ToolGrant;
-use crate::domain::ids::{ConversationId, GrantId, UserId};
-use crate::store::{MAX_GRANTS, NewGrant, StoreResult, rows};
+use crate::domain::ids::{ConversationId, UserId};
+use crate::store::{NewGrant, StoreResult};
 
 /// Keeps one; the same one given again changes nothing.
 pub(super) async fn insert(tx: &mut Tx, owner: &UserId, grant: &NewGrant) -> StoreResult<()> {
@@ -23,31 +21,4 @@ pub(super) async fn insert(tx: &mut Tx, owner: &UserId, grant: &NewGrant) -> Sto
     .execute(&mut **tx)
     .await?;
     Ok(())
-}
-
-impl SqliteStore {
-    pub(super) async fn grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
-        let found = sqlx::query(
-            "SELECT id, conversation_id, server, tool, definition_hash, created_at FROM tool_grants
-             WHERE owner_id = ?1 AND (?2 IS NULL OR conversation_id IS NULL OR conversation_id = ?2)
-             ORDER BY created_at DESC, id DESC LIMIT ?3",
-        )
-        .bind(owner.as_str())
-        .bind(within.map(ConversationId::as_str))
-        .bind(MAX_GRANTS)
-        .fetch_all(self.reader())
-        .await?;
-        found.iter().map(rows::read_grant).collect()
-    }
-
-    pub(super) async fn delete_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        let gone = sqlx::query("DELETE FROM tool_grants WHERE id = ? AND owner_id = ?")
-            .bind(id.as_str())
-            .bind(owner.as_str())
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(gone.rows_affected() > 0)
-    }
 }

@@ -14,6 +14,7 @@ use crate::domain::approval::ToolGrant;
 use crate::domain::ids::{ConversationId, GrantId, InputId, RunId, UserId};
 use crate::domain::input::{InputRecord, InputRequest, InputState};
 use crate::store::rows::{INPUT_COLUMNS, encode_storable, input_page, read_input, read_open_input, unsigned};
+use crate::store::sql::Backend;
 use crate::store::{
     Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose,
 };
@@ -110,11 +111,11 @@ impl InputStore for SqliteStore {
     }
 
     async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
-        self.grants(owner, within).await
+        self.database().tool_grants(owner, within).await
     }
 
     async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
-        self.delete_grant(owner, id).await
+        self.database().delete_tool_grant(owner, id).await
     }
 
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {

@@ -13,7 +13,6 @@ macro_rules! now {
 }
 
 mod accept;
-mod agents;
 mod apply;
 mod audit;
 mod batch;
@@ -23,19 +22,13 @@ mod clock;
 pub(super) mod connection;
 mod conversations;
 mod copy;
-mod feedback;
 mod files;
 mod grants;
 mod idempotency;
 mod input;
-mod keys;
 mod lineage;
 mod load;
-mod log;
-mod mcp_logins;
-mod mcp_servers;
-mod named;
-mod pins;
+pub(super) mod log;
 mod queue;
 mod resume;
 mod retention;
@@ -43,9 +36,5 @@ mod rewind;
 mod runs;
 mod search;
 mod summaries;
-mod tickets;
-mod titles;
-mod usage;
-mod users;
 
 pub use connection::SqliteStore;
