@@ -13,7 +13,7 @@ use super::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
-use crate::store::{Expired, SEARCH_PIECE, Store, StoreResult};
+use crate::store::{Expired, Store, StoreResult};
 
 /// How often runs are counted by their status, for the gauge of them.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
@@ -75,7 +75,6 @@ pub fn start(
     tasks.spawn(clean(Arc::clone(store), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(mark(Arc::clone(store), stop.clone()));
-    tasks.spawn(index(Arc::clone(store), stop.clone()));
     tasks.spawn(follow_logs(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
@@ -257,32 +256,6 @@ async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
                 error = &error as &dyn std::error::Error,
                 "no mark could be left by which older copies of the database are noticed"
             );
-        }
-    }
-}
-
-/// Takes the messages into the index of the search that were stored before there was one, and ends.
-async fn index(store: Arc<dyn Store>, stop: CancellationToken) {
-    let mut indexed = 0;
-    loop {
-        let begun = Instant::now();
-        let rest = match store.index_messages(SEARCH_PIECE).await {
-            Ok(0) if indexed == 0 => return,
-            Ok(0) => {
-                tracing::info!(messages = indexed, "older messages can be searched now");
-                return;
-            }
-            Ok(piece) => {
-                indexed += piece;
-                begun.elapsed() * FOLD_REST
-            }
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "older messages could not be indexed; tried again");
-                CLEAN_EVERY
-            }
-        };
-        if !pause(rest, &stop).await {
-            return;
         }
     }
 }

@@ -18,6 +18,7 @@ mod lineage;
 mod mcp_logins;
 mod mcp_servers;
 mod messages;
+mod migrations;
 mod named;
 mod open;
 mod pages;
@@ -57,7 +58,7 @@ pub use providers::{LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, 
 pub use retention::{EndedRun, Expired};
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
 pub use run_list::{RunCursor, RunFilter};
-pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
+pub use search::{Found, SearchCursor, SearchStore};
 pub use sql::{Statement, statements};
 pub use titles::{TitleMade, TitleStore};
 pub use tool_reviews::{MAX_PINS, PinScope, PinStore, SeenTool};

@@ -47,25 +47,25 @@ impl<B: Backend> TitleStore for B {
 async fn finish(database: Database<'_>, made: &TitleMade) -> StoreResult<Vec<StoredEvent>> {
     let id = made.conversation.as_str();
     let mut tx = database.begin().await?;
-    let Some(base) = tx.lock_head(&made.owner, &made.conversation).await? else {
-        tx.rollback().await?;
-        return Ok(Vec::new());
-    };
-    if let Some(usage) = &made.usage {
-        let usage = encode(TABLE, "title_usage", id, usage)?;
-        tx.execute(BOOK_USAGE, values![id, usage, &made.model, made.now]).await?;
-    }
+    let head = tx.lock_head(&made.owner, &made.conversation).await?;
+    // The spending of the day counts whether or not the conversation is still there.
     if let Some((run, amount)) = made.booked() {
         let (tokens, cost) = budget::parts(amount);
         tx.execute(BOOK_SPENDING, values![made.owner.as_str(), run.as_str(), id, tokens, cost, budget::MOST]).await?;
     }
     let mut events = Vec::new();
-    if let Some(title) = &made.title
-        && let Some(row) = tx.fetch_optional(SET_TITLE, values![id, title, made.now, &made.was]).await?
-    {
-        let status = word(TABLE, "status", id, row.only()?, ConversationStatus::from_word)?;
-        let updated = vec![compose::conversation_updated(title, status, made.now)];
-        events = tx.append(&made.conversation, base, updated).await?;
+    if let Some(base) = head {
+        if let Some(usage) = &made.usage {
+            let usage = encode(TABLE, "title_usage", id, usage)?;
+            tx.execute(BOOK_USAGE, values![id, usage, &made.model, made.now]).await?;
+        }
+        if let Some(title) = &made.title
+            && let Some(row) = tx.fetch_optional(SET_TITLE, values![id, title, made.now, &made.was]).await?
+        {
+            let status = word(TABLE, "status", id, row.only()?, ConversationStatus::from_word)?;
+            let updated = vec![compose::conversation_updated(title, status, made.now)];
+            events = tx.append(&made.conversation, base, updated).await?;
+        }
     }
     tx.commit().await?;
     Ok(events)

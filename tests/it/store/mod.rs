@@ -61,6 +61,7 @@ mod load;
 mod log;
 mod mcp_logins;
 mod mcp_servers;
+mod migrations;
 mod owners;
 mod pins;
 mod postgres;

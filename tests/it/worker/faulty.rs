@@ -662,9 +662,6 @@ impl SearchStore for FaultyStore {
     ) -> StoreResult<Page<Found>> {
         self.inner.search(owner, terms, archived, page).await
     }
-    async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
-        self.inner.index_messages(limit).await
-    }
 }
 
 #[async_trait]

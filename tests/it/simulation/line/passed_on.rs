@@ -317,9 +317,6 @@ impl SearchStore for Line {
     ) -> StoreResult<Page<Found>> {
         self.model.search(owner, terms, archived, page).await
     }
-    async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
-        self.model.index_messages(limit).await
-    }
 }
 
 #[async_trait]

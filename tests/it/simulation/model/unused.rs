@@ -364,9 +364,6 @@ impl SearchStore for ModelStore {
     ) -> StoreResult<Page<Found>> {
         panic!("the model has no search")
     }
-    async fn index_messages(&self, _limit: u32) -> StoreResult<u64> {
-        Ok(0)
-    }
 }
 
 #[async_trait]
