@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Claim, EndedRun, InputCursor, Page, RunView, StoreError, StoreResult};
+use super::{Claim, InputCursor, Page, RunView, StoreError, StoreResult};
 use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::ApprovalPolicy;
@@ -323,24 +323,6 @@ where
     let left: Option<i64> = row.try_get("expires_in")?;
     let expires_in_ms = left.map(|left| u64::try_from(left).unwrap_or(0));
     Ok(InputRequest { expires_in_ms, ..read_input(row)?.request })
-}
-
-/// Reads a row with `id, conversation_id, first_seq, last_seq, finished_at`.
-pub(super) fn read_ended_run<'r, R>(row: &'r R) -> Result<EndedRun, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    Ok(EndedRun {
-        id: RunId::from_stored(row.try_get("id")?),
-        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-        owner: UserId::from_stored(row.try_get("owner_id")?),
-        first_seq: row.try_get("first_seq")?,
-        last_seq: row.try_get("last_seq")?,
-        finished_at: UnixMillis(row.try_get("finished_at")?),
-    })
 }
 
 /// Reads a row with `seq, run_id, attempt, kind, at, data`.
