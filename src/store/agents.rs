@@ -1,14 +1,12 @@
-//! What is kept of agents: the trait, and how rows become its values.
+//! Agents that owners keep: the trait and its values.
 
 use std::str::FromStr;
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{IdempotencyClaim, InvalidCursor, Keyed, NameCursor, NamedChanged, NamedMade, Page, PageRequest, StoreResult, rows};
+use super::{IdempotencyClaim, InvalidCursor, Keyed, NameCursor, NamedChanged, NamedMade, Page, PageRequest, StoreResult};
 use crate::domain::agent_record::{AgentRecord, AgentVersion};
 use crate::domain::ids::{AgentId, UserId};
-use crate::support::clock::UnixMillis;
 
 /// The last agent of a page.
 pub type AgentCursor = NameCursor<AgentId>;
@@ -61,69 +59,4 @@ pub trait AgentStore: Send + Sync {
 
     /// Deletes an agent of that owner, or of the server, with its versions. False if there is none of that revision.
     async fn delete_agent(&self, owner: Option<&UserId>, id: &AgentId, revision: i64) -> StoreResult<bool>;
-}
-
-/// Agents with what the version says that runs get, as [`read_agent`] reads them.
-macro_rules! select_agents {
-    () => {
-        "SELECT a.id, a.owner_id, a.name, a.description, a.pinned, a.latest, v.profile, a.created_at, a.updated_at, a.revision
-         FROM agents a JOIN agent_versions v ON v.agent_id = a.id AND v.number = coalesce(a.pinned, a.latest)"
-    };
-}
-pub(super) use select_agents;
-
-/// Reads [`select_agents`].
-pub(super) fn read_agent<'r, R>(row: &'r R) -> StoreResult<AgentRecord>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let text = |column: &'static str| -> Result<String, sqlx::Error> { row.try_get(column) };
-    let id = text("id")?;
-    Ok(AgentRecord {
-        owner: row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored),
-        name: text("name")?,
-        description: text("description")?,
-        pinned: row.try_get::<Option<i64>, _>("pinned")?.map(number),
-        latest: number(row.try_get("latest")?),
-        profile: rows::decode("agent_versions", "profile", &id, &text("profile")?)?,
-        created_at: UnixMillis(row.try_get("created_at")?),
-        updated_at: UnixMillis(row.try_get("updated_at")?),
-        revision: row.try_get("revision")?,
-        id: AgentId::from_stored(id),
-    })
-}
-
-/// Reads a whole row of `agent_versions`.
-pub(super) fn read_version<'r, R>(row: &'r R) -> StoreResult<AgentVersion>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let text = |column: &'static str| -> Result<String, sqlx::Error> { row.try_get(column) };
-    Ok(AgentVersion {
-        number: number(row.try_get("number")?),
-        profile: rows::decode("agent_versions", "profile", &text("agent_id")?, &text("profile")?)?,
-        note: text("note")?,
-        created_by: UserId::from_stored(text("created_by")?),
-        created_at: UnixMillis(row.try_get("created_at")?),
-    })
-}
-
-fn number(stored: i64) -> u32 {
-    u32::try_from(stored).unwrap_or(0)
-}
-
-/// The cursor of a version.
-pub(super) fn version_cursor(version: &AgentVersion) -> String {
-    version.number.to_string()
-}
-
-/// The cursor of an agent.
-pub(super) fn cursor(record: &AgentRecord) -> String {
-    AgentCursor { name: record.name.clone(), id: record.id.clone() }.to_string()
 }

@@ -1,5 +1,4 @@
-//! What users think of answers: the trait, and what both databases have in common. It stands in the row of the message, so that it
-//! goes with it, and beside its body, so that no model reads it.
+//! Feedback of users on answers: the trait and its values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +8,9 @@ use serde::{Deserialize, Serialize};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::pages::written_by_us;
-use super::providers::page_of;
 use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
-use crate::domain::feedback::{Feedback, FeedbackRecord, Rating, Review};
-use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
+use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::ids::{ConversationId, MessageId, UserId};
 use crate::domain::message::{Message, Role};
 use crate::support::clock::UnixMillis;
 
@@ -137,43 +135,4 @@ where
 {
     let word: String = row.try_get("rating")?;
     rows::word("messages", "rating", id, &word, Rating::from_word)
-}
-
-/// What [`page`] reads, of `messages m`. The runs of a conversation that is being deleted go first, and its messages with them.
-pub(super) const COLUMNS: &str = "m.id, m.conversation_id, m.run_id, m.owner_id, m.rating, m.comment, m.rated_at, m.reviewed_at, m.reviewed_by, r.agent, \
-     r.agent_version, r.model FROM messages m JOIN runs r ON r.id = m.run_id";
-
-/// A page of feedback; one row more than `limit` shows that there is another.
-pub(super) fn page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<FeedbackRecord>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let read = |row: &'r R| -> StoreResult<(i64, FeedbackRecord)> {
-        let (id, at): (String, i64) = (row.try_get("id")?, row.try_get("rated_at")?);
-        let review = match (row.try_get::<Option<i64>, _>("reviewed_at")?, row.try_get::<Option<String>, _>("reviewed_by")?) {
-            (Some(at), Some(by)) => Some(Review { by: UserId::from_stored(by), at: UnixMillis(at).to_rfc3339() }),
-            (None, _) | (_, None) => None,
-        };
-        let record = FeedbackRecord {
-            conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-            run_id: RunId::from_stored(row.try_get("run_id")?),
-            owner_id: UserId::from_stored(row.try_get("owner_id")?),
-            agent: row.try_get("agent")?,
-            agent_version: rows::unsigned(row.try_get("agent_version")?),
-            model: row.try_get("model")?,
-            rating: rating(row, &id)?,
-            comment: row.try_get("comment")?,
-            at: UnixMillis(at).to_rfc3339(),
-            review,
-            message_id: MessageId::from_stored(id),
-        };
-        Ok((at, record))
-    };
-    let found = found.iter().map(read).collect::<StoreResult<Vec<_>>>()?;
-    let Page { items, next } =
-        page_of(found, limit, |(at, record)| FeedbackCursor { at: *at, id: record.message_id.clone() }.to_string());
-    Ok(Page { items: items.into_iter().map(|(_, record)| record).collect(), next })
 }

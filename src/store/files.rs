@@ -1,15 +1,13 @@
-//! What is kept of uploaded files: the trait, and how rows become its values.
+//! Uploaded files: the trait and its values.
 
 use std::fmt;
 use std::str::FromStr;
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{InvalidCursor, Page, PageRequest, StoreResult};
 use crate::domain::file::{FileOrigin, FileText, StoredFile};
 use crate::domain::ids::{FileId, UserId};
-use crate::support::clock::UnixMillis;
 
 /// Bytes of one piece of a file. No statement carries more, and no connection is held from one piece to the next.
 pub const FILE_CHUNK: usize = 1024 * 1024;
@@ -129,53 +127,4 @@ pub async fn store_file<S: FileStore + ?Sized>(store: &S, new: &NewFile, bytes: 
     }
     let file = store.finish_file(&new.owner, &new.id).await?;
     Ok(file.map_or(StoredOutcome::Gone, StoredOutcome::Stored))
-}
-
-/// What [`read_file`] reads.
-macro_rules! file_columns {
-    () => {
-        "id, name, media_type, size, sha256, origin, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
-    };
-}
-pub(super) use file_columns;
-
-/// Reads [`file_columns`].
-pub(super) fn read_file<'r, R>(row: &'r R) -> StoreResult<StoredFile>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-    bool: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let size = |stored: i64| u64::try_from(stored).unwrap_or(0);
-    Ok(StoredFile {
-        id: FileId::from_stored(row.try_get("id")?),
-        name: row.try_get("name")?,
-        media_type: row.try_get("media_type")?,
-        size: size(row.try_get("size")?),
-        sha256: row.try_get("sha256")?,
-        text_chars: row.try_get::<Option<i64>, _>("text_chars")?.map(size),
-        text_bytes: row.try_get::<Option<i64>, _>("text_bytes")?.map(size),
-        text_cut: row.try_get("text_cut")?,
-        origin: FileOrigin::from_word(&row.try_get::<String, _>("origin")?),
-        created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
-    })
-}
-
-/// Reads a file with its text.
-pub(super) fn read_attached<'r, R>(row: &'r R) -> StoreResult<AttachedFile>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-    bool: Decode<'r, R::Database> + Type<R::Database>,
-{
-    Ok(AttachedFile { file: read_file(row)?, text: row.try_get("text")? })
-}
-
-/// Characters of a text.
-pub(super) fn text_chars(new: &NewFile) -> Option<i64> {
-    new.text.as_ref().map(|text| i64::try_from(text.words.chars().count()).unwrap_or(i64::MAX))
 }

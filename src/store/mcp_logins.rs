@@ -1,9 +1,7 @@
-//! What is kept of logins at MCP servers: those under way, and the tokens that came of them.
+//! Logins at MCP servers, and the tokens that they brought: the trait and its values.
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::providers::{read_login, read_sealed};
 use super::{LoginTaker, ProviderLogin, StoreResult};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::support::seal::Sealed;
@@ -64,30 +62,4 @@ pub trait McpLoginStore: Send + Sync {
     /// Forgets the tokens of servers that are not kept, and that no process has had in its configuration for `unseen_ms` by the
     /// database's clock; and logins that nobody has ended in time. How many tokens.
     async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64>;
-}
-
-/// Reads `server_id`, `owner_id`, `key_id`, `key_data`, `fresh_for` and `version`. `None` for tokens that were lost with their key.
-pub(super) fn read_tokens<'r, R>(row: &'r R) -> Result<Option<McpTokens>, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let server = McpServerId::from_stored(row.try_get("server_id")?);
-    let owner = row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored);
-    let (fresh_for_ms, version) = (row.try_get("fresh_for")?, row.try_get("version")?);
-    Ok(read_sealed(row)?.map(|sealed| McpTokens { server, owner, sealed, fresh_for_ms, version }))
-}
-
-/// Reads what [`read_login`] does, and `server_id`.
-pub(super) fn read_mcp_login<'r, R>(row: &'r R) -> Result<Option<(McpServerId, ProviderLogin)>, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    bool: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let server = McpServerId::from_stored(row.try_get("server_id")?);
-    Ok(read_login(row)?.map(|login| (server, login)))
 }

@@ -1,14 +1,10 @@
-//! What is kept of MCP servers: the trait, its values, and how rows become them.
+//! MCP servers that owners keep: the trait and its values.
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::providers::read_sealed;
-use super::{IdempotencyClaim, Keyed, NameCursor, NamedChanged, NamedMade, Page, PageRequest, StoreResult, rows};
+use super::{IdempotencyClaim, Keyed, NameCursor, NamedChanged, NamedMade, Page, PageRequest, StoreResult};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::McpServerRecord;
-use crate::domain::provider::Reach;
-use crate::support::clock::UnixMillis;
 
 /// The last MCP server of a page.
 pub type McpServerCursor = NameCursor<McpServerId>;
@@ -52,44 +48,4 @@ pub trait McpServerStore: Send + Sync {
 
     /// Deletes a server of that owner, or of the server. False if there is none of that version.
     async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool>;
-}
-
-/// The columns that [`read_mcp_server`] reads.
-macro_rules! mcp_server_columns {
-    () => {
-        "id, owner_id, name, entry, key_id, key_data, reach, enabled, created_at, updated_at, version, generation"
-    };
-}
-pub(super) use mcp_server_columns;
-
-/// Reads [`mcp_server_columns`].
-pub(super) fn read_mcp_server<'r, R>(row: &'r R) -> StoreResult<McpServerRecord>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-    bool: Decode<'r, R::Database> + Type<R::Database>,
-{
-    const TABLE: &str = "mcp_servers";
-    let text = |column: &'static str| -> Result<String, sqlx::Error> { row.try_get(column) };
-    let id = text("id")?;
-    Ok(McpServerRecord {
-        owner: row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored),
-        name: text("name")?,
-        entry: rows::decode(TABLE, "entry", &id, &text("entry")?)?,
-        secrets: read_sealed(row)?,
-        reach: rows::word(TABLE, "reach", &id, &text("reach")?, Reach::from_word)?,
-        enabled: row.try_get("enabled")?,
-        created_at: UnixMillis(row.try_get("created_at")?),
-        updated_at: UnixMillis(row.try_get("updated_at")?),
-        version: row.try_get("version")?,
-        generation: row.try_get("generation")?,
-        id: McpServerId::from_stored(id),
-    })
-}
-
-/// The cursor of a server.
-pub(super) fn cursor(record: &McpServerRecord) -> String {
-    McpServerCursor { name: record.name.clone(), id: record.id.clone() }.to_string()
 }

@@ -157,6 +157,14 @@ impl FromStr for BeforeCursor {
     }
 }
 
+/// Returns the page of rows that were asked for with one more than `limit`. `cursor` makes the cursor of the last one.
+pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Page<T> {
+    let has_more = items.len() > limit as usize;
+    items.truncate(limit as usize);
+    let next = items.last().filter(|_| has_more).map(cursor);
+    Page { items, next }
+}
+
 /// Numbers have several spellings, and we use one.
 pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }

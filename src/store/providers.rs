@@ -1,72 +1,18 @@
-//! What is kept of providers: the trait, its values, and how rows become them.
-
-use std::fmt;
-use std::str::FromStr;
+//! Providers that owners keep, and logins at providers: the trait and its values.
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::pages::written_by_us;
-use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult};
+use super::named::{NameCursor, NamedChanged, NamedMade};
+use super::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::ProviderRecord;
 use crate::support::seal::Sealed;
 
-/// The last one of a page that goes by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameCursor<I> {
-    /// Its name.
-    pub name: String,
-    /// Which one of that name it is.
-    pub id: I,
-}
-
 /// The last provider of a page.
 pub type ProviderCursor = NameCursor<ProviderId>;
 
-impl<I: fmt::Display> fmt::Display for NameCursor<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.name, self.id)
-    }
-}
-
-impl<I: FromStr + fmt::Display> FromStr for NameCursor<I> {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (name, id) = text.rsplit_once(':').ok_or(InvalidCursor)?;
-        let cursor = Self { name: name.to_owned(), id: id.parse().map_err(|_| InvalidCursor)? };
-        written_by_us(cursor, text)
-    }
-}
-
-/// What came of making something that an owner keeps under a name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NamedMade<I> {
-    /// It is stored.
-    Made(I),
-    /// The owner has one of this name. Nothing is stored.
-    NameTaken,
-    /// The owner has as many as one may have. Nothing is stored.
-    TooMany,
-}
-
 /// What came of making a provider.
 pub type ProviderMade = NamedMade<ProviderId>;
-
-/// What came of changing something that an owner keeps under a name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NamedChanged {
-    /// It is stored, with this version.
-    Changed(i64),
-    /// It is not of the version that the change was made from, or is gone. Nothing is changed.
-    Stale,
-    /// The owner has another one of this name. Nothing is changed.
-    NameTaken,
-}
 
 /// What came of changing a provider.
 pub type ProviderChanged = NamedChanged;
@@ -180,45 +126,4 @@ pub trait ProviderStore: Send + Sync {
 
     /// Puts the same secret, sealed anew, in the place of `row`'s; or none. False if it is not there any more.
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool>;
-}
-
-/// Reads `key_id` and `key_data`.
-pub(super) fn read_sealed<'r, R>(row: &'r R) -> Result<Option<Sealed>, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let (key_id, data): (Option<String>, Option<String>) = (row.try_get("key_id")?, row.try_get("key_data")?);
-    Ok(key_id.zip(data).map(|(key_id, data)| Sealed { key_id, data }))
-}
-
-/// Reads a login that was taken, if it has not expired: `is_valid`.
-pub(super) fn read_login<'r, R>(row: &'r R) -> Result<Option<ProviderLogin>, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    bool: Decode<'r, R::Database> + Type<R::Database>,
-{
-    if !row.try_get::<bool, _>("is_valid")? {
-        return Ok(None);
-    }
-    let (owner, browser_hash) = (UserId::from_stored(row.try_get("owner_id")?), row.try_get("browser_hash")?);
-    let key_hash = row.try_get("key_hash")?;
-    Ok(read_sealed(row)?.map(|verifier| ProviderLogin { owner, browser_hash, key_hash, verifier }))
-}
-
-/// The page that these rows make, of which one more was asked for than it holds. `cursor` is that of its last one.
-pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Page<T> {
-    let more = items.len() > limit as usize;
-    items.truncate(limit as usize);
-    let last = items.last().filter(|_| more);
-    let next = last.map(cursor);
-    Page { items, next }
-}
-
-/// The cursor of a provider.
-pub(super) fn cursor(record: &ProviderRecord) -> String {
-    ProviderCursor { name: record.name.clone(), id: record.id.clone() }.to_string()
 }

@@ -1,6 +1,7 @@
 //! What becomes of old logs, conversations and sets of tools: the trait, and the values it works on.
 
 use async_trait::async_trait;
+use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{StoreResult, Tidying, compose, rows};
 use crate::domain::conversation::ConversationStatus;
@@ -91,4 +92,22 @@ impl Expired {
 pub(super) fn put_away((id, title, status, at): (String, String, String, i64)) -> StoreResult<(ConversationId, NewEvent)> {
     let status = rows::word("conversations", "status", &id, &status, ConversationStatus::from_word)?;
     Ok((ConversationId::from_stored(id), compose::conversation_updated(&title, status, UnixMillis(at))))
+}
+
+/// Reads a row with `id, conversation_id, first_seq, last_seq, finished_at`.
+pub(super) fn read_ended_run<'r, R>(row: &'r R) -> Result<EndedRun, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    Ok(EndedRun {
+        id: RunId::from_stored(row.try_get("id")?),
+        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
+        owner: UserId::from_stored(row.try_get("owner_id")?),
+        first_seq: row.try_get("first_seq")?,
+        last_seq: row.try_get("last_seq")?,
+        finished_at: UnixMillis(row.try_get("finished_at")?),
+    })
 }

@@ -6,17 +6,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{AuditCursor, Claim, EndedRun, NewConversation, Page, RunView, StoreError, StoreResult};
+use super::{Claim, NewConversation, RunView, StoreError, StoreResult};
 use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::ApprovalPolicy;
-use crate::domain::audit::{AuditOutcome, AuditRecord};
 use crate::domain::budget::Budget;
 use crate::domain::change::StepKind;
 use crate::domain::context::ContextPolicy;
 use crate::domain::conversation::{Conversation, ConversationStatus, LastRun};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
-use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, InputId, RunId};
 use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
@@ -252,8 +251,8 @@ pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
         instructions: new.instructions.as_deref().map(text),
         forked_from: None,
         last_run: None,
-        agent: new.choice.agent.clone(),
-        model: new.choice.model.clone(),
+        agent: new.choice.agent.as_deref().map(text),
+        model: new.choice.model.as_deref().map(text),
         last_seq: 0,
         created_at: new.now.to_rfc3339(),
         updated_at: new.now.to_rfc3339(),
@@ -328,64 +327,6 @@ where
     let left: Option<i64> = row.try_get("expires_in")?;
     let expires_in_ms = left.map(|left| u64::try_from(left).unwrap_or(0));
     Ok(InputRequest { expires_in_ms, ..read_input(row)?.request })
-}
-
-/// What [`audit_page`] reads.
-pub(super) const AUDIT_COLUMNS: &str = "call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by, grant_id, duration_ms, at";
-
-/// A page of ended calls; one row more than `limit` shows that there is another.
-pub(super) fn audit_page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<AuditRecord>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let read = |row: &'r R| -> StoreResult<AuditRecord> {
-        let call: String = row.try_get("call_id")?;
-        let outcome: String = row.try_get("outcome")?;
-        let (decided_by, grant): (Option<String>, Option<String>) = (row.try_get("decided_by")?, row.try_get("grant_id")?);
-        let duration_ms: i64 = row.try_get("duration_ms")?;
-        Ok(AuditRecord {
-            owner_id: UserId::from_stored(row.try_get("owner_id")?),
-            run_id: RunId::from_stored(row.try_get("run_id")?),
-            conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-            agent: row.try_get("agent")?,
-            name: row.try_get("name")?,
-            server: row.try_get("server")?,
-            arguments_hash: row.try_get("arguments_hash")?,
-            outcome: word("tool_audit", "outcome", &call, &outcome, AuditOutcome::from_word)?,
-            decided_by: decided_by.map(UserId::from_stored),
-            grant_id: grant.map(GrantId::from_stored),
-            duration_ms: u64::try_from(duration_ms).unwrap_or(0),
-            at: UnixMillis(row.try_get("at")?).to_rfc3339(),
-            call_id: CallId::from_stored(call),
-        })
-    };
-    let limit = usize::try_from(limit.clamp(1, 100)).unwrap_or(100);
-    let items = found.iter().take(limit).map(read).collect::<StoreResult<Vec<_>>>()?;
-    let last = found.get(limit.saturating_sub(1)).zip(items.last()).filter(|_| found.len() > limit);
-    let next = last
-        .map(|(row, last)| -> StoreResult<_> { Ok(AuditCursor { at: row.try_get("at")?, id: last.call_id.clone() }.to_string()) });
-    Ok(Page { items, next: next.transpose()? })
-}
-
-/// Reads a row with `id, conversation_id, first_seq, last_seq, finished_at`.
-pub(super) fn read_ended_run<'r, R>(row: &'r R) -> Result<EndedRun, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    Ok(EndedRun {
-        id: RunId::from_stored(row.try_get("id")?),
-        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-        owner: UserId::from_stored(row.try_get("owner_id")?),
-        first_seq: row.try_get("first_seq")?,
-        last_seq: row.try_get("last_seq")?,
-        finished_at: UnixMillis(row.try_get("finished_at")?),
-    })
 }
 
 /// Reads a row with `seq, run_id, attempt, kind, at, data`.

@@ -1,15 +1,12 @@
-//! What runs have used: the trait, and how rows become its values.
+//! Usage of runs by day: the trait and its values.
 
 use std::fmt;
 use std::str::FromStr;
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{InvalidCursor, Page, PageRequest, StoreResult};
-use crate::domain::cost::Cost;
 use crate::domain::ids::{RunId, UserId};
-use crate::domain::model::Usage;
 use crate::domain::usage::DayUsage;
 use crate::support::clock::UnixMillis;
 
@@ -67,43 +64,4 @@ impl FromStr for UsageCursor {
         let (day, owner) = (day.parse().map_err(|_| InvalidCursor)?, UserId::parse(owner).map_err(|_| InvalidCursor)?);
         Ok(Self { day, owner, model: model.to_owned() })
     }
-}
-
-/// A page of rows; one more than `limit` shows that there is another.
-pub(super) fn page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<DayUsage>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let limit = limit.clamp(1, 100) as usize;
-    let mut items = Vec::with_capacity(found.len().min(limit));
-    let mut last = None;
-    for row in found.iter().take(limit) {
-        let number = |name: &'static str| -> StoreResult<u64> {
-            let number: Option<i64> = row.try_get(name)?;
-            Ok(number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0))
-        };
-        let day: i64 = row.try_get("day")?;
-        let cost: Option<i64> = row.try_get("cost")?;
-        let usage = Usage {
-            input_tokens: number("input_tokens")?,
-            output_tokens: number("output_tokens")?,
-            cached_input_tokens: number("cached_input_tokens")?,
-            reasoning_tokens: number("reasoning_tokens")?,
-            model_calls: number("model_calls")?,
-            abandoned_calls: u32::try_from(number("abandoned_calls")?).unwrap_or(u32::MAX),
-            estimated: number("estimated")? > 0,
-            cost: cost.and_then(|cost| u64::try_from(cost).ok()).map(Cost::trillionths),
-            ..Usage::default()
-        };
-        let (owner_id, model): (String, String) = (row.try_get("owner_id")?, row.try_get("model")?);
-        let owner_id = UserId::from_stored(owner_id);
-        last = Some(UsageCursor { day, owner: owner_id.clone(), model: model.clone() });
-        let shown = UnixMillis(day * DAY_MS).to_rfc3339().chars().take(10).collect();
-        items.push(DayUsage { day: shown, owner_id, model, runs: number("runs")?, usage });
-    }
-    let next = last.filter(|_| found.len() > limit).map(|last| last.to_string());
-    Ok(Page { items, next })
 }

@@ -6,27 +6,6 @@ use super::StoreResult;
 use crate::domain::ids::UserId;
 use crate::domain::principal::{User, UserRole};
 
-/// What users own beside their conversations and what hangs on those, by table, in the order in which it is removed. Versions of
-/// agents go with their agents, and pieces of files with their files.
-pub(super) const OWNED: [&str; 13] = [
-    "stream_tickets",
-    "idempotency_keys",
-    "tool_grants",
-    "tool_pins",
-    "tool_audit",
-    "mcp_logins",
-    "mcp_tokens",
-    "mcp_servers",
-    "provider_logins",
-    "providers",
-    "agents",
-    "files",
-    "spending",
-];
-
-/// Where a row says by its `reach` whether an administrator gave it: by table.
-pub(super) const REACHING: [&str; 2] = ["mcp_servers", "providers"];
-
 /// How much a user owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {

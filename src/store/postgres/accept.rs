@@ -7,8 +7,9 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::accept_alone::{Head, OwnerCap};
 use super::cancel::{self, Unfinished};
-use super::conversations::{has_all_conversations, lock_head, recorded_key};
+use super::conversations::{has_all_conversations, lock_head};
 use super::errors::is_unique_violation;
+use super::idempotency::{record, recorded_key};
 use super::{PostgresStore, accept_alone, files};
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::{AgentChoice, ConversationStatus};
@@ -459,15 +460,6 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .fetch_optional(connection)
     .await?;
     Ok(written.is_some())
-}
-
-/// What a key will be answered with when it comes again.
-pub(super) fn record<'a, T: serde::Serialize>(
-    key: Option<&'a IdempotencyClaim>,
-    outcome: &T,
-) -> StoreResult<Option<(&'a IdempotencyClaim, String)>> {
-    let Some(key) = key else { return Ok(None) };
-    Ok(Some((key, rows::encode_storable("idempotency_keys", "outcome", &key.key, outcome)?)))
 }
 
 pub(super) fn profile_json(accept: &AcceptRun) -> StoreResult<String> {

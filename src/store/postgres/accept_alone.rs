@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
-use super::accept::{fresh_counters, fresh_usage, profile_json, record};
+use super::accept::{fresh_counters, fresh_usage, profile_json};
+use super::idempotency::record;
 use super::queue::{millis, next_epoch};
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::ConversationStatus;

@@ -74,7 +74,7 @@ impl Pulse {
 /// Silent is who answers nobody: a statement that is merely slow, or waits for its turn, does not fail as long as others get their
 /// answers, up to [`ANSWER_LIMIT`]. Used as an executor, a line waits for a whole answer in this way.
 #[derive(Debug, Clone)]
-pub(in crate::store) struct Line {
+pub struct Line {
     pub(in crate::store) pool: PgPool,
     silence: Duration,
     pulse: Arc<Pulse>,

@@ -3,8 +3,8 @@
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
-use super::accept::record;
-use super::conversations::{append, lock_head, recorded_key};
+use super::conversations::{append, lock_head};
+use super::idempotency::{record, recorded_key, store_key};
 use super::runs;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
@@ -190,19 +190,6 @@ pub(super) async fn settle(connection: &mut PgConnection, ended: &[Ended<'_>], t
             Ok(Settled { title, title_json, status, conversation: ConversationId::from_stored(id) })
         })
         .collect()
-}
-
-/// Stores a key with nothing else, for outcomes that were written by statements of their own.
-pub(super) async fn store_key(connection: &mut PgConnection, record: Option<(&IdempotencyClaim, String)>) -> StoreResult<()> {
-    let Some((key, outcome)) = record else { return Ok(()) };
-    sqlx::query("INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES ($1, $2, $3, $4, now_ms())")
-        .bind(key.owner.as_str())
-        .bind(storable(&key.key))
-        .bind(&key.fingerprint)
-        .bind(outcome)
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
 impl PostgresStore {

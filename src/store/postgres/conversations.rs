@@ -3,13 +3,10 @@
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 
 use super::PostgresStore;
-use super::errors::is_unique_violation;
 use crate::domain::event::NewEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{ConversationRow, new_conversation};
-use crate::store::{
-    ConversationCursor, ConversationFilter, Created, IdempotencyClaim, Keyed, NewConversation, StoreError, StoreResult, rows,
-};
+use crate::store::{ConversationCursor, ConversationFilter, Created, IdempotencyClaim, Keyed, NewConversation, StoreResult, rows};
 use crate::support::text::storable;
 
 /// Takes the lock that stands for all that happens to a conversation's runs. `last_seq`, or `None` if there is no such
@@ -34,7 +31,7 @@ pub(super) async fn lock_head(
 
 /// Appends events to a log whose head is locked and stood at `base`. Runs in `ended` have ended: whoever holds a claim on one
 /// is fenced off.
-pub(super) async fn append(
+pub(in crate::store) async fn append(
     connection: &mut PgConnection,
     conversation: &ConversationId,
     base: i64,
@@ -142,8 +139,8 @@ impl PostgresStore {
         .bind(key.map(|key| rows::encode("idempotency_keys", "outcome", &key.key, &created)).transpose()?)
         .bind(new.system_prompt.as_deref().map(storable))
         .bind(new.instructions.as_deref().map(storable))
-        .bind(new.choice.agent.as_deref())
-        .bind(new.choice.model.as_deref())
+        .bind(new.choice.agent.as_deref().map(storable))
+        .bind(new.choice.model.as_deref().map(storable))
         .fetch_optional(&self.api)
         .await;
         match made {
@@ -151,31 +148,6 @@ impl PostgresStore {
             Ok(None) => Ok(self.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::Exists))),
             Err(error) => self.or_recorded(Err(error.into()), key).await,
         }
-    }
-
-    /// The outcome of a transaction that writes `key`. If it met a row that is there already, another request came first with
-    /// the same key, which no lock of ours has kept apart: then what came of that one.
-    pub(super) async fn or_recorded<T: serde::de::DeserializeOwned>(
-        &self,
-        outcome: StoreResult<Keyed<T>>,
-        key: Option<&IdempotencyClaim>,
-    ) -> StoreResult<Keyed<T>> {
-        match outcome {
-            Err(StoreError::Statement(error)) if is_unique_violation(&error) => match self.recorded(key).await? {
-                Some(recorded) => Ok(recorded),
-                None => Err(StoreError::Statement(error)),
-            },
-            Ok(_) | Err(_) => outcome,
-        }
-    }
-
-    /// What came of an earlier request with the same key.
-    pub(super) async fn recorded<T: serde::de::DeserializeOwned>(
-        &self,
-        key: Option<&IdempotencyClaim>,
-    ) -> StoreResult<Option<Keyed<T>>> {
-        let Some(key) = key else { return Ok(None) };
-        self.api.ask(async |connection| recorded_key(connection, key).await).await
     }
 }
 
@@ -189,24 +161,6 @@ pub(super) async fn has_all_conversations(connection: &mut PgConnection, owner: 
         "SELECT count(*) >= $2 FROM (SELECT FROM conversations WHERE owner_id = $1 AND archived_at IS NULL LIMIT $2) AS kept",
     );
     Ok(full.bind(owner.as_str()).bind(i64::from(most)).fetch_one(connection).await?)
-}
-
-/// What came of an earlier request with the same key, read by the current transaction.
-pub(super) async fn recorded_key<T: serde::de::DeserializeOwned>(
-    connection: &mut PgConnection,
-    key: &IdempotencyClaim,
-) -> StoreResult<Option<Keyed<T>>> {
-    let found: Option<(String, String)> =
-        sqlx::query_as("SELECT fingerprint, outcome FROM idempotency_keys WHERE owner_id = $1 AND key = $2")
-            .bind(key.owner.as_str())
-            .bind(storable(&key.key))
-            .fetch_optional(connection)
-            .await?;
-    let Some((fingerprint, outcome)) = found else { return Ok(None) };
-    if fingerprint != key.fingerprint {
-        return Ok(Some(Keyed::Mismatch));
-    }
-    Ok(Some(Keyed::Replayed(rows::decode("idempotency_keys", "outcome", &key.key, &outcome)?)))
 }
 
 /// A `LIKE` pattern, with `\` as its escape, for titles that contain `query`.

@@ -3,9 +3,9 @@
 use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
-use super::accept::{NewRun, Writing, is_full, record, write};
-use super::cancel::store_key;
-use super::conversations::{lock_head, recorded_key};
+use super::accept::{NewRun, Writing, is_full, write};
+use super::conversations::lock_head;
+use super::idempotency::{record, recorded_key, store_key};
 use super::{load, runs};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};

@@ -11,8 +11,8 @@ use super::errors::retried;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::retention::put_away;
-use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying, compose, rows};
+use crate::store::retention::{put_away, read_ended_run};
+use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying, compose};
 
 /// The lock of whoever folds: of several nodes that begin at the same time, one goes on.
 const FOLDING: i64 = 0x0043_4150_464f_4c44;
@@ -32,7 +32,7 @@ impl RetentionStore for PostgresStore {
         .bind(i64::from(limit))
         .fetch_all(&self.chores)
         .await?;
-        found.iter().map(|row| Ok(rows::read_ended_run(row)?)).collect()
+        found.iter().map(|row| Ok(read_ended_run(row)?)).collect()
     }
 
     async fn fold_deltas(

@@ -199,7 +199,7 @@ async fn change_once(
         return Ok(None);
     };
     let event = compose::conversation_updated(&changed.title, changed.status, now);
-    let events = tx.append(id, base, vec![event], &[]).await?;
+    let events = tx.append(id, base, vec![event]).await?;
     changed.last_seq = base + 1;
     tx.commit().await?;
     Ok(Some((changed, events)))

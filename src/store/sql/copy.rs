@@ -92,7 +92,7 @@ async fn copy_in(tx: &mut Transaction, request: &CopyConversation, key: Option<&
     insert(tx, request, &written).await?;
     let mut base = 0;
     for events in written.events.chunks(PIECE) {
-        tx.append(&request.id, base, events.to_vec(), &[]).await?;
+        tx.append(&request.id, base, events.to_vec()).await?;
         base += i64::try_from(events.len()).unwrap_or(0);
     }
     let copied = Copied::Conversation(Box::new(written.conversation));

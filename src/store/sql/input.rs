@@ -7,7 +7,6 @@ use async_trait::async_trait;
 
 use super::backend::Backend;
 use super::database::Database;
-use super::grants;
 use super::row::read_row;
 use super::run_rows::find_run;
 use super::statement::statements;
@@ -78,11 +77,11 @@ impl<B: Backend> InputStore for B {
     }
 
     async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
-        grants::list(self.database(), owner, within).await
+        self.database().tool_grants(owner, within).await
     }
 
     async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
-        grants::delete(self.database(), owner, id).await
+        self.database().delete_tool_grant(owner, id).await
     }
 
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
@@ -123,13 +122,13 @@ async fn resolve_in(tx: &mut Transaction, resolve: &ResolveInput, key: Option<&I
         return Ok(Keyed::Fresh(Resolved::Closed { record }));
     }
     if let Some(grant) = grant {
-        grants::insert(tx, owner, grant).await?;
+        tx.insert_tool_grant(owner, grant).await?;
     }
     let request = &record.request;
     tx.execute(WAKE, values![request.run_id.as_str()]).await?;
     let attempt = find_run(tx, owner, &request.run_id).await?.map_or(0, |run| unsigned(run.attempt));
     let event = compose::input_answered(request, attempt, resolve);
-    let events = tx.append(&request.conversation_id, base, vec![event], &[]).await?;
+    let events = tx.append(&request.conversation_id, base, vec![event]).await?;
     let resolved = Resolved::Answered { record, events };
     tx.record(key, &resolved).await?;
     Ok(Keyed::Fresh(resolved))

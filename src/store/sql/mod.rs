@@ -30,16 +30,23 @@
 //! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed.
 //! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
 
+mod agents;
+mod audit;
 mod backend;
 mod budget;
 mod conversation_rows;
 mod conversations;
 mod copy;
 mod database;
+mod feedback;
+mod files;
 mod grants;
 mod idempotency;
 mod input;
+mod keys;
 mod log;
+mod mcp_logins;
+mod mcp_servers;
 mod named;
 mod per_backend;
 mod providers;
@@ -51,7 +58,12 @@ mod runs;
 mod search;
 mod statement;
 mod summaries;
+mod tickets;
+mod titles;
+mod tool_reviews;
 mod transaction;
+mod usage;
+mod users;
 mod value;
 
 pub(super) use per_backend::PerBackend;

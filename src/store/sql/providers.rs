@@ -11,8 +11,9 @@ use super::statement::{Statement, statements};
 use super::value::values;
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};
+use crate::store::pages::page_of;
 use crate::store::providers::{
-    LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow, SecretOf, cursor, page_of,
+    LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow, SecretOf,
 };
 use crate::store::rows::{decode, encode_storable, word};
 use crate::store::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
@@ -129,6 +130,8 @@ impl<B: Backend> ProviderStore for B {
         let limit = page.limit.clamp(1, 100);
         let (name, id) = page.after.as_ref().map_or(("", ""), |after| (&after.name, after.id.as_str()));
         let rows = self.database().fetch_all(PAGE, values![viewer.as_str(), name, id, limit + 1]).await?;
+        let cursor =
+            |provider: &ProviderRecord| ProviderCursor { name: provider.name.clone(), id: provider.id.clone() }.to_string();
         Ok(page_of(rows.iter().map(read_provider).collect::<StoreResult<_>>()?, limit, cursor))
     }
 

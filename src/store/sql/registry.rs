@@ -4,27 +4,39 @@
 
 use super::statement::Statement;
 use super::{
-    budget, conversation_rows, conversations, copy, grants, idempotency, input, log, providers, rewind, run_rows, runs, search,
-    summaries,
+    agents, audit, budget, conversation_rows, conversations, copy, feedback, files, grants, idempotency, input, keys, log,
+    mcp_logins, mcp_servers, providers, rewind, run_rows, runs, search, summaries, tickets, titles, tool_reviews, usage, users,
 };
 
 /// Returns the statements of each aggregate with the name of its module.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
     vec![
+        ("agents", agents::STATEMENTS),
+        ("audit", audit::STATEMENTS),
         ("budget", budget::STATEMENTS),
         ("conversation_rows", conversation_rows::STATEMENTS),
         ("conversations", conversations::STATEMENTS),
         ("copy", copy::STATEMENTS),
+        ("feedback", feedback::STATEMENTS),
+        ("files", files::STATEMENTS),
         ("grants", grants::STATEMENTS),
         ("idempotency", idempotency::STATEMENTS),
         ("input", input::STATEMENTS),
+        ("keys", keys::STATEMENTS),
         ("log", log::STATEMENTS),
+        ("mcp_logins", mcp_logins::STATEMENTS),
+        ("mcp_servers", mcp_servers::STATEMENTS),
         ("providers", providers::STATEMENTS),
         ("rewind", rewind::STATEMENTS),
         ("run_rows", run_rows::STATEMENTS),
         ("runs", runs::STATEMENTS),
         ("search", search::STATEMENTS),
         ("summaries", summaries::STATEMENTS),
+        ("tickets", tickets::STATEMENTS),
+        ("titles", titles::STATEMENTS),
+        ("tool_reviews", tool_reviews::STATEMENTS),
+        ("usage", usage::STATEMENTS),
+        ("users", users::STATEMENTS),
     ]
 }

@@ -130,7 +130,7 @@ async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&Idempoten
     }
     let Some(conversation) = find(tx, owner, id).await? else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
     let mut conversation = Box::new(conversation);
-    let events = tx.append(id, base, compose::rewound(&conversation.title, &superseded, *now), &[]).await?;
+    let events = tx.append(id, base, compose::rewound(&conversation.title, &superseded, *now)).await?;
     conversation.last_seq = events.last().map_or(base, |event| event.seq);
     let rewound = Rewound::Conversation { conversation, superseded, events };
     tx.record(key, &rewound).await?;

@@ -33,6 +33,14 @@ impl Row {
         }
     }
 
+    /// Reads a count or a sum. NULL and what is negative, which no statement of ours makes, count as 0.
+    ///
+    /// # Errors
+    /// Those of [`Row::get`].
+    pub fn count(&self, column: &'static str) -> Result<u64, sqlx::Error> {
+        Ok(self.get::<Option<i64>>(column)?.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
+    }
+
     /// Reads the only column of a row, whatever its name.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::statement::statements;
 use super::value::values;
 use crate::domain::ids::UserId;
 use crate::domain::search::{Term, Terms};
-use crate::store::providers::page_of;
+use crate::store::pages::page_of;
 use crate::store::rows::decode;
 use crate::store::{Found, Page, PageRequest, SearchCursor, SearchStore, StoreResult};
 

@@ -69,6 +69,6 @@ async fn compact_in(tx: &mut Transaction, compact: &Compact, key: Option<&Idempo
         tx.execute(SUMMARIZE, values![id, owner.as_str(), summary.covers.as_str(), body]).await?;
     }
     tx.record(key, &done).await?;
-    let events = tx.append(conversation, base, event.into_iter().collect(), &[]).await?;
+    let events = tx.append(conversation, base, event.into_iter().collect()).await?;
     Ok(Keyed::Fresh(done.with(events)))
 }

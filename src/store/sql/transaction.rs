@@ -37,6 +37,11 @@ impl PostgresTransaction {
         self.line.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await
     }
 
+    /// Returns the connection, and the line that says when its database is silent.
+    pub(super) fn parts(&mut self) -> (&Line, &mut PgConnection) {
+        (&self.line, &mut self.connection)
+    }
+
     async fn end(mut self, command: &'static str) -> StoreResult<()> {
         self.line.unless_silent(ANSWER_LIMIT, raw_sql(command).execute(&mut *self.connection)).await?;
         self.is_open = false;

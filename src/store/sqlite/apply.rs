@@ -77,7 +77,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::StepEnded { step, status, usage } => {
                 let usage = usage.as_ref().map(|usage| encode("run_steps", "usage", run.as_str(), usage)).transpose()?;
                 batch.add(concat!(
-                    "UPDATE run_steps SET status = ?, usage = ?, ended_at = ",
+                    "UPDATE run_steps SET status = ?, usage = coalesce(?, usage), ended_at = ",
                     now!(),
                     " WHERE run_id = ? AND step = ?"
                 ));
@@ -180,8 +180,8 @@ impl RunPatch {
 }
 
 fn set_conversation_status(batch: &mut Batch, id: &ConversationId, status: ConversationStatus) {
-    batch.add(concat!("UPDATE conversations SET status = ?, updated_at = ", now!(), " WHERE id = ? AND status <> ?"));
-    batch.bind(status.as_str()).bind(id.as_str()).bind(status.as_str());
+    batch.add(concat!("UPDATE conversations SET status = ?, updated_at = ", now!(), " WHERE id = ?"));
+    batch.bind(status.as_str()).bind(id.as_str());
 }
 
 fn freeze_tools(batch: &mut Batch, run: &RunId, tools: &[Arc<ToolDefinition>]) -> StoreResult<String> {

@@ -1,15 +1,12 @@
-//! What became of every call of a tool.
+//! The audit of tool calls, as the log writer adds to it.
+//!
+//! Owns how rows of `tool_audit` are made. Must not know how the audit is read.
 
-use async_trait::async_trait;
-use sqlx::AssertSqlSafe;
-
-use super::SqliteStore;
 use super::batch::Batch;
 use super::connection::Tx;
-use crate::domain::audit::{AuditOutcome, AuditRecord};
-use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
-use crate::store::rows::{AUDIT_COLUMNS, audit_page};
-use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
+use crate::domain::audit::AuditOutcome;
+use crate::domain::ids::{CallId, ConversationId};
+use crate::store::StoreResult;
 
 /// Keeps the ends of the calls `c`, of runs `r`, for which `which` holds: their outcome, and the milliseconds that somebody measured.
 /// Where those are 0 nobody may have, and the time since a call was started is what is known of one that was. A call may have been
@@ -57,43 +54,4 @@ pub(super) async fn insert_abandoned(tx: &mut Tx, conversation: &ConversationId)
     .execute(&mut **tx)
     .await?;
     Ok(())
-}
-
-#[async_trait]
-impl AuditStore for SqliteStore {
-    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
-        let after = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
-        let statement = format!(
-            "SELECT {AUDIT_COLUMNS} FROM tool_audit
-             WHERE (?1 IS NULL OR owner_id = ?1) AND (at, call_id) < (?2, ?3) AND (?4 IS NULL OR run_id = ?4)
-               AND (?5 IS NULL OR name = ?5) AND (?6 IS NULL OR outcome = ?6)
-             ORDER BY at DESC, call_id DESC LIMIT ?7"
-        );
-        let found = sqlx::query(AssertSqlSafe(statement))
-            .bind(filter.owner.as_ref().map(UserId::as_str))
-            .bind(after.0)
-            .bind(after.1)
-            .bind(filter.run.as_ref().map(RunId::as_str))
-            .bind(filter.tool.as_deref())
-            .bind(filter.outcome.map(AuditOutcome::as_str))
-            .bind(i64::from(page.limit.clamp(1, 100)) + 1)
-            .fetch_all(self.reader())
-            .await?;
-        audit_page(&found, page.limit)
-    }
-
-    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        let gone = sqlx::query(concat!(
-            "DELETE FROM tool_audit WHERE call_id IN (SELECT call_id FROM tool_audit WHERE at <= ",
-            now!(),
-            " - ? ORDER BY at, call_id LIMIT ?)"
-        ))
-        .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
-        .bind(AUDIT_PIECE)
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(gone.rows_affected())
-    }
 }

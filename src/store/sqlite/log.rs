@@ -260,7 +260,11 @@ impl<'a> Rows<'a> {
 }
 
 /// Appends events of a use case, which needs no fence: it changes nothing that a worker decides about.
-pub(super) async fn append(tx: &mut Tx, conversation: &ConversationId, events: Vec<NewEvent>) -> StoreResult<Vec<StoredEvent>> {
+pub(in crate::store) async fn append(
+    tx: &mut Tx,
+    conversation: &ConversationId,
+    events: Vec<NewEvent>,
+) -> StoreResult<Vec<StoredEvent>> {
     if events.is_empty() {
         return Ok(Vec::new());
     }

@@ -13,7 +13,6 @@ macro_rules! now {
 }
 
 pub(super) mod accept;
-mod agents;
 mod apply;
 mod audit;
 mod batch;
@@ -22,27 +21,17 @@ mod cancel;
 mod clock;
 pub(super) mod connection;
 mod conversations;
-mod feedback;
 mod files;
 mod idempotency;
 mod input;
-mod keys;
 mod lineage;
 mod load;
-mod log;
-mod mcp_logins;
-mod mcp_servers;
-mod named;
+pub(super) mod log;
 mod per_backend;
-mod pins;
 mod queue;
 pub(super) mod resume;
 mod retention;
 mod runs;
 mod summaries;
-mod tickets;
-mod titles;
-mod usage;
-mod users;
 
 pub use connection::SqliteStore;

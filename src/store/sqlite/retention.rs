@@ -10,8 +10,8 @@ use super::log::append;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::retention::put_away;
-use crate::store::rows::{encode, read_ended_run};
+use crate::store::retention::{put_away, read_ended_run};
+use crate::store::rows::encode;
 use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying};
 
 #[async_trait]

@@ -2,10 +2,12 @@
 
 use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::ids::RunId;
+use capstan::domain::model::Usage;
 use capstan::domain::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
 use capstan::store::{Cancelled, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -24,6 +26,8 @@ contract! {
     what_cannot_be_resumed,
     ;
     why_a_run_does_not_move,
+    ended_active_run_changes_its_conversation,
+    usage_of_a_step_survives_its_second_end,
 }
 
 async fn cancel(world: &World, owner: &capstan::domain::ids::UserId, id: &RunId) -> Cancelled {
@@ -110,11 +114,48 @@ async fn a_waiting_run_is_woken_to_end(world: &World) {
 
 async fn a_cancel_between_decision_and_wait_is_not_forgotten(world: &World) {
     let owner = user();
-    let fence = world.claimed(&owner).await;
-    world.commit_one(started(&fence)).await.unwrap();
-    requested(cancel(world, &owner, &fence.run_id).await);
-    world.commit_one(released(&fence, None, ReleaseCause::Waiting)).await.unwrap();
-    assert_eq!(world.claim_one().await.run_id, fence.run_id);
+    for cause in [ReleaseCause::Waiting, ReleaseCause::Drain] {
+        let fence = world.claimed(&owner).await;
+        world.commit_one(started(&fence)).await.unwrap();
+        requested(cancel(world, &owner, &fence.run_id).await);
+        world.commit_one(released(&fence, None, cause)).await.unwrap();
+        let claims = world.claim(10).await;
+        assert_eq!((claims.len(), &claims[0].fence.run_id), (1, &fence.run_id));
+        assert_eq!(claims[0].cause, ClaimCause::Request, "the request is why it goes on, however it was released");
+        world.commit_one(completed(&claims[0].fence)).await.unwrap();
+    }
+}
+
+async fn ended_active_run_changes_its_conversation(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let changed_at = async || world.store.conversation(&owner, &id).await.unwrap().unwrap().updated_at;
+    let now = UnixMillis(NOW.0 + 1);
+    for ends_by_request in [true, false] {
+        world.accept(hello(&owner, &id)).await;
+        let active = world.store.active_run(&owner, &id).await.unwrap().unwrap();
+        world.accept(hello(&owner, &id)).await;
+        assert_eq!(changed_at().await, NOW.to_rfc3339());
+        if ends_by_request {
+            let cancelled = world.store.cancel_run(&owner, &active.id, "user", now, None).await.unwrap();
+            assert!(matches!(fresh(cancelled), Cancelled::Over { .. }));
+        } else {
+            let fence = world.claim_one().await;
+            world.commit_one(completed(&fence)).await.unwrap();
+        }
+        assert_eq!(world.status(&owner, &id).await, "queued", "as it was before: the next run waits");
+        assert_ne!(changed_at().await, NOW.to_rfc3339());
+    }
+}
+
+async fn usage_of_a_step_survives_its_second_end(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let usage = Usage { input_tokens: 7, ..Usage::default() };
+    let end = |usage| Change::StepEnded { step: 1, status: StepStatus::Completed, usage };
+    let begin = Change::StepStarted { step: 1, kind: StepKind::Model };
+    world.commit_one(changes(&fence, vec![begin, end(Some(usage))])).await.unwrap();
+    world.commit_one(changes(&fence, vec![end(None)])).await.unwrap();
+    let rows = world.database.rows(&format!("SELECT usage FROM run_steps WHERE run_id = '{}'", fence.run_id)).await;
+    assert!(rows[0][0].as_deref().is_some_and(|usage| usage.contains("\"input_tokens\":7")), "{rows:?}");
 }
 
 async fn a_run_that_is_over_stays_as_it_is(world: &World) {

@@ -9,7 +9,7 @@ use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptRun, Accepted, BeforeCursor, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation, CopyLimits,
-    CopySource, CopyUntil, Created, EarlierPage, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed, Tidying,
+    CopySource, CopyUntil, Created, EarlierPage, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed, RunFilter, Tidying,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -30,6 +30,66 @@ contract! {
     idle_conversations_are_put_away_and_deleted,
     conversations_without_a_word_are_deleted,
     an_owner_has_so_many_conversations,
+    pages_have_at_least_one_row_and_at_most_a_hundred,
+    texts_with_nul_are_stored_and_found_without_it,
+}
+
+async fn pages_have_at_least_one_row_and_at_most_a_hundred(world: &World) {
+    let owner = user();
+    for _ in 0..101 {
+        make(world, &owner, "one of many", NOW).await;
+    }
+    let filter = ConversationFilter::default();
+    let listed = async |limit| world.store.conversations(&owner, &filter, &page(limit, None)).await.unwrap();
+    for (limit, rows) in [(0, 1), (1_000, 100)] {
+        let listed = listed(limit).await;
+        assert_eq!(listed.items.len(), rows);
+        assert!(listed.next.is_some());
+    }
+    let id = conversation();
+    for _ in 0..101 {
+        world.accept(hello(&owner, &id)).await;
+    }
+    for (limit, rows) in [(0, 1), (1_000, 100)] {
+        let messages = world.store.messages(&owner, &id, &page(limit, None)).await.unwrap().unwrap();
+        assert_eq!(messages.items.len(), rows);
+        assert!(messages.next.is_some());
+        let runs = world.store.runs(&owner, &RunFilter::default(), &page(limit, None)).await.unwrap();
+        assert_eq!(runs.items.len(), rows);
+    }
+}
+
+async fn texts_with_nul_are_stored_and_found_without_it(world: &World) {
+    let owner = user();
+    let new = NewConversation {
+        id: conversation(),
+        owner: owner.clone(),
+        title: "ti\0tle".into(),
+        system_prompt: None,
+        instructions: None,
+        choice: AgentChoice { agent: Some("a\0gent".into()), model: Some("m\0".into()) },
+        max_conversations: 0,
+        now: NOW,
+    };
+    let id = new.id.clone();
+    let Created::Conversation(made) = fresh(world.store.create_conversation(new, None).await.unwrap()) else { panic!("made") };
+    let found = world.store.conversation(&owner, &id).await.unwrap().unwrap();
+    assert_eq!(*made, found);
+    assert_eq!((found.title.as_str(), found.agent.as_deref(), found.model.as_deref()), ("title", Some("agent"), Some("m")));
+    let change =
+        ConversationChange { tags: Some(vec!["t\0ag".into()]), agent: Some("o\0ther".into()), ..ConversationChange::default() };
+    let (changed, _) = world.store.change_conversation(&owner, &id, &change, NOW).await.unwrap().unwrap();
+    assert_eq!((changed.agent.as_deref(), changed.tags.as_slice()), (Some("other"), ["tag".to_owned()].as_slice()));
+    let filters = [
+        ConversationFilter { tag: Some("t\0ag".into()), ..ConversationFilter::default() },
+        ConversationFilter { query: Some("it\0l".into()), ..ConversationFilter::default() },
+    ];
+    for filter in filters {
+        let listed = world.store.conversations(&owner, &filter, &page(10, None)).await.unwrap();
+        assert_eq!(listed.items.len(), 1, "{filter:?}");
+    }
+    let filter = RunFilter { agent: Some("a\0".into()), ..RunFilter::default() };
+    assert_eq!(world.store.runs(&owner, &filter, &page(10, None)).await.unwrap().items, []);
 }
 
 async fn an_owner_has_so_many_conversations(world: &World) {

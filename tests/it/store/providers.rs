@@ -24,6 +24,8 @@ contract! {
     pages_go_by_name,
     secrets_can_be_sealed_anew,
     a_login_is_given_to_one,
+    name_with_nul_is_stored_without_it,
+    page_limit_of_zero_is_one,
 }
 
 const MOST: u32 = 100;
@@ -269,4 +271,26 @@ async fn a_login_is_given_to_one(world: &World) {
     assert_eq!(world.store.take_login("new", &takers[0]).await.unwrap(), Some(login.clone()));
     world.store.create_login("expired", &login, 0).await.unwrap();
     assert_eq!(world.store.take_login("expired", &takers[1]).await.unwrap(), None);
+}
+
+async fn name_with_nul_is_stored_without_it(world: &World) {
+    let ann = user();
+    let record = made(world, Some(&ann), "a\0b").await;
+    let stored = world.store.provider(&ann, &record.id).await.unwrap().unwrap();
+    assert_eq!(stored.name, "a\u{fffd}b");
+    assert_eq!(named(world, &ann, "a\0b").await, Some(record.id.clone()));
+    assert_eq!(make(world, &provider(Some(&ann), "a\u{fffd}b")).await, ProviderMade::NameTaken);
+    let other = made(world, Some(&ann), "other").await;
+    let renamed = ProviderRecord { name: "a\0b".to_owned(), ..other };
+    assert_eq!(world.store.change_provider(&renamed).await.unwrap(), ProviderChanged::NameTaken);
+}
+
+async fn page_limit_of_zero_is_one(world: &World) {
+    let ann = user();
+    made(world, Some(&ann), "a").await;
+    made(world, Some(&ann), "b").await;
+    let first = world.store.providers(&ann, &page(0, None)).await.unwrap();
+    assert_eq!(first.items.iter().map(|provider| provider.name.as_str()).collect::<Vec<_>>(), ["a"]);
+    let second = world.store.providers(&ann, &page(0, first.next)).await.unwrap();
+    assert_eq!((second.items.len(), second.next), (1, None));
 }

@@ -17,6 +17,7 @@ contract! {
     a_title_is_asked_for_once_and_what_it_uses_is_counted,
     no_title_takes_the_place_of_one_that_is_somebodys,
     an_agent_may_want_no_title,
+    title_after_deletion_books_its_spending,
 }
 
 const LATER: UnixMillis = UnixMillis(NOW.0 + 7);
@@ -136,4 +137,16 @@ async fn an_agent_may_want_no_title(world: &World) {
     }
     world.accept(said(&owner, &id, "and water")).await;
     assert_eq!(title(world, &owner, &id).await, "and water", "another agent wants one");
+}
+
+async fn title_after_deletion_books_its_spending(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let run = world.accept(said(&owner, &id, "tea")).await.run.id;
+    world.commit_one(completed(&world.claim_one().await)).await.unwrap();
+    assert!(world.store.claim_title(&owner, &id).await.unwrap().is_some());
+    assert!(world.store.delete_conversation(&owner, &id).await.unwrap().is_some());
+    let made = TitleMade { budget_of: Some(run), ..made(&owner, &id, "tea", Some("Tea")) };
+    assert_eq!(world.store.finish_title(made).await.unwrap(), []);
+    let spent = world.database.rows(&format!("SELECT CAST(sum(tokens) AS text) FROM spending WHERE owner_id = '{owner}'")).await;
+    assert_eq!(spent, [[Some("34".to_owned())]]);
 }

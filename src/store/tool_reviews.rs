@@ -1,15 +1,12 @@
-//! Definitions of tools that were seen: what a sight of them comes to, whichever database keeps them.
+//! Tool reviews: the trait, its values, and how definitions that are seen compare with those that were accepted.
 
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use serde_json::Value;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{StoreResult, rows};
+use super::StoreResult;
 use crate::domain::ids::{PinId, UserId};
-use crate::domain::pin::{PinStatus, SeenDefinition, ToolPin};
-use crate::support::clock::UnixMillis;
+use crate::domain::pin::{PinStatus, ToolPin};
 
 /// The most definitions that are listed.
 pub const MAX_PINS: i64 = 1_000;
@@ -118,60 +115,4 @@ pub(super) fn servers(seen: &[SeenTool]) -> Vec<(&str, &str)> {
     servers.sort_unstable();
     servers.dedup();
     servers
-}
-
-/// What [`read`] reads, of `tool_pins p`.
-pub(super) const COLUMNS: &str =
-    "p.id, p.owner_id, p.server, p.tool, p.definition_hash, p.description, p.parameters, p.hints, p.status,
-    p.seen_at, p.accepted_by, p.accepted_at, b.definition_hash AS before_hash, b.description AS before_description,
-    b.parameters AS before_parameters, b.hints AS before_hints
-    FROM tool_pins p LEFT JOIN tool_pins b ON p.status = 'changed' AND b.id = (
-        SELECT n.id FROM tool_pins n WHERE n.owner_id = p.owner_id AND n.server = p.server AND n.tool = p.tool
-            AND n.status = 'accepted' ORDER BY coalesce(n.accepted_at, n.seen_at) DESC, n.id DESC LIMIT 1
-    )";
-
-pub(super) fn read<'r, R>(row: &'r R) -> StoreResult<ToolPin>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let id: String = row.try_get("id")?;
-    let owner: String = row.try_get("owner_id")?;
-    let status: String = row.try_get("status")?;
-    let parameters: String = row.try_get("parameters")?;
-    let hints: String = row.try_get("hints")?;
-    let accepted_by: Option<String> = row.try_get("accepted_by")?;
-    let accepted_at: Option<i64> = row.try_get("accepted_at")?;
-    let before_hash: Option<String> = row.try_get("before_hash")?;
-    let before_parameters: Option<String> = row.try_get("before_parameters")?;
-    let before = before_hash.zip(before_parameters).map(|(hash, parameters)| -> StoreResult<SeenDefinition> {
-        let description: Option<String> = row.try_get("before_description")?;
-        let hints: Option<String> = row.try_get("before_hints")?;
-        Ok(SeenDefinition {
-            definition_hash: hash,
-            description: description.unwrap_or_default(),
-            parameters: rows::decode("tool_pins", "parameters", &id, &parameters)?,
-            hints: rows::decode("tool_pins", "hints", &id, hints.as_deref().unwrap_or("null"))?,
-        })
-    });
-    let parameters: Value = rows::decode("tool_pins", "parameters", &id, &parameters)?;
-    Ok(ToolPin {
-        owner_id: (owner != EVERYBODY).then(|| UserId::from_stored(owner)),
-        server: row.try_get("server")?,
-        tool: row.try_get("tool")?,
-        status: rows::word("tool_pins", "status", &id, &status, PinStatus::from_word)?,
-        definition: SeenDefinition {
-            definition_hash: row.try_get("definition_hash")?,
-            description: row.try_get("description")?,
-            parameters,
-            hints: rows::decode("tool_pins", "hints", &id, &hints)?,
-        },
-        before: before.transpose()?,
-        seen_at: UnixMillis(row.try_get("seen_at")?).to_rfc3339(),
-        accepted_by: accepted_by.map(UserId::from_stored),
-        accepted_at: accepted_at.map(|at| UnixMillis(at).to_rfc3339()),
-        id: PinId::from_stored(id),
-    })
 }

@@ -1,0 +1,59 @@
+//! Values of rows that an owner keeps under names, each name once.
+//!
+//! Owns cursors by name and the outcomes of making and changing. Must not know any aggregate.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::pages::{InvalidCursor, written_by_us};
+
+/// The last one of a page that goes by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameCursor<I> {
+    /// Its name.
+    pub name: String,
+    /// Which one of that name it is.
+    pub id: I,
+}
+
+impl<I: fmt::Display> fmt::Display for NameCursor<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.id)
+    }
+}
+
+impl<I: FromStr + fmt::Display> FromStr for NameCursor<I> {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (name, id) = text.rsplit_once(':').ok_or(InvalidCursor)?;
+        let cursor = Self { name: name.to_owned(), id: id.parse().map_err(|_| InvalidCursor)? };
+        written_by_us(cursor, text)
+    }
+}
+
+/// What came of making something that an owner keeps under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NamedMade<I> {
+    /// It is stored.
+    Made(I),
+    /// The owner has one of this name. Nothing is stored.
+    NameTaken,
+    /// The owner has as many as one may have. Nothing is stored.
+    TooMany,
+}
+
+/// What came of changing something that an owner keeps under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NamedChanged {
+    /// It is stored, with this version.
+    Changed(i64),
+    /// It is not of the version that the change was made from, or is gone. Nothing is changed.
+    Stale,
+    /// The owner has another one of this name. Nothing is changed.
+    NameTaken,
+}
