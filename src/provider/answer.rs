@@ -9,9 +9,9 @@ use futures_util::Stream;
 use tokio::time::Sleep;
 
 use super::dialect::{Decode, Progress};
+use super::frames::{Frame, Frames};
 use super::glued;
 use super::limits::{StreamLimits, silence};
-use super::transport::{Frame, Frames};
 use crate::domain::model::{ModelError, ModelEvent};
 
 /// Reads an answer that came in one piece. One in a list is that one; several are the events that a stream would have had.

@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::answer::{self, Events};
 use super::dialect::Decode;
+use super::frames::{ByteStream, Frames, Framing};
 use super::limits::StreamLimits;
 use super::lines::LineFrames;
 use super::schema::{self, Dress};
 use super::sse::SseFrames;
-use super::transport::{ByteStream, Frames, Framing};
 use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 

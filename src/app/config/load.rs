@@ -11,7 +11,7 @@ use super::check::{check, check_named_variables};
 use super::environment::{Environment, check_unquoted};
 use super::settings::Config;
 use super::variables;
-use crate::provider::catalogue;
+use crate::provider::catalog;
 use crate::support::nearest::{nearest, with_suggestion};
 use crate::support::origin::parse_origin;
 
@@ -206,7 +206,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
 /// # Errors
 /// [`ConfigError::Invalid`] for the first variable whose value begins and ends with quotes.
 pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
-    let known = catalogue::providers().ok().into_iter().flatten();
+    let known = catalog::providers().ok().into_iter().flatten();
     let of_providers = known.flat_map(|(_, provider)| provider.key_env.iter().chain(&provider.base_url_env)).map(String::as_str);
     let is_ours = |name: &&str| name.starts_with("CAPSTAN_") && OTHER_PREFIXES.iter().all(|prefix| !name.starts_with(prefix));
     let ours = environment.iter().map(|(name, _)| name).filter(is_ours);
@@ -220,7 +220,7 @@ pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
 /// The variables that say where a provider is, and the key that each one sets. A table that cannot be read has none; its tests
 /// see to it that it can.
 fn provider_places() -> impl Iterator<Item = (&'static str, String)> {
-    let known = catalogue::providers().ok().into_iter().flatten();
+    let known = catalog::providers().ok().into_iter().flatten();
     known.filter_map(|(name, provider)| Some((provider.base_url_env.as_deref()?, format!("providers.{name}.base_url"))))
 }
 

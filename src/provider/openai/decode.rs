@@ -11,10 +11,13 @@ use super::own::{self, Own};
 use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, Said, says_something};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::dialect::{Decode, Progress};
+use crate::provider::error_facts::vendor_code;
 use crate::provider::failure;
 use crate::provider::json_text::whole_characters;
 use crate::provider::tally::{Tally, storable};
 use crate::provider::think::{ThinkTags, Told};
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::provider::{quirk_forms::ThoughtsInText, quirks::Quirks};
 use crate::support::failpoint;
 
 /// What the request says about its answer.
@@ -40,8 +43,8 @@ impl Expectation {
     /// That some tools were on offer, and nothing else.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn offering<const N: usize>(tools: [&str; N]) -> Self {
-        let accent = super::Accent { thoughts_in_text: super::ThoughtsInText::Always, ..super::Accent::default() };
-        let tags = accent.think_tags("");
+        let quirks = Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() };
+        let tags = quirks.think_tags("");
         Self { tools: tools.map(str::to_owned).into(), max_output_tokens: None, request_bytes: 0, tags }
     }
 }
@@ -254,7 +257,9 @@ impl Decoder {
             return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default()));
         }
         if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = &chunk.base_resp {
-            return Err(failure::from_event(&json!({ "code": format!("minimax_{status_code}"), "message": status_msg.0 })));
+            return Err(failure::from_event(
+                &json!({ "code": vendor_code("minimax", &status_code.to_string()), "message": status_msg.0 }),
+            ));
         }
         if chunk.says_nothing() {
             if let Some(error) = failure::unannounced(data) {
