@@ -39,7 +39,6 @@ pub mod response_analysis;
 pub mod run;
 pub mod sampling;
 pub mod search;
-pub mod status_words;
 pub mod summary;
 pub mod ticket;
 pub mod tool;
