@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
 use super::{Error, Result, Service};
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;

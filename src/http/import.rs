@@ -1,86 +1,20 @@
-//! Conversations that are made of what was said before.
+//! `/api/v1/conversations/import`: conversations from exported documents.
 
-use axum::Json;
 use axum::extract::{FromRequest as _, Request, State};
-use axum::http::header::LOCATION;
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::answer::created;
 use super::auth::Caller;
-use super::extract::{Id, Input, RequestBody};
+use super::extract::{Input, RequestBody};
 use super::options::App;
 use super::problem::Answer;
-use super::runs::replayed;
 use crate::domain::conversation::{AgentChoice, Conversation};
-use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
-use crate::service::{CopyUntil, Document, Error, Replay};
+use crate::service::{Document, Error};
 use crate::support::nearest::nearest;
-
-/// How far a conversation is copied: one of the three, or nothing for all turns that are over.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ForkBody {
-    /// The message that is to be the last one.
-    #[serde(default)]
-    to_message_id: Option<MessageId>,
-    /// The first message that is not copied.
-    #[serde(default)]
-    before_message_id: Option<MessageId>,
-    /// The run that is to be the last one.
-    #[serde(default)]
-    to_run_id: Option<RunId>,
-    /// The title of the copy, at most 255 characters; that of the conversation if absent.
-    #[serde(default)]
-    title: Option<String>,
-}
-
-impl RequestBody for ForkBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self::default())
-    }
-}
-
-/// Forks a conversation
-///
-/// Makes another one of the same owner with a copy of what was said, to a message (`to_message_id`), before one (`before_message_id`), to the
-/// end of a run (`to_run_id`), or as far as its turns are over. Nothing is executed and nothing is charged; the copy has its own ids, and
-/// `forked_from` says where it comes from.
-#[utoipa::path(
-    post, path = "/api/v1/conversations/{id}/fork", tag = "conversations", operation_id = "fork_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")), request_body = Option<ForkBody>,
-    responses((status = 201, description = "The copy", body = Conversation, headers(("Location" = String)))),
-)]
-pub(crate) async fn fork(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<ConversationId>,
-    Input { body, key }: Input<ForkBody>,
-) -> Answer<Response> {
-    let until = match (body.to_message_id, body.before_message_id, body.to_run_id) {
-        (None, None, None) => CopyUntil::End,
-        (Some(id), None, None) => CopyUntil::After(id),
-        (None, Some(id), None) => CopyUntil::Before(id),
-        (None, None, Some(id)) => CopyUntil::Run(id),
-        (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-            return Err(Error::invalid("give at most one of to_message_id, before_message_id and to_run_id").into());
-        }
-    };
-    let (conversation, replay) = app.service.fork_conversation(&principal, &id, until, body.title, key).await?;
-    Ok(made(conversation, replay))
-}
-
-/// A conversation that was made, and where it is.
-pub(super) fn made(conversation: Conversation, replay: Replay) -> Response {
-    let mut headers = replayed(replay);
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/conversations/{}", conversation.id)) {
-        headers.insert(LOCATION, value);
-    }
-    (StatusCode::CREATED, headers, Json(conversation)).into_response()
-}
 
 /// The only format of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -100,7 +34,6 @@ pub(crate) struct ImportBody {
     #[schema(minimum = 1, maximum = 1)]
     version: u32,
     /// When it was written. Not kept.
-    #[serde(default)]
     #[expect(dead_code, reason = "it is part of the document")]
     exported_at: Option<String>,
     /// What is said of the conversation.
@@ -120,16 +53,12 @@ pub(crate) struct ImportedConversation {
     #[schema(max_items = 20)]
     tags: Vec<String>,
     /// Its own part of the system prompt, at most 10,000 characters.
-    #[serde(default)]
     system_prompt: Option<String>,
     /// What its user wants of every answer, at most 10,000 characters.
-    #[serde(default)]
     instructions: Option<String>,
     /// The agent of messages that name none. It need not exist here: then the next message has to name another one.
-    #[serde(default)]
     agent: Option<String>,
     /// The model of messages that name none. It need not be served here: then the next message has to name another one.
-    #[serde(default)]
     model: Option<String>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -178,5 +107,5 @@ pub(crate) async fn import(State(app): State<App>, Caller(principal): Caller, re
     let choice = AgentChoice { agent, model };
     let document = Document { title, tags, system_prompt, instructions, choice, messages: body.messages };
     let (conversation, replay) = app.service.import_conversation(&principal, document, key).await?;
-    Ok(made(conversation, replay))
+    Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }

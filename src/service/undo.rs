@@ -3,8 +3,7 @@
 //! A run of its own makes that one call, through the one door and with a durable row, and ends.
 
 use super::approvals::checked_arguments;
-use super::going_on::still_going;
-use super::input::{Replay, RequestKey};
+use super::idempotency::{Replay, RequestKey};
 use super::{Error, Result, Service};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, Part, TextPart, ToolCallPart};
@@ -26,12 +25,7 @@ impl Service {
         key: Option<RequestKey>,
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
-        let run = self.run(principal, id).await?;
-        let batch = self.store.call_batch(&principal.user_id, id, call).await?;
-        let batch = batch.ok_or(Error::NotFound("tool call"))?;
-        if !run.status.is_terminal() {
-            return Err(still_going(&run));
-        }
+        let batch = self.ended_call_batch(principal, id, call).await?;
         let new = RunId::generate(self.ids.as_ref());
         let batch = self.taken_back(batch, call, confirmed, &new)?;
         self.go_on(principal, id, new, GoOn::Undo { batch: Box::new(batch), confirmed }, key, trace).await

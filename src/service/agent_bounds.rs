@@ -1,9 +1,9 @@
 //! What members may give their agents: no more than the agent of the settings has, and no less care.
 
-use super::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
-use super::approval::{ApprovalMode, OnDeny};
-use super::budget::Allowance;
-use super::cost::{Cost, Usd};
+use crate::domain::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
+use crate::domain::approval::{ApprovalMode, OnDeny};
+use crate::domain::budget::Allowance;
+use crate::domain::cost::{Cost, Usd};
 
 /// What nobody but an administrator may give an agent: more than the agent of the settings has, or less care.
 ///

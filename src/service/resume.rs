@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::approvals::checked_arguments;
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
@@ -63,15 +63,18 @@ impl Service {
         key: Option<RequestKey>,
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
-        let run = self.run(principal, id).await?;
-        let batch = self.store.call_batch(&principal.user_id, id, call).await?;
-        let batch = batch.ok_or(Error::NotFound("tool call"))?;
-        if !run.status.is_terminal() {
-            return Err(still_going(&run));
-        }
+        let batch = self.ended_call_batch(principal, id, call).await?;
         let new = RunId::generate(self.ids.as_ref());
         let batch = self.once_more(batch, call, retry, &new)?;
         self.go_on(principal, id, new, GoOn::Call(Box::new(batch)), key, trace).await
+    }
+
+    /// Returns a tool call of a run that has ended, with the other calls of its answer.
+    pub(super) async fn ended_call_batch(&self, principal: &Principal, id: &RunId, call: &CallId) -> Result<CallBatch> {
+        let run = self.run(principal, id).await?;
+        let batch = self.store.call_batch(&principal.user_id, id, call).await?;
+        let batch = batch.ok_or(Error::NotFound("tool call"))?;
+        if run.status.is_terminal() { Ok(batch) } else { Err(still_going(&run)) }
     }
 
     pub(super) async fn go_on(

@@ -7,10 +7,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::choices::imported_choice;
 use super::conversations::{cleaned_tags, layer};
-use super::input::{NewFilePart, Replay, RequestKey, picture};
+use super::idempotency::{Replay, RequestKey};
+use super::input::{NewFilePart, picture};
 use super::{Error, Result, Service};
+use crate::domain::content::tool_binary;
 use crate::domain::conversation::{AgentChoice, Conversation};
-use crate::domain::file::{FileOrigin, media_type, shown_name, tool_binary};
+use crate::domain::file::{FileOrigin, media_type, shown_name};
 use crate::domain::ids::{CallId, FileId, RunId, UserId};
 use crate::domain::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::domain::principal::Principal;

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::change::StepKind;
-use super::conversation::ConversationStatus;
-use super::run::WaitReason;
+use crate::domain::change::StepKind;
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::run::WaitReason;
 
 /// Whose words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
