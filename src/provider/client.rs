@@ -1,7 +1,7 @@
 //! The client of any dialect: sends a request and turns the answer into events as it comes.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::adapt::{self, Change, Learned, MAX_REPEATS};
-use super::answer::{self, Events};
 use super::dialect::Dialect;
 use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits, Timed};
 use super::secrets::Secrets;
+use super::stream::Events;
 use super::transport::{self, Answer};
 use super::vendors::Vendor;
 use super::{ModelClient, ModelStream, SetupError, catalogue, refusals};
@@ -266,7 +266,7 @@ impl<D: Dialect> DialectClient<D> {
         }
         let total = Deadline::after(limits.total);
         let body = self.dialect.body(request, self.streaming)?;
-        let decoder = self.dialect.decoder(request, body.len());
+        let mut decoder = self.dialect.decoder(request, body.len());
         let post = self
             .http
             .post(self.dialect.url(&request.model, self.streaming)?)
@@ -282,9 +282,8 @@ impl<D: Dialect> DialectClient<D> {
                 Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))
             }
             Answer::Document(document) => {
-                let mut events = VecDeque::new();
-                answer::whole(decoder, &document, &mut events)?;
-                Ok(Box::pin(futures_util::stream::iter(events.into_iter().map(Ok))))
+                decoder.document(&document)?;
+                Ok(Box::pin(stream::iter(decoder.into_events().into_iter().map(Ok))))
             }
         }
     }

@@ -22,7 +22,7 @@ use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits};
 use super::ollama::operation_url;
 use super::secrets::Secrets;
-use super::tally::Count;
+use super::stream::lenient::Count;
 use super::transport::{self, Answer, endpoint_url};
 use super::vendors::Vendor;
 use super::{SetupError, failure};

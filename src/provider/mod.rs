@@ -4,7 +4,6 @@
 //! streams it.
 
 mod adapt;
-mod answer;
 pub mod anthropic;
 pub mod breaker;
 pub mod catalogue;
@@ -17,11 +16,10 @@ mod endpoint;
 mod failure;
 mod failure_codes;
 mod failure_words;
+mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod gemini;
-mod glued;
-mod json_text;
 pub mod limits;
 mod lines;
 mod list;
@@ -39,12 +37,10 @@ mod schema;
 mod secrets;
 mod sse;
 mod strays;
-mod tally;
-mod think;
+mod stream;
 mod transport;
 mod vendors;
 mod wait;
-mod words;
 
 use std::pin::Pin;
 

@@ -1,7 +1,6 @@
 //! HTTP to a provider: one POST, its limits, and the beginning of the answer.
 
 use std::error::Error as _;
-use std::pin::Pin;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
@@ -11,6 +10,7 @@ use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
 use super::failure::RequestNames;
+use super::frames::{Frames, Framing};
 use super::limits::{Deadline, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
 use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
@@ -20,34 +20,11 @@ use crate::support::clock::UnixMillis;
 use crate::support::http::client_for;
 use crate::support::outbound::{self, Reach};
 
-/// The bytes of an answer; every failure is already typed.
-pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
-
 /// The most bytes that the headers of an answer may have together. What is above some hundred thousand is not even read.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
 
 /// The most bytes of an error's body that are looked at.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
-
-/// How a dialect cuts a streamed answer into frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// Server-sent events.
-    Events,
-    /// One JSON document a line.
-    Lines,
-}
-
-/// One frame of a streamed answer.
-pub(super) struct Frame {
-    /// The type of a server-sent event, if it has one.
-    pub(super) event: Option<String>,
-    /// Its text.
-    pub(super) data: String,
-}
-
-/// The frames of an answer; every failure is already typed.
-pub(super) type Frames = Pin<Box<dyn Stream<Item = Result<Frame, ModelError>> + Send>>;
 
 /// An answer that has begun, by what its first byte says. The content type is not asked: gateways send events as JSON, JSON
 /// as events, and both as text.

@@ -16,11 +16,13 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use self::decode::Decoder;
+use self::decode::MessagesAdapter;
 use super::client::{ClientOptions, DialectClient, header};
 use super::compose::for_model;
 use super::dialect::Dialect;
-use super::transport::{Framing, versioned_url};
+use super::frames::Framing;
+use super::stream::AnswerDecoder;
+use super::transport::versioned_url;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
@@ -42,7 +44,7 @@ struct Messages {
 }
 
 impl Dialect for Messages {
-    type Decoder = Decoder;
+    type Adapter = MessagesAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -69,13 +71,13 @@ impl Dialect for Messages {
             .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<MessagesAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

@@ -16,10 +16,12 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use self::decode::Decoder;
+use self::decode::GenerateContentAdapter;
 use super::client::{ClientOptions, DialectClient, header};
 use super::dialect::Dialect;
-use super::transport::{Framing, versioned_url};
+use super::frames::Framing;
+use super::stream::AnswerDecoder;
+use super::transport::versioned_url;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
@@ -38,7 +40,7 @@ struct GenerateContent {
 }
 
 impl Dialect for GenerateContent {
-    type Decoder = Decoder;
+    type Adapter = GenerateContentAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -77,13 +79,13 @@ impl Dialect for GenerateContent {
             .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(&request.tools, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<GenerateContentAdapter> {
+        decode::decoder(&request.tools, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(&[], 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(&[], 0)
 }

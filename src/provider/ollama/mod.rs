@@ -13,11 +13,13 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use self::decode::Decoder;
+use self::decode::OllamaAdapter;
 use super::client::{ClientOptions, DialectClient, bearer};
 use super::compose::for_model;
 use super::dialect::Dialect;
-use super::transport::{Framing, endpoint_url};
+use super::frames::Framing;
+use super::stream::AnswerDecoder;
+use super::transport::endpoint_url;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelRequest};
 
@@ -50,7 +52,7 @@ struct Ollama {
 }
 
 impl Dialect for Ollama {
-    type Decoder = Decoder;
+    type Adapter = OllamaAdapter;
 
     const FRAMING: Framing = Framing::Lines;
 
@@ -67,15 +69,15 @@ impl Dialect for Ollama {
         request::body(&for_model(request), streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<OllamaAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }
 
 #[cfg(test)]

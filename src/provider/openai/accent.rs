@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::domain::model::{ModelError, ReasoningEffort};
 use crate::provider::compose::written;
-use crate::provider::think::ThinkTags;
+use crate::provider::stream::ReasoningTags;
 
 /// The accent of a provider. The default is OpenAI's.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -278,11 +278,11 @@ impl Accent {
     }
 
     /// The reader of the thoughts in the text of a model's answer.
-    pub(super) fn think_tags(&self, model: &str) -> ThinkTags {
+    pub(super) fn think_tags(&self, model: &str) -> ReasoningTags {
         match self.thinks_aloud(model) {
-            true if is_among(&self.think_opened, model) => ThinkTags::within(&self.think_tags),
-            true => ThinkTags::looking(&self.think_tags),
-            false => ThinkTags::blind(&self.think_tags),
+            true if is_among(&self.think_opened, model) => ReasoningTags::within(&self.think_tags),
+            true => ReasoningTags::looking(&self.think_tags),
+            false => ReasoningTags::blind(&self.think_tags),
         }
     }
 }

@@ -24,13 +24,14 @@ pub use self::accent::{
     Accent, CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, OutputLimit, ReasoningForm, ReasoningSpan, SchemaForm,
     SchemaRules, SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
 };
-use self::decode::{Decoder, Expectation};
+use self::decode::ChatCompletionsAdapter;
 use self::moving::Moving;
 use super::client::{ClientOptions, DialectClient, bearer, header};
 use super::dialect::Dialect;
 use super::endpoint::{Endpoint, without_operation};
+use super::frames::Framing;
 use super::responses::Responses;
-use super::transport::Framing;
+use super::stream::{AnswerAssembler, AnswerDecoder};
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelRequest};
 
@@ -56,7 +57,7 @@ struct ChatCompletions {
 }
 
 impl Dialect for ChatCompletions {
-    type Decoder = Decoder;
+    type Adapter = ChatCompletionsAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -81,13 +82,17 @@ impl Dialect for ChatCompletions {
         request::body(request, &self.accent, streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(Expectation::of(request, request_bytes, self.accent.think_tags(&request.model)))
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ChatCompletionsAdapter> {
+        let answer = AnswerAssembler::new(request.options.max_output_tokens, request_bytes);
+        let tools = request.tools.iter().map(|tool| tool.name.clone()).collect();
+        decode::decoder(tools, answer.with_tags(self.accent.think_tags(&request.model)))
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request, to which two tools were offered.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(Expectation::offering(["get_time", "get_weather"]))
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    let accent = Accent { thoughts_in_text: ThoughtsInText::Always, ..Accent::default() };
+    let answer = AnswerAssembler::new(None, 0).with_tags(accent.think_tags(""));
+    decode::decoder(["get_time", "get_weather"].map(str::to_owned).into(), answer)
 }

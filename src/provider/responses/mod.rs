@@ -15,13 +15,14 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use self::decode::Decoder;
+use self::decode::ResponsesAdapter;
 use super::client::{ClientOptions, DialectClient, bearer};
 use super::compose::for_model;
 use super::dialect::Dialect;
 use super::endpoint::Endpoint;
+use super::frames::Framing;
 use super::openai::Accent;
-use super::transport::Framing;
+use super::stream::AnswerDecoder;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelRequest};
 
@@ -52,7 +53,7 @@ impl Responses {
 }
 
 impl Dialect for Responses {
-    type Decoder = Decoder;
+    type Adapter = ResponsesAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -68,13 +69,13 @@ impl Dialect for Responses {
         request::body(&for_model(request), &self.accent, streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ResponsesAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

@@ -7,13 +7,13 @@ const MOST_BLANKS: usize = 256;
 const MOST_WATCHED: usize = 1024 * 1024;
 
 /// What opens thoughts, and what closes them.
-pub(super) type Marks = [String; 2];
+pub(in crate::provider) type Marks = [String; 2];
 
 /// Takes the thoughts out of a text that comes in pieces. Only what the text begins with, after blanks, is taken for an opening
 /// mark: one that comes later is a part of the answer, perhaps of a program in it. A closing mark that nothing has opened shows
 /// that all before it were thoughts, because the prompt had opened them.
 #[derive(Debug)]
-pub(super) struct ThinkTags {
+pub(in crate::provider) struct ReasoningTags {
     marks: Vec<Marks>,
     state: State,
     /// The marks that the thoughts stand between, once they have been opened by one.
@@ -47,16 +47,16 @@ enum State {
 
 /// What a piece of text says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(in crate::provider) struct SplitText {
     /// Thoughts.
-    pub(super) thought: String,
+    pub(in crate::provider) thought: String,
     /// The answer.
-    pub(super) text: String,
+    pub(in crate::provider) text: String,
     /// How many bytes of the answer, told before, were none: they stand at the beginning of these thoughts.
-    pub(super) taken_back: usize,
+    pub(in crate::provider) taken_back: usize,
 }
 
-impl ThinkTags {
+impl ReasoningTags {
     fn new(marks: &[Marks], state: State) -> Self {
         Self {
             marks: marks.iter().filter(|[open, close]| !open.is_empty() && !close.is_empty()).cloned().collect(),
@@ -73,22 +73,22 @@ impl ThinkTags {
     }
 
     /// A reader of an answer whose text may begin with thoughts.
-    pub(super) fn looking(marks: &[Marks]) -> Self {
+    pub(in crate::provider) fn looking(marks: &[Marks]) -> Self {
         Self { watched: Some(String::new()), ..Self::new(marks, State::Before) }
     }
 
     /// A reader of an answer whose text begins within thoughts, because the prompt ends with the mark that opens them.
-    pub(super) fn within(marks: &[Marks]) -> Self {
+    pub(in crate::provider) fn within(marks: &[Marks]) -> Self {
         Self { implied: Some(String::new()), ..Self::looking(marks) }
     }
 
     /// A reader that takes all text for the answer, but for thoughts that the server calls so.
-    pub(super) fn blind(marks: &[Marks]) -> Self {
+    pub(in crate::provider) fn blind(marks: &[Marks]) -> Self {
         Self::new(marks, State::Answer)
     }
 
     /// Thoughts came by another way. The text may repeat them between its marks, but did not begin within them.
-    pub(super) fn came_elsewhere(&mut self, thought: &str) {
+    pub(in crate::provider) fn came_elsewhere(&mut self, thought: &str) {
         match self.state {
             State::Before | State::Within(_) => self.elsewhere.push_str(thought),
             State::After | State::Answer => {}
@@ -100,19 +100,19 @@ impl ThinkTags {
     }
 
     /// The answer goes on with something else: what it has said is not taken back any more. Gives back what was held of it.
-    pub(super) fn settle(&mut self) -> String {
+    pub(in crate::provider) fn settle(&mut self) -> String {
         self.watched = None;
         if self.state == State::Answer { std::mem::take(&mut self.held) } else { String::new() }
     }
 
     /// Whether text passes through unchanged.
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::provider) fn is_over(&self) -> bool {
         self.state == State::Answer && self.watched.is_none() && self.held.is_empty()
     }
 
     /// Takes in more of the text.
-    pub(super) fn feed(&mut self, piece: &str) -> Told {
-        let mut told = Told::default();
+    pub(in crate::provider) fn feed(&mut self, piece: &str) -> SplitText {
+        let mut told = SplitText::default();
         if piece.is_empty() {
             return told;
         }
@@ -129,7 +129,7 @@ impl ThinkTags {
 
     /// Takes in text that the server calls a thought. It may stand between marks all the same, of which the closing one may come
     /// with the answer.
-    pub(super) fn feed_thought(&mut self, piece: &str) -> Told {
+    pub(in crate::provider) fn feed_thought(&mut self, piece: &str) -> SplitText {
         self.implied = None;
         let held = self.settle();
         if let State::After | State::Answer = self.state {
@@ -137,7 +137,7 @@ impl ThinkTags {
         }
         let mut told = self.split(piece);
         match (self.state, self.opened) {
-            (State::Answer, None) => told = Told { thought: told.text, ..Told::default() },
+            (State::Answer, None) => told = SplitText { thought: told.text, ..SplitText::default() },
             (State::Before | State::Within(_), _) => self.is_told = true,
             (State::After | State::Answer, _) => {}
         }
@@ -159,7 +159,7 @@ impl ThinkTags {
     }
 
     /// Holds back what may repeat thoughts that came by another way, until it is known.
-    fn feed_marked(&mut self, piece: &str) -> Told {
+    fn feed_marked(&mut self, piece: &str) -> SplitText {
         if self.elsewhere.is_empty() {
             return self.split(piece);
         }
@@ -192,8 +192,8 @@ impl ThinkTags {
         self.closers().filter_map(|close| text.find(close).map(|at| (at, at + close.len()))).min()
     }
 
-    fn split(&mut self, piece: &str) -> Told {
-        let mut told = Told::default();
+    fn split(&mut self, piece: &str) -> SplitText {
+        let mut told = SplitText::default();
         let mut rest = std::mem::take(&mut self.held) + piece;
         loop {
             match self.state {
@@ -283,29 +283,29 @@ impl ThinkTags {
     }
 
     /// The answer is over: what was held back was no mark.
-    pub(super) fn finish(&mut self) -> Told {
+    pub(in crate::provider) fn finish(&mut self) -> SplitText {
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Before => Told { text: held, ..Told::default() },
+            State::Before => SplitText { text: held, ..SplitText::default() },
             State::Within(_) => {
                 if let Some(implied) = &mut self.implied {
                     implied.push_str(held.trim_end());
                 }
                 let thought = std::mem::take(&mut self.again) + held.trim_end();
                 match self.raw.take() {
-                    _ if !self.elsewhere.is_empty() && repeats(&thought, &self.elsewhere) => Told::default(),
+                    _ if !self.elsewhere.is_empty() && repeats(&thought, &self.elsewhere) => SplitText::default(),
                     // Thoughts that came by another way are not these, which nothing closes: a mark that the answer begins with.
-                    Some(text) => Told { text, ..Told::default() },
-                    None => Told { thought, ..Told::default() },
+                    Some(text) => SplitText { text, ..SplitText::default() },
+                    None => SplitText { thought, ..SplitText::default() },
                 }
             }
             // What may have been the beginning of a closing mark.
-            State::After | State::Answer => Told { text: held, ..Told::default() },
+            State::After | State::Answer => SplitText { text: held, ..SplitText::default() },
         }
     }
 
     /// What was taken for thoughts that the prompt had opened, and nothing closed. Of a model that had its say it was the answer.
-    pub(super) fn unclosed(&mut self) -> String {
+    pub(in crate::provider) fn unclosed(&mut self) -> String {
         self.implied.take().unwrap_or_default()
     }
 }
@@ -326,13 +326,13 @@ mod tests {
         [["<think>", "</think>"], ["<mm:think>", "</mm:think>"]].map(|marks| marks.map(str::to_owned))
     }
 
-    fn looking() -> ThinkTags {
-        ThinkTags::looking(&marks())
+    fn looking() -> ReasoningTags {
+        ReasoningTags::looking(&marks())
     }
 
-    fn told(pieces: &[&str], mut tags: ThinkTags) -> (String, String) {
-        let mut all = Told::default();
-        let mut add = |told: Told| {
+    fn told(pieces: &[&str], mut tags: ReasoningTags) -> (String, String) {
+        let mut all = SplitText::default();
+        let mut add = |told: SplitText| {
             if told.taken_back > 0 {
                 assert_eq!((all.thought.as_str(), told.taken_back), ("", all.text.len()));
                 all.text.clear();
@@ -373,17 +373,17 @@ mod tests {
             let (first, second) = whole.split_at(at);
             assert_eq!(told(&[first, second], looking()), expected, "cut at {at}");
         }
-        assert_eq!(told(&[whole], ThinkTags::blind(&marks())), (String::new(), whole.to_owned()));
+        assert_eq!(told(&[whole], ReasoningTags::blind(&marks())), (String::new(), whole.to_owned()));
     }
 
     #[test]
     fn little_is_held_back() {
         let mut tags = looking();
-        assert_eq!(tags.feed("<think>One two"), Told { thought: "One two".to_owned(), ..Told::default() });
-        assert_eq!(tags.feed(" three </"), Told { thought: " three".to_owned(), ..Told::default() });
-        assert_eq!(tags.feed("b>"), Told { thought: " </b>".to_owned(), ..Told::default() });
-        assert_eq!(tags.feed("</think> Yes"), Told { text: "Yes".to_owned(), ..Told::default() });
-        assert_eq!(tags.feed(" <"), Told { text: " <".to_owned(), ..Told::default() });
+        assert_eq!(tags.feed("<think>One two"), SplitText { thought: "One two".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed(" three </"), SplitText { thought: " three".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed("b>"), SplitText { thought: " </b>".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed("</think> Yes"), SplitText { text: "Yes".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed(" <"), SplitText { text: " <".to_owned(), ..SplitText::default() });
         assert!(tags.is_over());
     }
 
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_prompt_may_open_the_thoughts() {
-        let within = || ThinkTags::within(&marks());
+        let within = || ReasoningTags::within(&marks());
         let expected = |thought: &str, text: &str| (thought.to_owned(), text.to_owned());
         for pieces in [&["\nOkay", ", so.</th", "ink>\n", "\nHi </think>"][..], &["<think>\nOkay, so.</think>Hi </think>"]] {
             assert_eq!(told(pieces, within()), expected("Okay, so.", "Hi </think>"));
@@ -426,7 +426,7 @@ mod tests {
         // It was the answer after all.
         let mut tags = within();
         assert_eq!(tags.feed("Hi the").thought + &tags.feed("re \n").thought, "Hi there");
-        assert_eq!((tags.finish(), tags.unclosed()), (Told::default(), "Hi there".to_owned()));
+        assert_eq!((tags.finish(), tags.unclosed()), (SplitText::default(), "Hi there".to_owned()));
         // A server that takes thoughts out leaves none in the text.
         let mut tags = within();
         tags.came_elsewhere("hm");
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_taken_back_only_while_nothing_else_came() {
-        let text = |text: &str| Told { text: text.to_owned(), ..Told::default() };
+        let text = |text: &str| SplitText { text: text.to_owned(), ..SplitText::default() };
         let mut tags = looking();
         assert_eq!((tags.feed("Hi "), tags.feed("you </")), (text("Hi "), text("you ")));
         assert_eq!((tags.settle().as_str(), tags.is_over()), ("</", true));
@@ -443,7 +443,7 @@ mod tests {
 
         let mut tags = looking();
         assert_eq!(tags.feed("Hi <"), text("Hi "));
-        let named = Told { thought: "hm".to_owned(), text: "<".to_owned(), taken_back: 0 };
+        let named = SplitText { thought: "hm".to_owned(), text: "<".to_owned(), taken_back: 0 };
         assert_eq!(tags.feed_thought("hm"), named);
 
         let mut tags = looking();
@@ -464,9 +464,9 @@ mod tests {
         #[case] thought: &str,
         #[case] text: &str,
     ) {
-        for mut tags in [ThinkTags::blind(&marks()), looking()] {
-            let first: Vec<Told> = thoughts.iter().map(|piece| tags.feed_thought(piece)).collect();
-            let said = |of: fn(&Told) -> &str| first.iter().map(of).collect::<String>();
+        for mut tags in [ReasoningTags::blind(&marks()), looking()] {
+            let first: Vec<SplitText> = thoughts.iter().map(|piece| tags.feed_thought(piece)).collect();
+            let said = |of: fn(&SplitText) -> &str| first.iter().map(of).collect::<String>();
             let (named, answered) = (said(|told| &told.thought), said(|told| &told.text));
             let rest = told(texts, tags);
             assert_eq!((named + &rest.0, answered + &rest.1), (thought.to_owned(), text.to_owned()));

@@ -1,6 +1,5 @@
 //! A streamed answer: frames in, events of the model out, whatever the dialect.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -8,37 +7,17 @@ use std::time::Duration;
 use futures_util::Stream;
 use tokio::time::Sleep;
 
-use super::dialect::{Decode, Progress};
+use super::adapter::StreamAdapter;
+use super::decoder::{AnswerDecoder, Progress};
 use super::glued;
-use super::limits::{StreamLimits, silence};
-use super::transport::{Frame, Frames};
 use crate::domain::model::{ModelError, ModelEvent};
-
-/// Reads an answer that came in one piece. One in a list is that one; several are the events that a stream would have had.
-///
-/// # Errors
-/// If it is no whole answer.
-pub(super) fn whole<D: Decode>(mut decoder: D, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-    let text = std::str::from_utf8(document).unwrap_or_default().trim_start_matches('\u{feff}').trim();
-    match glued::list(text).as_deref() {
-        None => decoder.document(document, out),
-        Some([only]) => decoder.document(only.as_bytes(), out),
-        Some(events) => {
-            for event in events {
-                if decoder.frame(None, event, out)? == Progress::Whole {
-                    break;
-                }
-            }
-            decoder.close(out)
-        }
-    }
-}
+use crate::provider::frames::{Frame, Frames};
+use crate::provider::limits::{StreamLimits, silence};
 
 /// The events of a streamed answer.
-pub(super) struct Events<D> {
+pub(in crate::provider) struct Events<A> {
     frames: Frames,
-    decoder: D,
-    ready: VecDeque<ModelEvent>,
+    decoder: AnswerDecoder<A>,
     /// Shown after what came before it.
     failed: Option<ModelError>,
     state: State,
@@ -61,9 +40,9 @@ enum State {
 /// How long the last event is held back for the end of the body, which nearly always comes together with the end mark.
 const DRAIN: Duration = Duration::from_millis(50);
 
-impl<D: Decode> Events<D> {
-    pub(super) fn new(frames: Frames, decoder: D, limits: StreamLimits) -> Self {
-        Self { frames, decoder, ready: VecDeque::new(), failed: None, state: State::Open, limits }
+impl<A: StreamAdapter> Events<A> {
+    pub(in crate::provider) fn new(frames: Frames, decoder: AnswerDecoder<A>, limits: StreamLimits) -> Self {
+        Self { frames, decoder, failed: None, state: State::Open, limits }
     }
 
     fn take(&mut self, progress: Result<Progress, ModelError>) {
@@ -98,23 +77,23 @@ impl<D: Decode> Events<D> {
     }
 
     fn event(&mut self, name: Option<&str>, data: &str) {
-        let progress = self.decoder.frame(name, data, &mut self.ready);
+        let progress = self.decoder.frame(name, data);
         self.take(progress);
     }
 
     fn close(&mut self) {
-        self.failed = self.decoder.close(&mut self.ready).err();
+        self.failed = self.decoder.close().err();
         self.state = State::Over;
     }
 }
 
-impl<D: Decode + Unpin> Stream for Events<D> {
+impl<A: StreamAdapter> Stream for Events<A> {
     type Item = Result<ModelEvent, ModelError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            if let Some(event) = this.ready.pop_front() {
+            if let Some(event) = this.decoder.next_event() {
                 return Poll::Ready(Some(Ok(event)));
             }
             if let State::Over = this.state {

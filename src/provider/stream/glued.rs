@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 const DONE: &str = "[DONE]";
 
 /// The events in a frame, if they are several or stand in a list. What is behind the last whole one is one, too, so that it is not lost.
-pub(super) fn events(data: &str) -> Option<Vec<&str>> {
+pub(in crate::provider) fn events(data: &str) -> Option<Vec<&str>> {
     let data = data.trim();
     if data.starts_with('[') {
         return list(data);
@@ -34,7 +34,7 @@ pub(super) fn events(data: &str) -> Option<Vec<&str>> {
 }
 
 /// The objects of a list that holds nothing else.
-pub(super) fn list(data: &str) -> Option<Vec<&str>> {
+pub(in crate::provider) fn list(data: &str) -> Option<Vec<&str>> {
     let items: Vec<&str> = serde_json::from_str::<Vec<&RawValue>>(data).ok()?.into_iter().map(RawValue::get).collect();
     let are_objects = !items.is_empty() && items.iter().all(|item| item.starts_with('{'));
     are_objects.then_some(items)
