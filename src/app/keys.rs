@@ -1,11 +1,11 @@
-//! `capstan keys` and `capstan migrate`: commands that open the database, do one thing, and end.
+//! `capstan keys`: commands that open the database, do one thing, and end.
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use super::cli::print;
 use super::config::Loaded;
+use super::output::print;
 use super::parts::{self, Opener, Sources};
 use crate::domain::ids::KeyId;
 use crate::domain::principal::UserRole;
@@ -29,7 +29,7 @@ pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyh
         let (known, role) = (known.as_str(), role.as_str());
         bail!("{name} has the role {known}, with all their keys; `capstan users role {name} {role}` changes it");
     }
-    let user = parts::ensure_user(store.as_ref(), name, known.or(role).unwrap_or(UserRole::Member), &sources).await?;
+    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member), &sources).await?;
     let key = new_key().context("the operating system gives no random bytes")?;
     let id = KeyId::generate(sources.ids.as_ref());
     store.create_key(id, &user.id, &key.hash, &key.label, sources.clock.now()).await.context("the key cannot be stored")?;
@@ -84,14 +84,4 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
         "the key {} of {} is revoked; within 5 s no server accepts it, and what is open with it ends\n{last}",
         key.label, key.user.name
     ))
-}
-
-/// Brings the schema up to date.
-pub async fn migrate(loaded: &Loaded, opener: Opener) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, opener).await?;
-    store.close().await;
-    print(match opener {
-        Opener::Command => "the database's schema is up to date\n",
-        Opener::Server(_) => "the database's schema is up to date, and it is the database from now on\n",
-    })
 }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::cost::Usage;
 use super::ids::{ConversationId, RunId};
-use super::model::Usage;
 use super::problem::ProblemBody;
 use super::trace::TraceId;
 

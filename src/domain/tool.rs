@@ -8,9 +8,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::approval::ToolSafety;
+use super::content::ToolContent;
 use super::handle::Handle;
 use super::ids::{CallId, MessageId, RunId};
-use super::message::ToolContent;
 use super::pin::Original;
 use super::undo::UndoRule;
 use crate::support::json;

@@ -10,12 +10,14 @@ use axum::{Json, RequestPartsExt as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag::{tag, wanted_versions};
 use super::extract::{Input, Params, RequestBody, given};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::{Answer, Problem};
-use super::providers::{Scope, tag, wanted_versions};
+use super::scope::Scope;
 use super::types::ListBody;
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
@@ -55,15 +57,12 @@ impl RequestBody for CreateAgentBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateAgentBody {
     /// The name.
-    #[serde(default)]
     #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
     name: Option<String>,
     /// What it is for.
-    #[serde(default)]
     #[schema(max_length = 1000)]
     description: Option<String>,
     /// What differs from the agent of the server's settings, all of it: makes another version.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     profile: Option<ProfileDocument>,
     /// Why that version is made.
@@ -269,7 +268,7 @@ pub(crate) async fn create(
     let (shown, replay) = app.service.create_agent(&principal, new, key).await?;
     let agent = Agent::of(shown);
     let place = format!("/api/v1/agents/{}", agent.id);
-    Ok(page::made(replay, agent.revision, &place, agent))
+    Ok(created(replay, agent.revision, &place, agent))
 }
 
 /// Agents, by name

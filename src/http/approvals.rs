@@ -9,10 +9,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
+use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::approval::{Approval, ApprovalAnswer, ToolGrant};
 use crate::domain::ids::{GrantId, InputId};
@@ -47,7 +47,6 @@ impl Standing {
 #[into_params(parameter_in = Query)]
 pub(crate) struct StandingParams {
     /// Only those that stand there; `pending` for those that want a decision.
-    #[serde(default)]
     #[param(inline)]
     status: Option<Standing>,
 }

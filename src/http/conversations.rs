@@ -2,19 +2,22 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag;
 use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
+use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::request::Trace;
-use super::runs::{EventParams, accept, event_page, replayed};
+use super::runs::{EventParams, accept, event_page};
+use super::status_words::StatusWords;
 use super::streams;
 use super::types::{
     AcceptedBody, CompactedBody, CreateConversationBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody,
@@ -25,7 +28,6 @@ use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::domain::run::Run;
-use crate::domain::status_words::StatusWords;
 use crate::service::{
     Access, BeforeCursor, ConversationChange, ConversationFilter, Error, InvalidCursor, MessageCursor, NewConversationRequest,
     Page, PageRequest,
@@ -150,11 +152,7 @@ pub(crate) async fn create(
     let choice = AgentChoice { agent, model };
     let new = NewConversationRequest { id, title, system_prompt, instructions, choice };
     let (conversation, replay) = app.service.create_conversation(&principal, new, key).await?;
-    let mut headers = replayed(replay);
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/conversations/{}", conversation.id)) {
-        headers.insert(LOCATION, value);
-    }
-    Ok((StatusCode::CREATED, headers, Json(conversation)).into_response())
+    Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }
 
 /// Conversations, newest first
@@ -201,7 +199,7 @@ pub(crate) async fn get(
 ) -> Answer<Response> {
     let conversation = app.service.conversation(&principal, &id).await?;
     let conversation = words.show(&app, &principal, vec![conversation]).await?.pop();
-    Ok(page::tagged(&request, StatusCode::OK, &conversation))
+    Ok(etag::tagged(&request, StatusCode::OK, &conversation))
 }
 
 /// Changes a conversation

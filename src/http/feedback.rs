@@ -10,10 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::audit::whose;
 use super::auth::Caller;
 use super::extract::{Id, Ids, Input, Params, RequestBody};
+use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
@@ -25,7 +25,6 @@ pub(crate) struct FeedbackBody {
     /// Whether it was a good one.
     rating: Rating,
     /// Why: at most `limits.max_feedback_chars` characters.
-    #[serde(default)]
     comment: Option<String>,
 }
 

@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag::{tag, wanted_versions};
 use super::extract::{Id, Input, Params, RequestBody};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::providers::{Scope, ShownScope, tag, wanted_versions};
+use super::scope::{Scope, ShownScope};
 use super::types::{EmptyBody, ListBody};
 use crate::domain::ids::McpServerId;
 use crate::domain::mcp_server::McpServerRecord;
@@ -61,11 +63,9 @@ impl RequestBody for CreateMcpServerBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateMcpServerBody {
     /// The name.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 64)]
     name: Option<String>,
     /// The entry, all of it. A `${NAME}` that stands for a secret goes on to stand for it, unless the entry leads to another host.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// New values of variables that the entry names as `${NAME}`.
@@ -73,7 +73,6 @@ pub(crate) struct UpdateMcpServerBody {
     #[schema(value_type = Object, write_only)]
     variables: Variables,
     /// Whether runs may use it.
-    #[serde(default)]
     enabled: Option<bool>,
 }
 
@@ -204,7 +203,7 @@ pub(crate) async fn create(
     let (shown, replay) = app.service.create_mcp_server(&principal, new, key).await?;
     let server = McpServer::of(shown, &principal);
     let place = format!("/api/v1/mcp-servers/{}", server.id);
-    Ok(page::made(replay, server.version, &place, server))
+    Ok(created(replay, server.version, &place, server))
 }
 
 /// MCP servers, by name

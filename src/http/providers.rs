@@ -2,19 +2,21 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{ETAG, IF_MATCH};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag::{tag, wanted_versions};
 use super::extract::{Id, Input, Params, RequestBody, given};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
+use super::scope::{Scope, ShownScope};
 use super::types::ListBody;
 use crate::domain::cost::Prices;
 use crate::domain::ids::ProviderId;
@@ -23,17 +25,6 @@ use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
 use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderPatch, ProviderTest};
 use crate::support::tokens::Tokenizer;
-
-/// Whose a provider is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Scope {
-    /// The caller's own.
-    #[default]
-    Own,
-    /// The server's, for everybody's use.
-    Global,
-}
 
 /// A provider to make.
 #[derive(Deserialize, ToSchema)]
@@ -45,11 +36,9 @@ pub(crate) struct CreateProviderBody {
     /// The wire that it speaks.
     kind: ProviderKind,
     /// Where its API is; the kind's own API if absent.
-    #[serde(default)]
     #[schema(max_length = 2048)]
     base_url: Option<String>,
     /// The key. It is never shown again.
-    #[serde(default)]
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<SecretString>,
     /// What is to be known of its models, where the provider's own list does not say it.
@@ -60,7 +49,6 @@ pub(crate) struct CreateProviderBody {
     #[serde(default)]
     limits: CallLimits,
     /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
     /// Whether runs may use it.
@@ -83,14 +71,11 @@ impl RequestBody for CreateProviderBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateProviderBody {
     /// The name.
-    #[serde(default)]
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
     name: Option<String>,
     /// The wire.
-    #[serde(default)]
     kind: Option<ProviderKind>,
     /// Where its API is. Another host wants the key again.
-    #[serde(default)]
     #[schema(max_length = 2048)]
     base_url: Option<String>,
     /// A new key; `null` takes the old one away.
@@ -98,34 +83,19 @@ pub(crate) struct UpdateProviderBody {
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<Option<SecretString>>,
     /// What is to be known of its models, all of it.
-    #[serde(default)]
     #[schema(max_items = 500)]
     models: Option<Vec<ModelEntry>>,
     /// How long its calls may take, all of it.
-    #[serde(default)]
     limits: Option<CallLimits>,
     /// How its chat completions differ from OpenAI's own; `null` takes it away.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Object>)]
     accent: Option<Option<Map<String, Value>>>,
     /// Whether runs may use it.
-    #[serde(default)]
     enabled: Option<bool>,
 }
 
 impl RequestBody for UpdateProviderBody {}
-
-/// Where a provider is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ShownScope {
-    /// The caller's own.
-    Own,
-    /// The server's, for everybody's use.
-    Global,
-    /// In the server's configuration or environment, for everybody's use; it is changed there.
-    Config,
-}
 
 /// What is shown of a key.
 #[derive(Debug, Serialize, ToSchema)]
@@ -229,25 +199,6 @@ impl Provider {
     }
 }
 
-pub(crate) fn tag(version: i64) -> HeaderMap {
-    HeaderValue::from_str(&format!("\"{version}\"")).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
-}
-
-/// The versions that `If-Match` names (RFC 9110, 13.1.1): any of its tags may match, and no weak one does. `None` for all.
-pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
-    if !headers.contains_key(IF_MATCH) {
-        return None;
-    }
-    // No tag of ours holds a comma; one of others that does matches nothing, in pieces neither.
-    let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let tags: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
-    if tags == ["*"] {
-        return None;
-    }
-    let version = |tag: &&str| tag.strip_prefix('"')?.strip_suffix('"')?.parse().ok();
-    Some(tags.iter().filter_map(version).collect())
-}
-
 /// Makes a provider
 ///
 /// Runs use its models as `name/model`. A member's URL must be a public https one, unless the server allows others.
@@ -265,7 +216,7 @@ pub(crate) async fn create(
     let new = NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global };
     let (record, replay) = app.service.create_provider(&principal, new, key).await?;
     let (version, place) = (record.version, format!("/api/v1/providers/{}", record.id));
-    Ok(page::made(replay, Some(version), &place, Provider::of(record, &principal)))
+    Ok(created(replay, Some(version), &place, Provider::of(record, &principal)))
 }
 
 /// Providers, by name
@@ -412,7 +363,6 @@ pub(crate) async fn models(
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestProviderBody {
     /// The model's name at the provider; the first that is known if absent.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
 }

@@ -9,10 +9,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
+use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::ids::InputId;
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
@@ -40,7 +40,6 @@ impl RequestBody for AnswerBody {}
 #[into_params(parameter_in = Query)]
 pub(crate) struct FilterParams {
     /// Only those that stand there; `pending` for those that want an answer.
-    #[serde(default)]
     status: Option<InputState>,
 }
 

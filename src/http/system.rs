@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::auth::Caller;
-use super::openapi;
 use super::options::App;
 use super::problem::{Answer, Problem};
 use super::types::ToolsBody;
@@ -65,11 +64,6 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Va
 )]
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     text("text/plain; version=0.0.4", (app.options.metrics)())
-}
-
-/// The document that describes the API, which never changes while the process lives.
-pub(crate) async fn document() -> Response {
-    text("application/json", openapi::openapi_json())
 }
 
 /// What one error code means.

@@ -1,7 +1,7 @@
 //! The client of any dialect: sends a request and turns the answer into events as it comes.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::adapt::{self, Change, Learned, MAX_REPEATS};
-use super::answer::{self, Events};
 use super::catalog::models;
 use super::connection::Connection;
 use super::dialect::Dialect;
@@ -19,6 +18,7 @@ use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits, Timed};
 use super::model_client::{ModelClient, ModelStream, SetupError};
 use super::secrets::Secrets;
+use super::stream::Events;
 use super::transport::{self, Answer};
 use super::vendors::Vendor;
 use super::{list, refusals};
@@ -253,7 +253,7 @@ impl<D: Dialect> DialectClient<D> {
         }
         let total = Deadline::after(limits.total);
         let body = self.dialect.body(request, self.streaming)?;
-        let decoder = self.dialect.decoder(request, body.len());
+        let mut decoder = self.dialect.decoder(request, body.len());
         let post = self
             .connection
             .http
@@ -270,9 +270,8 @@ impl<D: Dialect> DialectClient<D> {
                 Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))
             }
             Answer::Document(document) => {
-                let mut events = VecDeque::new();
-                answer::whole(decoder, &document, &mut events)?;
-                Ok(Box::pin(futures_util::stream::iter(events.into_iter().map(Ok))))
+                decoder.document(&document)?;
+                Ok(Box::pin(stream::iter(decoder.into_events().into_iter().map(Ok))))
             }
         }
     }

@@ -22,7 +22,7 @@ use super::failure::{self, RequestNames};
 use super::json_body::written;
 use super::limits::{Deadline, StreamLimits};
 use super::model_client::SetupError;
-use super::tally::Count;
+use super::stream::lenient::Count;
 use super::transport::{self, Answer};
 use super::vendors::Vendor;
 use crate::domain::ids::UserId;

@@ -4,7 +4,6 @@
 //! streams it.
 
 mod adapt;
-mod answer;
 pub mod anthropic;
 pub mod breaker;
 pub mod catalog;
@@ -22,9 +21,7 @@ mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod gemini;
-mod glued;
 mod json_body;
-mod json_text;
 pub mod limits;
 mod lines;
 mod list;
@@ -45,12 +42,10 @@ mod schema;
 mod secrets;
 mod sse;
 mod strays;
-mod tally;
-mod think;
+mod stream;
 mod transport;
 mod vendors;
 mod wait;
-mod words;
 
 pub use self::client::ClientOptions;
 pub use self::dialects::client;

@@ -15,7 +15,7 @@ use super::quirk_forms::{
     CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, OutputLimit, ReasoningForm, ReasoningSpan, SchemaForm, SchemaRules,
     SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
 };
-use super::think::ThinkTags;
+use super::stream::ReasoningTags;
 use crate::domain::model::{ModelError, ReasoningEffort};
 
 /// The quirks of a provider. The default is that of OpenAI.
@@ -200,11 +200,11 @@ impl Quirks {
     }
 
     /// Returns the reader of the thoughts in the text of a model's answer.
-    pub(super) fn think_tags(&self, model: &str) -> ThinkTags {
+    pub(super) fn think_tags(&self, model: &str) -> ReasoningTags {
         match self.thinks_aloud(model) {
-            true if is_among(&self.think_opened, model) => ThinkTags::within(&self.think_tags),
-            true => ThinkTags::looking(&self.think_tags),
-            false => ThinkTags::blind(&self.think_tags),
+            true if is_among(&self.think_opened, model) => ReasoningTags::within(&self.think_tags),
+            true => ReasoningTags::looking(&self.think_tags),
+            false => ReasoningTags::blind(&self.think_tags),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::choices::ChosenAgent;
-use super::input::{Replay, RequestKey, StartRun, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
+use super::input::StartRun;
 use super::stream::{Reader, Scope};
 use super::{Error, Result, RunExplanation, Service};
 use crate::domain::agent::{AgentProfile, FallbacksFor, InvalidProfile};

@@ -11,15 +11,13 @@ use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::fold::swallows;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
-use crate::store::{LogBounds, Store, StoreError, StoreResult, is_full_page};
+use crate::store::{LogBounds, ServiceStore, StoreError, StoreResult, is_full_page};
 use crate::support::failpoint;
 
 use super::Error;
-use super::owned_log::OwnedLog;
+use super::owned_log::{OwnedLog, PAGE};
 use super::snapshot::{Snapshot, take_snapshot};
 
-/// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
-pub(super) const PAGE: u32 = 500;
 /// Events of the first page of a stream. Each further one is twice as large, up to [`PAGE`]: who asks and does not read shall not
 /// cost the others much.
 const FIRST_PAGE: u32 = 100;
@@ -139,7 +137,7 @@ pub(super) enum Afresh {
     /// With the event after this one.
     From(i64),
     /// With a snapshot of the conversation.
-    Snapshot(Arc<dyn Store>),
+    Snapshot(Arc<dyn ServiceStore>),
 }
 
 /// What a page of the log comes to.

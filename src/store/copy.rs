@@ -191,7 +191,7 @@ pub(super) struct SourceRow {
     /// With the run's first message only.
     pub profile: Option<String>,
     pub agent: String,
-    pub agent_version: i32,
+    pub agent_version: i64,
     pub model: String,
     pub finish_reason: Option<String>,
     pub error: Option<String>,
@@ -205,7 +205,6 @@ impl SourceRow {
         &'static str: sqlx::ColumnIndex<R>,
         String: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
         i64: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-        i32: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
         bool: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
     {
         Ok(Self {

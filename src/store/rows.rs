@@ -48,11 +48,11 @@ pub(super) struct RunRow {
     pub active: bool,
     pub claimable_at: Option<i64>,
     pub agent: String,
-    pub agent_version: i32,
+    pub agent_version: i64,
     pub model: String,
     pub usage: String,
-    pub attempt: i32,
-    pub crashes: i32,
+    pub attempt: i64,
+    pub crashes: i64,
     pub first_seq: i64,
     pub last_seq: Option<i64>,
     pub finish_reason: Option<String>,
@@ -72,7 +72,6 @@ impl RunRow {
         &'static str: ColumnIndex<R>,
         String: Decode<'r, R::Database> + Type<R::Database>,
         i64: Decode<'r, R::Database> + Type<R::Database>,
-        i32: Decode<'r, R::Database> + Type<R::Database>,
         bool: Decode<'r, R::Database> + Type<R::Database>,
     {
         Ok(Self {
@@ -412,7 +411,6 @@ where
     String: Decode<'r, R::Database> + Type<R::Database>,
     &'r str: Decode<'r, R::Database> + Type<R::Database>,
     i64: Decode<'r, R::Database> + Type<R::Database>,
-    i32: Decode<'r, R::Database> + Type<R::Database>,
 {
     let kind: &str = row.try_get("kind")?;
     let run_id: Option<String> = row.try_get("run_id")?;
@@ -568,13 +566,13 @@ pub(super) enum Words {
 }
 
 /// A count as stored. No statement of ours makes it negative.
-pub(super) fn unsigned(count: i32) -> u32 {
+pub(super) fn unsigned(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(0)
 }
 
-/// A count to store. Versions, steps and positions are far below the limit.
-pub(super) fn signed(count: u32) -> i32 {
-    i32::try_from(count).unwrap_or(i32::MAX)
+/// A count to store.
+pub(super) fn signed(count: u32) -> i64 {
+    i64::from(count)
 }
 
 #[cfg(test)]

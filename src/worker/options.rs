@@ -8,7 +8,7 @@ use crate::documents::FileDeps;
 use crate::domain::ids::NodeId;
 use crate::live::Hub;
 use crate::provider::ModelClient;
-use crate::store::Store;
+use crate::store::WorkerStore;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
@@ -18,7 +18,7 @@ use crate::tools::contexts::Contexts;
 #[derive(Clone)]
 pub struct WorkerDeps {
     /// Where everything is kept.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn WorkerStore>,
     /// Who hears of it.
     pub hub: Arc<Hub>,
     /// The models.

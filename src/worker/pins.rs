@@ -7,7 +7,7 @@ use super::driver::Surround;
 use crate::domain::ids::PinId;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::{Input, RunState};
-use crate::store::{SeenTool, Store, StoreResult};
+use crate::store::{PinStore, SeenTool, StoreResult};
 use crate::support::ids::IdSource;
 use crate::support::json;
 
@@ -49,7 +49,7 @@ pub async fn hold(surround: &Surround, state: &mut RunState, input: &mut Input) 
 
 /// Takes out the tools of servers that are not trusted whose definitions have changed, and returns their names.
 async fn hold_changed(
-    store: &dyn Store,
+    store: &dyn PinStore,
     accepted: &Accepted,
     ids: &dyn IdSource,
     tools: &mut Vec<Arc<ToolDefinition>>,

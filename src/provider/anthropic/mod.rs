@@ -16,7 +16,7 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 
-use self::decode::Decoder;
+use self::decode::MessagesAdapter;
 use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
 use super::connection::key_header;
@@ -24,6 +24,7 @@ use super::dialect::Dialect;
 use super::endpoint::versioned_url;
 use super::frames::Framing;
 use super::model_client::{ModelClient, SetupError};
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
@@ -48,7 +49,7 @@ struct Messages {
 }
 
 impl Dialect for Messages {
-    type Decoder = Decoder;
+    type Adapter = MessagesAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -76,13 +77,13 @@ impl Dialect for Messages {
             .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<MessagesAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

@@ -1,17 +1,15 @@
 //! What a provider sends, read without copying. Everything that is not needed is skipped.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{object, whole_number};
-use crate::provider::tally::{self, Count};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{Count, LenientText, Text, lenient_text, object, whole_number};
 
 /// One event of a stream. A whole answer has the fields of [`Message`] in their place.
 #[derive(Debug, Deserialize)]
@@ -46,7 +44,7 @@ pub(super) struct Message<'a> {
 }
 
 /// The blocks of an answer. Gateways that translate from other wires give a bare text, or one block alone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
 
 /// A content block, whole or as it begins.
@@ -103,48 +101,29 @@ pub(super) struct Figures {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Given;
+        lenient_text::<D, Content<'de>>(deserializer)
+    }
+}
 
-        impl Given {
-            fn bare<'a>(text: Cow<'a, str>) -> Content<'a> {
-                let is_empty = text.is_empty();
-                let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
-                Content(if is_empty { Vec::new() } else { vec![block] })
-            }
+impl<'de> LenientText<'de> for Content<'de> {
+    const EXPECTED: &'static str = "a list of blocks, a block, or a text";
+
+    fn from_text(text: Cow<'de, str>) -> Self {
+        let is_empty = text.is_empty();
+        let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
+        Self(if is_empty { Vec::new() } else { vec![block] })
+    }
+
+    fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
+        let mut blocks = Vec::new();
+        while let Some(Self(more)) = items.next_element()? {
+            blocks.extend(more);
         }
+        Ok(Self(blocks))
+    }
 
-        impl<'de> Visitor<'de> for Given {
-            type Value = Content<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of blocks, a block, or a text")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Content(Vec::new()))
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Self::bare(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Self::bare(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Ok(Content(vec![Block::deserialize(MapAccessDeserializer::new(map))?]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut blocks = Vec::new();
-                while let Some(Content(more)) = items.next_element()? {
-                    blocks.extend(more);
-                }
-                Ok(Content(blocks))
-            }
-        }
-        deserializer.deserialize_any(Given)
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        Ok(Self(vec![Block::deserialize(MapAccessDeserializer::new(fields))?]))
     }
 }
 
@@ -161,7 +140,7 @@ impl Figures {
     }
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         let cached = figures.cache_read_input_tokens.0;
         let parts = [figures.input_tokens.0, figures.cache_creation_input_tokens.0, cached];

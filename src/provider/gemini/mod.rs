@@ -16,13 +16,14 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use self::decode::Decoder;
+use self::decode::GenerateContentAdapter;
 use super::client::{ClientOptions, DialectClient};
 use super::connection::key_header;
 use super::dialect::Dialect;
 use super::endpoint::versioned_url;
 use super::frames::Framing;
 use super::model_client::{ModelClient, SetupError};
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// A client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
@@ -43,7 +44,7 @@ struct GenerateContent {
 }
 
 impl Dialect for GenerateContent {
-    type Decoder = Decoder;
+    type Adapter = GenerateContentAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -82,13 +83,13 @@ impl Dialect for GenerateContent {
             .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(&request.tools, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<GenerateContentAdapter> {
+        decode::decoder(&request.tools, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(&[], 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(&[], 0)
 }

@@ -5,9 +5,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{many, object, whole_number};
-use crate::provider::tally::{self, Count};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{Count, Text, many, object, whole_number};
 
 /// A chunk, or a list of them: what a gateway sends that drops `alt=sse`.
 #[derive(Debug, Deserialize)]
@@ -132,11 +131,6 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Whether they are there.
-    pub(super) fn are_given(&self) -> bool {
-        self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
-    }
-
     /// Takes in later figures, which replace those that they give again.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.or(old.0));
@@ -151,7 +145,7 @@ impl Figures {
     }
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         let sum = |one: Count, other: Count| match (one.0, other.0) {
             (None, None) => None,

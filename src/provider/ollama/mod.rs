@@ -13,7 +13,7 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use self::decode::Decoder;
+use self::decode::OllamaAdapter;
 use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
 use super::connection::key_header;
@@ -21,6 +21,7 @@ use super::dialect::Dialect;
 use super::endpoint::ollama_url;
 use super::frames::Framing;
 use super::model_client::{ModelClient, SetupError};
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelRequest};
 
 /// A client of an Ollama. The base URL may end in `/api`, in the `/v1` of its other API, or in neither. No connection is made yet.
@@ -38,7 +39,7 @@ struct Ollama {
 }
 
 impl Dialect for Ollama {
-    type Decoder = Decoder;
+    type Adapter = OllamaAdapter;
 
     const FRAMING: Framing = Framing::Lines;
 
@@ -59,13 +60,13 @@ impl Dialect for Ollama {
         request::body(&for_model(request), streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<OllamaAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

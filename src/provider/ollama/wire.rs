@@ -3,9 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::json_text::{Arguments, many, object};
-use crate::provider::tally::{Count, Flag};
-use crate::provider::words::Text;
+use crate::provider::stream::lenient::{Arguments, Count, Flag, Text, many, object};
 
 /// One line of a stream, or a whole answer.
 #[derive(Debug, Deserialize)]

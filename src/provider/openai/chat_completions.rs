@@ -4,7 +4,7 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use super::decode::{Decoder, Expectation};
+use super::decode::{self, ChatCompletionsAdapter};
 use super::request;
 use crate::domain::model::{ModelError, ModelRequest};
 use crate::provider::connection::key_header;
@@ -13,6 +13,7 @@ use crate::provider::endpoint::{Endpoint, endpoint_url, without_operation};
 use crate::provider::frames::Framing;
 use crate::provider::model_client::SetupError;
 use crate::provider::quirks::Quirks;
+use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 
 /// Chat completions at a place.
 pub(super) struct ChatCompletions {
@@ -33,7 +34,7 @@ impl ChatCompletions {
 }
 
 impl Dialect for ChatCompletions {
-    type Decoder = Decoder;
+    type Adapter = ChatCompletionsAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -53,7 +54,9 @@ impl Dialect for ChatCompletions {
         request::body(request, &self.quirks, streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(Expectation::of(request, request_bytes, self.quirks.think_tags(&request.model)))
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ChatCompletionsAdapter> {
+        let answer = AnswerAssembler::new(request.options.max_output_tokens, request_bytes);
+        let tools = request.tools.iter().map(|tool| tool.name.clone()).collect();
+        decode::decoder(tools, answer.with_tags(self.quirks.think_tags(&request.model)))
     }
 }

@@ -2,24 +2,25 @@
 //! spellings of nothing are one.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, Entries, entries, many, object, whole_number};
-use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{
+    Arguments, Count, Dollars, Flag, LenientText, Text, Ticks, lenient_text, list, many, object, whole_number,
+};
 
 /// One event of a stream, or a whole answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct Chunk<'a> {
-    #[serde(borrow, default)]
-    pub(super) choices: Choices<'a>,
+    /// We never ask for more than one, and get them all the same.
+    #[serde(borrow, default, deserialize_with = "list")]
+    pub(super) choices: Vec<Choice<'a>>,
     #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     #[serde(default, deserialize_with = "reported")]
@@ -46,7 +47,7 @@ pub(super) struct Chunk<'a> {
 impl Chunk<'_> {
     /// Whether nothing of an answer is in it but, perhaps, figures.
     pub(super) fn says_nothing(&self) -> bool {
-        self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
+        self.choices.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
     }
 
     /// Whether the whole event is an error.
@@ -92,10 +93,6 @@ pub(super) struct BaseResponse<'a> {
     #[serde(borrow, default)]
     pub(super) status_msg: Text<'a>,
 }
-
-/// The choices of an event. We never ask for more than one, and get them all the same.
-#[derive(Debug, Default)]
-pub(super) struct Choices<'a>(pub(super) Vec<Choice<'a>>);
 
 /// One answer of the model.
 #[derive(Debug, Deserialize)]
@@ -249,7 +246,7 @@ pub(super) struct Figures {
     cost_in_usd_ticks: Ticks,
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         let details = figures.prompt_tokens_details.unwrap_or_default();
         let cached_input = details.cached_tokens.0.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
@@ -322,38 +319,6 @@ pub(super) fn says_something(value: &Value) -> bool {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Choices<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of choices")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Choices::default())
-            }
-
-            // Gateways written in Lua know no empty list.
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Choices::default())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut choices = Vec::new();
-                while let Some(choice) = items.next_element::<Option<Choice<'de>>>()? {
-                    choices.extend(choice);
-                }
-                Ok(Choices(choices))
-            }
-        }
-        deserializer.deserialize_any(List)
-    }
-}
-
 /// A part of content: a text, or what was thought, as a text or a list of texts.
 #[derive(Debug, Deserialize)]
 struct ContentPart<'a> {
@@ -367,64 +332,28 @@ struct ContentPart<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl<'de> Visitor<'de> for Words {
-            type Value = Said<'de>;
+        lenient_text::<D, Said<'de>>(deserializer)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a part, or a list of them")
-            }
+impl<'de> LenientText<'de> for Said<'de> {
+    const EXPECTED: &'static str = "a text, a part, or a list of them";
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Borrowed(text), ..Said::default() })
-            }
+    fn from_text(text: Cow<'de, str>) -> Self {
+        Self { text, ..Self::default() }
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(text.to_owned()), ..Said::default() })
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(text), ..Said::default() })
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Said::default())
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Said::default())
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
-            }
-
-            fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-                let (mut thought, mut text) = (String::new(), String::new());
-                while let Some(part) = parts.next_element::<Said<'de>>()? {
-                    thought.push_str(&part.thought);
-                    text.push_str(&part.text);
-                }
-                Ok(Said { thought: Cow::Owned(thought), text: Cow::Owned(text) })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                let map = match entries(map)? {
-                    Entries::Number(text) => return Ok(Said { text: Cow::Owned(text), ..Said::default() }),
-                    Entries::Map(map) => map,
-                };
-                let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Said { thought: part.thinking.0 + part.summary.0, text: part.text.0 })
-            }
+    fn from_list<A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        let (mut thought, mut text) = (String::new(), String::new());
+        while let Some(part) = parts.next_element::<Self>()? {
+            thought.push_str(&part.thought);
+            text.push_str(&part.text);
         }
-        deserializer.deserialize_any(Words)
+        Ok(Self { thought: Cow::Owned(thought), text: Cow::Owned(text) })
+    }
+
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        let part = ContentPart::deserialize(MapAccessDeserializer::new(fields))?;
+        Ok(Self { thought: part.thinking.0 + part.summary.0, text: part.text.0 })
     }
 }

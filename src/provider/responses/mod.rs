@@ -15,7 +15,7 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use self::decode::Decoder;
+use self::decode::ResponsesAdapter;
 use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
 use super::connection::key_header;
@@ -24,6 +24,7 @@ use super::endpoint::{Endpoint, endpoint_url};
 use super::frames::Framing;
 use super::model_client::{ModelClient, SetupError};
 use super::quirks::Quirks;
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelRequest};
 
 /// A client of an endpoint that speaks the Responses API. A base URL without any path gets `/v1`. No connection is made yet.
@@ -55,7 +56,7 @@ impl Responses {
 }
 
 impl Dialect for Responses {
-    type Decoder = Decoder;
+    type Adapter = ResponsesAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
@@ -75,13 +76,13 @@ impl Dialect for Responses {
         request::body(&for_model(request), &self.quirks, streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ResponsesAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

@@ -5,9 +5,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, object, whole_number};
-use crate::provider::tally::{self, Count, Dollars, Ticks};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{Arguments, Count, Dollars, Text, Ticks, object, whole_number};
 
 /// One event of a stream.
 #[derive(Debug, Deserialize)]
@@ -186,7 +185,7 @@ struct OutputDetails {
     reasoning_tokens: Count,
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         Self {
             input: figures.input_tokens.0,

@@ -67,6 +67,7 @@ pub(super) struct NewRun<'a> {
     pub(super) run: &'a Run,
     /// The frozen profile as JSON.
     pub(super) profile: &'a str,
+    pub(super) max_crashes: i64,
     pub(super) active: bool,
     pub(super) first_seq: i64,
     pub(super) trace: &'a TraceId,
@@ -340,7 +341,14 @@ async fn start(
         choice: Some(&accept.choice),
         now: accept.now,
         message: Some(message),
-        run: Some(NewRun { run, profile: &profile, active, first_seq, trace: &accept.trace }),
+        run: Some(NewRun {
+            run,
+            profile: &profile,
+            max_crashes: rows::signed(accept.profile.max_crashes),
+            active,
+            first_seq,
+            trace: &accept.trace,
+        }),
         events: &events,
         ended: &ended,
         record: record(key, &accepted)?,
@@ -400,13 +408,13 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
              FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                 agent_version, model, counters, usage, first_seq, created_at, trace_id)
-             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $28
+                 agent_version, model, counters, usage, first_seq, created_at, trace_id, max_crashes)
+             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $28, $31
              FROM head WHERE $7 IS NOT NULL
          ), event AS (
              INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
              SELECT head.id, $2, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-             FROM head, unnest($15::text[], $16::int[], $17::text[], $18::bigint[], $19::text[])
+             FROM head, unnest($15::text[], $16::bigint[], $17::text[], $18::bigint[], $19::text[])
                  WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)
          ), message AS (
              INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
@@ -447,6 +455,7 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .bind(run.as_ref().map(|new| new.trace.as_str()))
     .bind(choice.and_then(|choice| choice.agent.as_deref()))
     .bind(choice.and_then(|choice| choice.model.as_deref()))
+    .bind(run.as_ref().map(|new| new.max_crashes))
     .fetch_optional(connection)
     .await?;
     Ok(written.is_some())

@@ -57,7 +57,7 @@ pub(super) async fn append(
          )
          INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
          SELECT $1, head.owner_id, $2 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-         FROM head, unnest($3::text[], $4::int[], $5::text[], $6::bigint[], $7::text[])
+         FROM head, unnest($3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::text[])
              WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)",
     )
     .bind(conversation.as_str())

@@ -109,10 +109,11 @@ async fn insert(tx: &mut PgConnection, request: &CopyConversation, written: &Wri
     for runs in written.runs.chunks(PIECE) {
         sqlx::query(
             "INSERT INTO runs (id, conversation_id, owner_id, status, active, claim_cause, profile, agent, agent_version, model,
-                 counters, usage, first_seq, last_seq, finish_reason, error, created_at, finished_at, folded_at, is_copy)
+                 counters, usage, first_seq, last_seq, finish_reason, error, created_at, finished_at, folded_at, is_copy,
+                 max_crashes)
              SELECT r.id, $1, $2, r.status, false, 'first', r.profile, r.agent, r.agent_version, r.model, $3, $4, r.first_seq,
-                 r.last_seq, r.finish_reason, r.error, $5, $5, $5, true
-             FROM unnest($6::text[], $7::text[], $8::text[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::bigint[],
+                 r.last_seq, r.finish_reason, r.error, $5, $5, $5, true, 0
+             FROM unnest($6::text[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[],
                  $14::text[], $15::text[])
                  AS r (id, status, profile, agent, agent_version, model, first_seq, last_seq, finish_reason, error)",
         )

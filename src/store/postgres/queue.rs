@@ -52,13 +52,6 @@ macro_rules! owners {
     };
 }
 
-/// Over how many deaths a run is given up; NULL if that cannot be told. Read from the text, so that no damaged one costs a claim.
-macro_rules! max_crashes {
-    ($row:literal) => {
-        concat!("substring(", $row, ".profile FROM '\"max_crashes\":([0-9]+)')::numeric")
-    };
-}
-
 /// The epoch of a claim, of the head `h`: above all that the head has had, and a number made of the moment. A database that goes on
 /// without its last commits, as after a failover, may have forgotten a claim that its holder knows of, and would count the next one to
 /// the same number: two workers would hold one fence. There are as many numbers to the millisecond as where a copy of a database is
@@ -93,22 +86,14 @@ const CLAIM: &str = concat!(
             SELECT w.id, w.conversation_id, w.claimable_at, w.is_suspect FROM (
                 SELECT r.id, r.conversation_id, r.claimable_at,
                     CASE WHEN r.crashes < $7 OR r.cancel_requested_at IS NOT NULL THEN false
-                        ELSE coalesce(",
-    max_crashes!("r"),
-    " > 0 AND r.crashes + 1 >= ",
-    max_crashes!("r"),
-    ", true) END AS is_suspect
+                        ELSE r.max_crashes > 0 AND r.crashes + 1 >= r.max_crashes END AS is_suspect
                 FROM runs r
                 WHERE r.owner_id = s.owner_id AND r.claimable_at >= $5 AND r.claimable_at <= (SELECT now FROM clock)
             ) w
             WHERE NOT w.is_suspect OR NOT (SELECT EXISTS (
                 SELECT 1 FROM run_leases l JOIN runs u ON u.id = l.run_id
                 WHERE l.node_id = $1 AND l.claimed_at >= $6 AND l.claimed_at > now_ms() - $8 AND u.crashes > $7
-                    AND coalesce(",
-    max_crashes!("u"),
-    " > 0 AND u.crashes >= ",
-    max_crashes!("u"),
-    ", true)))
+                    AND u.max_crashes > 0 AND u.crashes >= u.max_crashes))
             ORDER BY w.claimable_at, w.id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16

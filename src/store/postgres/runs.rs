@@ -190,7 +190,7 @@ impl RunStore for PostgresStore {
         let lease_node: Option<String> = row.try_get("node_id")?;
         // The claim under way has not ended badly yet.
         let crashes = rows::unsigned(run.crashes).saturating_sub(u32::from(lease_node.is_some()));
-        let step: Option<i32> = row.try_get("step")?;
+        let step: Option<i64> = row.try_get("step")?;
         let step = match step {
             Some(step) => {
                 Some((rows::unsigned(step), row.try_get("step_kind")?, row.try_get("step_status")?, row.try_get("step_age")?))

@@ -1,10 +1,9 @@
 //! Full-text search.
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, Row as _};
+use sqlx::Row as _;
 
 use super::PostgresStore;
-use super::errors::retried;
 use crate::domain::ids::UserId;
 use crate::domain::search::{Term, Terms};
 use crate::store::providers::page_of;
@@ -57,41 +56,4 @@ impl SearchStore for PostgresStore {
         let found = found.iter().map(read).collect::<StoreResult<_>>()?;
         Ok(page_of(found, limit, |found: &Found| SearchCursor(found.message.id.clone()).to_string()))
     }
-
-    async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
-        retried(|| self.chores.ask(async |connection| index_piece(connection, limit).await)).await
-    }
-}
-
-async fn index_piece(connection: &mut PgConnection, limit: u32) -> StoreResult<u64> {
-    let mut tx = connection.begin().await?;
-    let below: Option<String> =
-        sqlx::query_scalar("SELECT below FROM message_words_left FOR UPDATE SKIP LOCKED").fetch_optional(&mut *tx).await?;
-    let Some(below) = below else {
-        tx.rollback().await?;
-        return Ok(0);
-    };
-    // Locked, so that no deletion comes between a message and its words.
-    let piece: Vec<String> = sqlx::query_scalar("SELECT id FROM messages WHERE id < $1 ORDER BY id DESC LIMIT $2 FOR KEY SHARE")
-        .bind(&below)
-        .bind(i64::from(limit))
-        .fetch_all(&mut *tx)
-        .await?;
-    // Those that have their words already are left alone: finding that out costs a hundredth of making them again.
-    sqlx::query(
-        "INSERT INTO message_words (message_id, owner_id, words)
-         SELECT m.id, m.owner_id, words FROM messages m, words_of_message(m.owner_id, m.body) AS words
-         WHERE m.id = ANY($1::text[]) AND m.role <> 'tool' AND NOT is_hidden(m.body) AND words IS NOT NULL
-           AND NOT EXISTS (SELECT FROM message_words w WHERE w.message_id = m.id)
-         ON CONFLICT DO NOTHING",
-    )
-    .bind(&piece)
-    .execute(&mut *tx)
-    .await?;
-    match piece.last() {
-        Some(last) => sqlx::query("UPDATE message_words_left SET below = $1").bind(last).execute(&mut *tx).await?,
-        None => sqlx::query("DELETE FROM message_words_left").execute(&mut *tx).await?,
-    };
-    tx.commit().await?;
-    Ok(piece.len() as u64)
 }

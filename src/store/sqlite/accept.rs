@@ -240,10 +240,10 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     let first_seq = events.first().map_or(0, |event| event.seq);
     sqlx::query(concat!(
         "INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                           agent_version, model, counters, usage, first_seq, created_at, trace_id)
+                           agent_version, model, counters, usage, first_seq, created_at, trace_id, max_crashes)
          VALUES (?1, ?2, ?3, 'queued', ?4, CASE WHEN ?4 THEN ",
         now!(),
-        " END, 'first', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
+        " END, 'first', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
     ))
     .bind(new.id.as_str())
     .bind(new.conversation_id.as_str())
@@ -258,6 +258,7 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     .bind(first_seq)
     .bind(new.now.0)
     .bind(new.trace.as_str())
+    .bind(signed(new.profile.max_crashes))
     .execute(&mut **tx)
     .await?;
     if let Some(message) = &message {

@@ -111,9 +111,9 @@ async fn insert(tx: &mut Tx, request: &CopyConversation, written: &Written) -> S
     let runs: Vec<_> = runs.collect();
     sqlx::query(
         "INSERT INTO runs (id, conversation_id, owner_id, status, active, claim_cause, profile, agent, agent_version, model,
-             counters, usage, first_seq, last_seq, finish_reason, error, created_at, finished_at, folded_at, is_copy)
+             counters, usage, first_seq, last_seq, finish_reason, error, created_at, finished_at, folded_at, is_copy, max_crashes)
          SELECT value ->> 0, ?1, ?2, value ->> 1, 0, 'first', value ->> 2, value ->> 3, value ->> 4, value ->> 5, ?3, ?4,
-             value ->> 6, value ->> 7, value ->> 8, value ->> 9, ?5, ?5, ?5, 1
+             value ->> 6, value ->> 7, value ->> 8, value ->> 9, ?5, ?5, ?5, 1, 0
          FROM json_each(?6)",
     )
     .bind(id)

@@ -23,13 +23,6 @@ const SLOW: Duration = Duration::from_secs(3);
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
 
-/// Over how many deaths a run is given up; NULL if that cannot be told, so that no damaged one costs a claim.
-macro_rules! max_crashes {
-    ($row:literal) => {
-        concat!("CASE WHEN json_valid(", $row, ".profile) THEN json_extract(", $row, ".profile, '$.max_crashes') END")
-    };
-}
-
 /// Whether a run has killed `?3` workers, and the next death would end it. One that is to be cancelled does no harm.
 macro_rules! is_suspect {
     ($row:literal) => {
@@ -38,13 +31,13 @@ macro_rules! is_suspect {
             $row,
             ".crashes < ?3 OR ",
             $row,
-            ".cancel_requested_at IS NOT NULL THEN 0 ELSE coalesce(",
-            max_crashes!($row),
-            " > 0 AND ",
+            ".cancel_requested_at IS NOT NULL THEN 0 ELSE ",
+            $row,
+            ".max_crashes > 0 AND ",
             $row,
             ".crashes + 1 >= ",
-            max_crashes!($row),
-            ", 1) END"
+            $row,
+            ".max_crashes END"
         )
     };
 }
@@ -343,11 +336,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
         " AND EXISTS (
                SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND l.claimed_at > ",
         now!(),
-        " - ?5 AND s.crashes > ?3 AND coalesce(",
-        max_crashes!("s"),
-        " > 0 AND s.crashes >= ",
-        max_crashes!("s"),
-        ", 1)))
+        " - ?5 AND s.crashes > ?3 AND s.max_crashes > 0 AND s.crashes >= s.max_crashes))
              ORDER BY q.claimable_at, q.id LIMIT ?1)
            LEFT JOIN live ON live.owner_id = r.owner_id
          )

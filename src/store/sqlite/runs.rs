@@ -173,7 +173,7 @@ impl RunStore for SqliteStore {
         .bind(id.as_str())
         .fetch_one(&mut *tx)
         .await?;
-        let step: Option<(i32, String, String, i64)> = sqlx::query_as(
+        let step: Option<(i64, String, String, i64)> = sqlx::query_as(
             "SELECT step, kind, status, coalesce(ended_at, started_at) FROM run_steps WHERE run_id = ? ORDER BY step DESC LIMIT 1",
         )
         .bind(id.as_str())

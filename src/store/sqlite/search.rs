@@ -52,41 +52,4 @@ impl SearchStore for SqliteStore {
         let found = found.iter().map(read).collect::<StoreResult<_>>()?;
         Ok(page_of(found, limit, |found: &Found| SearchCursor(found.message.id.clone()).to_string()))
     }
-
-    async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        let below: Option<String> = sqlx::query_scalar("SELECT below FROM message_words_left").fetch_optional(&mut *tx).await?;
-        let Some(below) = below else { return Ok(0) };
-        let piece: Vec<String> = sqlx::query_scalar("SELECT id FROM messages WHERE id < ? ORDER BY id DESC LIMIT ?")
-            .bind(&below)
-            .bind(limit)
-            .fetch_all(&mut *tx)
-            .await?;
-        let Some(last) = piece.last() else {
-            sqlx::query("DELETE FROM message_words_left").execute(&mut *tx).await?;
-            tx.commit().await?;
-            return Ok(0);
-        };
-        // Those that were stored meanwhile have their words.
-        sqlx::query(
-            "INSERT OR IGNORE INTO message_words_of (message_id) SELECT id FROM searched_messages WHERE id >= ? AND id < ?
-             ORDER BY id DESC",
-        )
-        .bind(last)
-        .bind(&below)
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query(
-            "INSERT INTO message_words (rowid, owner, words)
-             SELECT o.number, s.owner_id, s.words FROM searched_messages s JOIN message_words_of o ON o.message_id = s.id
-             WHERE s.id >= ? AND s.id < ? AND NOT EXISTS (SELECT 1 FROM message_words_docsize d WHERE d.id = o.number)",
-        )
-        .bind(last)
-        .bind(&below)
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query("UPDATE message_words_left SET below = ?").bind(last).execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(piece.len() as u64)
-    }
 }

@@ -12,7 +12,8 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Client, Response, Url};
 
-use crate::domain::file::{is_text_type, tool_binary};
+use crate::domain::content::tool_binary;
+use crate::domain::file::is_text_type;
 use crate::domain::message::ToolContent;
 use crate::support::http::error_chain;
 use crate::support::outbound::{self, Forbidden, Reach};

@@ -1,5 +1,6 @@
 //! What the repository promises about itself: layers, sizes, and documents that keep up with the code.
 
+mod circles;
 mod documents;
 mod faults;
 mod layering;

@@ -42,17 +42,6 @@ async fn urls_that_name_no_store_are_refused() {
 }
 
 #[tokio::test]
-async fn a_schema_from_the_future_is_refused() {
-    let world = World::new(Kind::Sqlite).await;
-    world.store.close().await;
-    let future = "INSERT INTO _sqlx_migrations (version, description, installed_on, success, checksum, execution_time) \
-                  VALUES (9999, 'later', '2030-01-01', 1, X'00', 0)";
-    world.database.rows(future).await;
-    let refused = open(&world.database.url, &StoreOptions::default()).await.err().expect("too new");
-    assert!(matches!(refused, StoreError::Migration(_)), "{refused}");
-}
-
-#[tokio::test]
 async fn what_was_written_is_there_after_a_restart() {
     let world = World::new(Kind::Sqlite).await;
     let owner = user();

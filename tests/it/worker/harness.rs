@@ -23,7 +23,7 @@ use capstan::domain::trace::TraceId;
 use capstan::live::{Hub, HubLimits};
 use capstan::provider::{ModelClient, ModelStream};
 use capstan::service::{Service, ServiceDeps, ServiceLimits};
-use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
+use capstan::store::{AcceptRun, Accepted, Keyed, ServiceStore, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
 use capstan::tools::{CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
@@ -287,7 +287,7 @@ impl Harness {
     }
 
     /// The use cases of the same process, on a store that may be another one than the worker's.
-    pub fn service(&self, store: Arc<dyn Store>) -> Service {
+    pub fn service(&self, store: Arc<dyn ServiceStore>) -> Service {
         Service::new(ServiceDeps {
             store,
             hub: self.hub.clone(),

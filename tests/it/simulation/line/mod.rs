@@ -1,7 +1,5 @@
 //! The line between a node and the store: slow, torn, late.
 
-mod passed_on;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -417,7 +415,30 @@ impl BudgetStore for Line {
 }
 
 #[async_trait]
-impl Store for Line {
+impl PinStore for Line {
+    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
+        self.model.sight_tools(seen).await
+    }
+    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
+        self.model.tool_pins(viewer, status).await
+    }
+    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
+        self.model.accept_tool_pin(scope, id, by).await
+    }
+}
+
+#[async_trait]
+impl TitleStore for Line {
+    async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
+        self.model.claim_title(owner, of).await
+    }
+    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        self.model.finish_title(made).await
+    }
+}
+
+#[async_trait]
+impl CommonStore for Line {
     async fn ping(&self) -> StoreResult<()> {
         self.call("pings", self.model.ping(), |()| {}).await
     }
@@ -427,11 +448,7 @@ impl Store for Line {
     fn caps_owners(&self) -> bool {
         self.model.caps_owners()
     }
-    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
-        self.model.count_expired(keys_ms, audit_ms).await
+    fn records(&self) -> &(dyn RecordStore + 'static) {
+        self.model.records()
     }
-    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
-        self.model.remove_expired_idempotency(age_ms).await
-    }
-    async fn close(&self) {}
 }

@@ -1,0 +1,46 @@
+//! How far a text that comes in pieces is on its way to one JSON document.
+
+/// How far a text is on its way to one JSON object. Counts brackets only: whether it parses is asked when it counts.
+#[derive(Debug, Default)]
+pub(in crate::provider) struct Shape {
+    depth: u32,
+    begun: bool,
+    in_text: bool,
+    escaped: bool,
+    complete: bool,
+}
+
+impl Shape {
+    pub(in crate::provider) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    pub(in crate::provider) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    pub(in crate::provider) fn is_partial(&self) -> bool {
+        self.begun && !self.complete
+    }
+
+    pub(in crate::provider) fn feed(&mut self, text: &[u8]) {
+        for byte in text.iter().copied() {
+            if self.complete {
+                return;
+            }
+            self.begun |= !byte.is_ascii_whitespace();
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                _ if self.in_text => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.complete = self.depth == 0;
+                }
+                _ => {}
+            }
+        }
+    }
+}
