@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::ids::{CallId, ConversationId, GrantId, InputId, RunId};
 use super::input::{InputRecord, InputState, Question};
+use super::words::words;
 
 /// Whether a human is asked before a tool is called. The stricter one is the greater one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
@@ -143,17 +144,7 @@ pub enum ApprovalScope {
     Always,
 }
 
-impl ApprovalScope {
-    /// The word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Once => "once",
-            Self::Conversation => "conversation",
-            Self::Always => "always",
-        }
-    }
-}
+words!(ApprovalScope { Once = "once", Conversation = "conversation", Always = "always" });
 
 /// What an approval is bound to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::ids::{CallId, ConversationId, GrantId, RunId, UserId};
 use super::tool::ToolCallState;
+use super::words::words;
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -22,27 +23,9 @@ pub enum AuditOutcome {
     Unknown,
 }
 
+words!(AuditOutcome { Success = "success", Error = "error", Denied = "denied", Skipped = "skipped", Unknown = "unknown" });
+
 impl AuditOutcome {
-    const ALL: [Self; 5] = [Self::Success, Self::Error, Self::Denied, Self::Skipped, Self::Unknown];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Error => "error",
-            Self::Denied => "denied",
-            Self::Skipped => "skipped",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word)
-    }
-
     /// What a state says; `None` while a call is open.
     #[must_use]
     pub fn of(state: ToolCallState) -> Option<Self> {

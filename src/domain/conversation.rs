@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use super::ids::{ConversationId, MessageId, RunId};
 use super::problem::ProblemBody;
 use super::run::{RunStatus, WaitReason};
+use super::words::words;
 
 /// The longest title of a conversation, in characters.
 pub const MAX_TITLE_CHARS: usize = 255;
@@ -28,29 +29,14 @@ pub enum ConversationStatus {
     Failed,
 }
 
-impl ConversationStatus {
-    /// Every status.
-    pub const ALL: [Self; 6] = [Self::Idle, Self::Queued, Self::Processing, Self::ToolLoop, Self::Waiting, Self::Failed];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::ToolLoop => "tool_loop",
-            Self::Waiting => "waiting",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-}
+words!(ConversationStatus {
+    Idle = "idle",
+    Queued = "queued",
+    Processing = "processing",
+    ToolLoop = "tool_loop",
+    Waiting = "waiting",
+    Failed = "failed",
+});
 
 impl From<RunStatus> for ConversationStatus {
     fn from(run: RunStatus) -> Self {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::{ConversationId, MessageId, RunId, UserId};
+use super::words::words;
 
 /// Whether an answer was a good one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -15,22 +16,7 @@ pub enum Rating {
     Down,
 }
 
-impl Rating {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Up, Self::Down].into_iter().find(|rating| rating.as_str() == word)
-    }
-}
+words!(Rating { Up = "up", Down = "down" });
 
 /// What its user thinks of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::approval::{ApprovalScope, ApprovalTerms};
 use super::ids::{CallId, ConversationId, InputId, RunId};
+use super::words::words;
 
 /// What is asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -21,24 +22,12 @@ pub enum InputKind {
     Approval,
 }
 
-impl InputKind {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownOutcome => "unknown_outcome",
-            Self::Question => "question",
-            Self::Elicitation => "elicitation",
-            Self::Approval => "approval",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::UnknownOutcome, Self::Question, Self::Elicitation, Self::Approval].into_iter().find(|kind| kind.as_str() == word)
-    }
-}
+words!(InputKind {
+    UnknownOutcome = "unknown_outcome",
+    Question = "question",
+    Elicitation = "elicitation",
+    Approval = "approval",
+});
 
 /// Where a question stands. Each state but the first is reached once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -56,27 +45,13 @@ pub enum InputState {
     Cancelled,
 }
 
-impl InputState {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Answered => "answered",
-            Self::Applied => "applied",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Pending, Self::Answered, Self::Applied, Self::Expired, Self::Cancelled]
-            .into_iter()
-            .find(|state| state.as_str() == word)
-    }
-}
+words!(InputState {
+    Pending = "pending",
+    Answered = "answered",
+    Applied = "applied",
+    Expired = "expired",
+    Cancelled = "cancelled",
+});
 
 /// One of the answers that a question allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -10,6 +10,7 @@ use super::feedback::Feedback;
 use super::file::{StoredFile, content_url};
 use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use super::run::FinishReason;
+use super::words::words;
 use crate::support::text;
 
 /// Who speaks in a message.
@@ -24,17 +25,7 @@ pub enum Role {
     Tool,
 }
 
-impl Role {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
-}
+words!(Role { User = "user", Assistant = "assistant", Tool = "tool" });
 
 /// Whether a message is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

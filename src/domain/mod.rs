@@ -47,3 +47,4 @@ pub mod tool_names;
 pub mod trace;
 pub mod undo;
 pub mod usage;
+mod words;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::ids::{PinId, UserId};
+use super::words::words;
 
 /// A definition as its server wrote it, for people who look at it: nothing is cleaned or cut, but secrets of its entry are masked.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,22 +35,7 @@ pub enum PinStatus {
     Changed,
 }
 
-impl PinStatus {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Changed => "changed",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Accepted, Self::Changed].into_iter().find(|status| status.as_str() == word)
-    }
-}
+words!(PinStatus { Accepted = "accepted", Changed = "changed" });
 
 /// A definition and what is thought of it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]

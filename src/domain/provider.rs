@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::cost::Prices;
 use super::ids::{ProviderId, UserId};
+use super::words::words;
 use crate::support::clock::UnixMillis;
 pub use crate::support::outbound::Reach;
 use crate::support::seal::{Place, Sealed};
@@ -27,28 +28,13 @@ pub enum ProviderKind {
     Ollama,
 }
 
-impl ProviderKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Openai, Self::OpenaiResponses, Self::Anthropic, Self::Gemini, Self::Ollama];
-
-    /// The word in settings, on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Openai => "openai",
-            Self::OpenaiResponses => "openai-responses",
-            Self::Anthropic => "anthropic",
-            Self::Gemini => "gemini",
-            Self::Ollama => "ollama",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-}
+words!(ProviderKind {
+    Openai = "openai",
+    OpenaiResponses = "openai-responses",
+    Anthropic = "anthropic",
+    Gemini = "gemini",
+    Ollama = "ollama",
+});
 
 /// The longest limit of a call that a record may have: an hour. A call under way takes a place among the runs.
 pub const MAX_LIMIT_MS: u64 = 3_600_000;

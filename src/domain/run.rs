@@ -7,6 +7,7 @@ use super::cost::Usage;
 use super::ids::{ConversationId, RunId};
 use super::problem::ProblemBody;
 use super::trace::TraceId;
+use super::words::words;
 
 /// Where a run stands. Terminal statuses never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -28,31 +29,17 @@ pub enum RunStatus {
     Cancelled,
 }
 
+words!(RunStatus {
+    Queued = "queued",
+    Processing = "processing",
+    ToolLoop = "tool_loop",
+    Waiting = "waiting",
+    Completed = "completed",
+    Failed = "failed",
+    Cancelled = "cancelled",
+});
+
 impl RunStatus {
-    /// Every status, for tables and tests.
-    pub const ALL: [Self; 7] =
-        [Self::Queued, Self::Processing, Self::ToolLoop, Self::Waiting, Self::Completed, Self::Failed, Self::Cancelled];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::ToolLoop => "tool_loop",
-            Self::Waiting => "waiting",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-
     /// Whether the run has ended.
     #[must_use]
     pub fn is_terminal(self) -> bool {
@@ -77,18 +64,9 @@ pub enum WaitReason {
     Budget,
 }
 
-impl WaitReason {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approval => "approval",
-            Self::Input => "input",
-            Self::Backoff => "backoff",
-            Self::Budget => "budget",
-        }
-    }
+words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff", Budget = "budget" });
 
+impl WaitReason {
     /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
     #[must_use]
     pub fn needs_human(self) -> bool {
@@ -96,12 +74,6 @@ impl WaitReason {
             Self::Approval | Self::Input => true,
             Self::Backoff | Self::Budget => false,
         }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Approval, Self::Input, Self::Backoff, Self::Budget].into_iter().find(|reason| reason.as_str() == word)
     }
 }
 
@@ -123,28 +95,14 @@ pub enum FinishReason {
     Cancelled,
 }
 
-impl FinishReason {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Refused => "refused",
-            Self::MaxRounds => "max_rounds",
-            Self::Budget => "budget",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Stop, Self::Length, Self::Refused, Self::MaxRounds, Self::Budget, Self::Cancelled]
-            .into_iter()
-            .find(|reason| reason.as_str() == word)
-    }
-}
+words!(FinishReason {
+    Stop = "stop",
+    Length = "length",
+    Refused = "refused",
+    MaxRounds = "max_rounds",
+    Budget = "budget",
+    Cancelled = "cancelled",
+});
 
 /// What a client should tell about a run that has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -13,6 +13,7 @@ use super::handle::Handle;
 use super::ids::{CallId, MessageId, RunId};
 use super::pin::Original;
 use super::undo::UndoRule;
+use super::words::words;
 use crate::support::json;
 
 /// The tool that asks the user. It is part of the loop: its calls are questions.
@@ -132,40 +133,18 @@ pub enum ToolCallState {
     Unknown,
 }
 
+words!(ToolCallState {
+    Planned = "planned",
+    AwaitingApproval = "awaiting_approval",
+    Started = "started",
+    Done = "done",
+    Failed = "failed",
+    Denied = "denied",
+    Cancelled = "cancelled",
+    Unknown = "unknown",
+});
+
 impl ToolCallState {
-    /// Every state.
-    pub const ALL: [Self; 8] = [
-        Self::Planned,
-        Self::AwaitingApproval,
-        Self::Started,
-        Self::Done,
-        Self::Failed,
-        Self::Denied,
-        Self::Cancelled,
-        Self::Unknown,
-    ];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::AwaitingApproval => "awaiting_approval",
-            Self::Started => "started",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Denied => "denied",
-            Self::Cancelled => "cancelled",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-
     /// Whether the call has its outcome.
     #[must_use]
     pub fn is_outcome(self) -> bool {

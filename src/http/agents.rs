@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -258,11 +258,7 @@ impl FromRequestParts<App> for Named {
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = CreateAgentBody,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Input { body, key }: Input<CreateAgentBody>,
-) -> Answer<Response> {
+pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateAgentBody>) -> Answer<Response> {
     let CreateAgentBody { name, description, profile, note, scope } = body;
     let new = NewAgent { name, description, profile, note, is_global: scope == Scope::Global };
     let (shown, replay) = app.service.create_agent(&principal, new, key).await?;
@@ -278,11 +274,7 @@ pub(crate) async fn create(
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request()?;
     let Page { items, next } = app.service.agents(&principal, &request).await?;
     // All of what runs get would make a list of long prompts longer.
@@ -296,7 +288,7 @@ pub(crate) async fn list(
     params(("agent" = String, Path, description = "The agent by id or by name")),
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Named(agent): Named) -> Answer<Response> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Named(agent): Named) -> Answer<Response> {
     Ok(Agent::answer(app.service.agent(&principal, &agent).await?))
 }
 
@@ -317,8 +309,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Named
     ),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     headers: HeaderMap,
     Input { body, .. }: Input<UpdateAgentBody>,
@@ -344,12 +335,7 @@ pub(crate) async fn update(
         (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Named(agent): Named,
-    headers: HeaderMap,
-) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
     app.service.delete_agent(&principal, &agent, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -367,8 +353,7 @@ pub(crate) async fn delete(
     ),
 )]
 pub(crate) async fn versions(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -396,8 +381,7 @@ pub(crate) async fn versions(
     ),
 )]
 pub(crate) async fn version(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     Path(path): Path<VersionPath>,
 ) -> Answer<Json<AgentVersionBody>> {
@@ -414,8 +398,7 @@ pub(crate) async fn version(
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
 pub(crate) async fn roll_back(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     Input { body, .. }: Input<RollBackBody>,
 ) -> Answer<Response> {

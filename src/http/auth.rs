@@ -17,14 +17,18 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::ticket::TicketTarget;
 use crate::service::{Access, Redeemed, ShownFrom};
 
-/// The principal of a request that passed [`require`].
-pub(crate) struct Caller(pub Principal);
+/// The principal of a request that passed [`require`], and what handlers ask on its behalf.
+pub(crate) struct Caller {
+    pub app: App,
+    pub principal: Principal,
+}
 
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
-        Ok(Self(Access::from_request_parts(parts, app).await?.principal().clone()))
+        let principal = Access::from_request_parts(parts, app).await?.principal().clone();
+        Ok(Self { app: app.clone(), principal })
     }
 }
 

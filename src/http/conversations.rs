@@ -144,8 +144,7 @@ impl WordsParams {
     responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
 )]
 pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Input { body, key }: Input<CreateConversationBody>,
 ) -> Answer<Response> {
     let CreateConversationBody { id, title, system_prompt, instructions, agent, model } = body;
@@ -162,8 +161,7 @@ pub(crate) async fn create(
     responses((status = 200, description = "A page", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<FilterParams>,
     Params(words): Params<WordsParams>,
     Params(params): Params<PageParams>,
@@ -191,8 +189,7 @@ pub(crate) async fn list(
     ),
 )]
 pub(crate) async fn get(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(words): Params<WordsParams>,
     request: HeaderMap,
@@ -212,8 +209,7 @@ pub(crate) async fn get(
     responses((status = 200, description = "The conversation", body = Conversation)),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<UpdateConversationBody>,
 ) -> Answer<Json<Conversation>> {
@@ -233,8 +229,7 @@ pub(crate) async fn update(
     responses((status = 200, description = "What is left out", body = CompactedBody)),
 )]
 pub(crate) async fn compact(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -250,7 +245,7 @@ pub(crate) async fn compact(
     params(("id" = ConversationId, Path, description = "The conversation")),
     responses((status = 204, description = "It is gone")),
 )]
-pub(crate) async fn delete(State(app): State<App>, Caller(principal): Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
     app.service.delete_conversation(&principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -303,8 +298,7 @@ impl MessageParams {
     responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,

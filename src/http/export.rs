@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
@@ -12,7 +11,6 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Params};
-use super::options::App;
 use super::problem::{Answer, Problem};
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
@@ -52,8 +50,7 @@ pub(crate) enum ExportFormat {
         content((serde_json::Value = "application/json"), (String = "text/markdown")))),
 )]
 pub(crate) async fn export(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<ExportParams>,
 ) -> Answer<Response> {

@@ -1,6 +1,5 @@
 //! `/api/v1/conversations/{id}/fork`: a conversation with a copy of what was said in another.
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -8,7 +7,6 @@ use utoipa::ToSchema;
 use super::answer::created;
 use super::auth::Caller;
 use super::extract::{Id, Input, RequestBody};
-use super::options::App;
 use super::problem::Answer;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
@@ -45,8 +43,7 @@ impl RequestBody for ForkBody {
     responses((status = 201, description = "The copy", body = Conversation, headers(("Location" = String)))),
 )]
 pub(crate) async fn fork(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Input { body, key }: Input<ForkBody>,
 ) -> Answer<Response> {

@@ -1,6 +1,6 @@
 //! `/api/v1/conversations/import`: conversations from exported documents.
 
-use axum::extract::{FromRequest as _, Request, State};
+use axum::extract::{FromRequest as _, Request};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -95,7 +95,7 @@ impl RequestBody for ImportBody {
         (status = 429, description = "Too many imports and uploads at this moment"),
     ),
 )]
-pub(crate) async fn import(State(app): State<App>, Caller(principal): Caller, request: Request) -> Answer<Response> {
+pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
     // As with files: what is large is held in memory by a few at a time only.
     let _seat = app.service.begin_upload(&principal).await?;
     let Input { body, key } = Input::<ImportBody>::from_request(request, &app).await?;

@@ -66,7 +66,7 @@ pub(crate) async fn begin(
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 204, description = "There is no login any more")),
 )]
-pub(crate) async fn forget(State(app): State<App>, Caller(principal): Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
+pub(crate) async fn forget(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
     app.service.forget_mcp_login(&principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

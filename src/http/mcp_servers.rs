@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,6 @@ use super::answer::created;
 use super::auth::Caller;
 use super::etag::{tag, wanted_versions};
 use super::extract::{Id, Input, Params, RequestBody};
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::scope::{Scope, ShownScope};
@@ -193,11 +191,7 @@ impl McpServer {
     request_body = CreateMcpServerBody,
     responses((status = 201, description = "The server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Input { body, key }: Input<CreateMcpServerBody>,
-) -> Answer<Response> {
+pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateMcpServerBody>) -> Answer<Response> {
     let CreateMcpServerBody { name, entry, variables, enabled, scope } = body;
     let new = NewMcpServer { name, entry, variables, enabled, is_global: scope == Scope::Global };
     let (shown, replay) = app.service.create_mcp_server(&principal, new, key).await?;
@@ -214,11 +208,7 @@ pub(crate) async fn create(
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<McpServer>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request()?;
     let Page { items, next } = app.service.mcp_servers(&principal, &request).await?;
     let items = items.into_iter().map(|server| McpServer::of(server, &principal)).collect();
@@ -231,7 +221,7 @@ pub(crate) async fn list(
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
     Ok(McpServer::answer(app.service.mcp_server(&principal, &id).await?, &principal))
 }
 
@@ -252,8 +242,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     ),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     headers: HeaderMap,
     Input { body, .. }: Input<UpdateMcpServerBody>,
@@ -278,12 +267,7 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<McpServerId>,
-    headers: HeaderMap,
-) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
     app.service.delete_mcp_server(&principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -298,8 +282,7 @@ pub(crate) async fn delete(
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn start(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -316,8 +299,7 @@ pub(crate) async fn start(
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn stop(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -333,8 +315,7 @@ pub(crate) async fn stop(
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn restart(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -353,8 +334,7 @@ pub(crate) async fn restart(
     ),
 )]
 pub(crate) async fn tools(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
 ) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
     let data = app.service.mcp_server_tools(&principal, &id).await?;
@@ -372,11 +352,7 @@ pub(crate) async fn tools(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn resources(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<McpResource>>> {
+pub(crate) async fn resources(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
     let data = app.service.mcp_server_resources(&principal, &id).await?;
     Ok(Json(ListBody { data, next_cursor: None }))
 }
@@ -392,11 +368,7 @@ pub(crate) async fn resources(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn prompts(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<McpPrompt>>> {
+pub(crate) async fn prompts(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
     let data = app.service.mcp_server_prompts(&principal, &id).await?;
     Ok(Json(ListBody { data, next_cursor: None }))
 }
@@ -478,8 +450,7 @@ pub(crate) struct ImportedMcpServers {
     responses((status = 200, description = "What became of each entry", body = ImportedMcpServers)),
 )]
 pub(crate) async fn import(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Input { body, key }: Input<ImportMcpServersBody>,
 ) -> Answer<Json<ImportedMcpServers>> {
     let ImportMcpServersBody { mcp_servers: entries, variables, scope, replace: replaces, rest } = body;
@@ -515,11 +486,7 @@ pub(crate) struct ExportParams {
     get, path = "/api/v1/mcp-servers/export", tag = "mcp-servers", operation_id = "export_mcp_servers", params(ExportParams),
     responses((status = 200, description = "The document", body = Object)),
 )]
-pub(crate) async fn export(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<ExportParams>,
-) -> Answer<Json<Value>> {
+pub(crate) async fn export(Caller { app, principal }: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
     let is_global = params.scope.unwrap_or_default() == Scope::Global;
     Ok(Json(app.service.export_mcp_servers(&principal, is_global).await?))
 }

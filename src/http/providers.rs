@@ -1,7 +1,6 @@
 //! `/api/v1/providers`: model endpoints that people keep.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use secrecy::SecretString;
@@ -13,7 +12,6 @@ use super::answer::created;
 use super::auth::Caller;
 use super::etag::{tag, wanted_versions};
 use super::extract::{Id, Input, Params, RequestBody, given};
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::scope::{Scope, ShownScope};
@@ -206,11 +204,7 @@ impl Provider {
     post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = CreateProviderBody,
     responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Input { body, key }: Input<CreateProviderBody>,
-) -> Answer<Response> {
+pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateProviderBody>) -> Answer<Response> {
     let CreateProviderBody { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = body;
     let is_global = scope == Scope::Global;
     let new = NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global };
@@ -227,11 +221,7 @@ pub(crate) async fn create(
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Provider>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request()?;
     let Page { items, next } = app.service.providers(&principal, &request).await?;
     let items = items.into_iter().map(|provider| Provider::of_any(provider, &principal)).collect();
@@ -244,7 +234,7 @@ pub(crate) async fn list(
     params(("id" = ProviderId, Path, description = "The provider")),
     responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
     let provider = Provider::of_any(app.service.provider(&principal, &id).await?, &principal);
     let headers = provider.version.map(tag).unwrap_or_default();
     Ok((headers, Json(provider)).into_response())
@@ -266,8 +256,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     ),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ProviderId>,
     headers: HeaderMap,
     Input { body, .. }: Input<UpdateProviderBody>,
@@ -292,12 +281,7 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<ProviderId>,
-    headers: HeaderMap,
-) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
     app.service.delete_provider(&principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -348,11 +332,7 @@ impl ProviderModel {
         (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn models(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<ProviderId>,
-) -> Answer<Json<ListBody<ProviderModel>>> {
+pub(crate) async fn models(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
     let (name, models) = app.service.provider_models(&principal, &id).await?;
     let data = models.into_iter().map(|model| ProviderModel::of(&name, model)).collect();
     Ok(Json(ListBody { data, next_cursor: None }))
@@ -396,8 +376,7 @@ pub(crate) struct TestedProvider {
     responses((status = 200, description = "What came of it", body = TestedProvider)),
 )]
 pub(crate) async fn test(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ProviderId>,
     // Asking once more does no harm, and an old answer would say nothing of the present.
     Input { body, key: _ }: Input<TestProviderBody>,

@@ -1,7 +1,6 @@
 //! `/api/v1/input-requests`: what runs ask humans, and the answers.
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,7 +9,6 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
 use super::idempotency::replayed;
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::types::ListBody;
@@ -49,8 +47,7 @@ pub(crate) struct FilterParams {
     responses((status = 200, description = "A page", body = ListBody<InputRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<FilterParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -66,7 +63,7 @@ pub(crate) async fn list(
     params(("id" = InputId, Path, description = "The question")),
     responses((status = 200, description = "The question, with its answer if there is one", body = InputRecord)),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
     Ok(Json(app.service.input_request(&principal, &id).await?))
 }
 
@@ -80,8 +77,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     responses((status = 200, description = "The question with its answer", body = InputRecord)),
 )]
 pub(crate) async fn answer(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<InputId>,
     Input { body, key }: Input<AnswerBody>,
 ) -> Answer<Response> {

@@ -51,8 +51,7 @@ pub(crate) struct RewoundBody {
     responses((status = 200, description = "The conversation, and what was taken out of it", body = RewoundBody)),
 )]
 pub(crate) async fn rewind(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Input { body, key }: Input<RewindBody>,
 ) -> Answer<Response> {

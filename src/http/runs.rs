@@ -124,8 +124,7 @@ fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
     ),
 )]
 pub(crate) async fn get(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<RunId>,
     PreferWait(wait): PreferWait,
     request: HeaderMap,
@@ -195,8 +194,7 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<RunParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -212,8 +210,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list_of_conversation(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(filter): Params<RunParams>,
     Params(params): Params<PageParams>,
@@ -280,7 +277,7 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "What is known", body = RunExplanation)),
 )]
-pub(crate) async fn explain(State(app): State<App>, Caller(principal): Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
+pub(crate) async fn explain(Caller { app, principal }: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
     Ok(Json(app.service.explain_run(&principal, &id).await?))
 }
 
@@ -293,8 +290,7 @@ pub(crate) async fn explain(State(app): State<App>, Caller(principal): Caller, I
     responses((status = 202, description = "The run as it is now", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn cancel(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<RunId>,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -311,8 +307,7 @@ pub(crate) async fn cancel(
     responses((status = 202, description = "The run that goes on", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn resume(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<RunId>,
     Trace(trace): Trace,
     Input { key, .. }: Input<EmptyBody>,
@@ -361,11 +356,7 @@ pub(crate) async fn retry(
     params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
     responses((status = 200, description = "The call as it stands now", body = ToolCallRecord)),
 )]
-pub(crate) async fn get_call(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Ids(id, call): Ids<RunId, CallId>,
-) -> Answer<Json<ToolCallRecord>> {
+pub(crate) async fn get_call(Caller { app, principal }: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
     Ok(Json(app.service.tool_call(&principal, &id, &call).await?))
 }
 
