@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use capstan::domain::model::ModelErrorKind;
-use capstan::domain::provider::ProviderKind;
 use capstan::provider::{ClientOptions, Quirks, openai};
 use rstest::rstest;
 use serde_json::json;
