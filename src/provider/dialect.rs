@@ -1,11 +1,11 @@
-//! What tells one wire from another: where a request goes, how it is written, and how the answer is read.
+//! The traits of a dialect: where a request goes, how it is written, and how the answer is read.
 
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use super::SetupError;
 use super::frames::Framing;
+use super::model_client::SetupError;
 use super::stream::{AnswerDecoder, StreamAdapter};
 use crate::domain::model::{ModelError, ModelRequest};
 
@@ -33,6 +33,9 @@ pub(super) trait Dialect: Send + Sync + 'static {
     /// # Errors
     /// `InvalidRequest` if the model's name cannot be part of a URL.
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError>;
+
+    /// Returns where the provider lists its models, all on one page. Never holds a key.
+    fn model_list(&self) -> Url;
 
     /// The body of a request.
     ///

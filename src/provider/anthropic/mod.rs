@@ -14,16 +14,17 @@ use std::sync::Arc;
 
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 
 use self::decode::MessagesAdapter;
-use super::client::{ClientOptions, DialectClient, header};
+use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
+use super::connection::key_header;
 use super::dialect::Dialect;
+use super::endpoint::versioned_url;
 use super::frames::Framing;
+use super::model_client::{ModelClient, SetupError};
 use super::stream::AnswerDecoder;
-use super::transport::versioned_url;
-use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
@@ -35,12 +36,16 @@ const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = Messages { url: versioned_url(&options.base_url, "v1", "/messages")? };
+    let url = versioned_url(&options.base_url, "v1", "/messages")?;
+    let mut models = versioned_url(&options.base_url, "v1", "/models")?;
+    models.query_pairs_mut().append_pair("limit", "1000");
+    let dialect = Messages { url, models };
     Ok(Arc::new(DialectClient::new(dialect, options)?))
 }
 
 struct Messages {
     url: Url,
+    models: Url,
 }
 
 impl Dialect for Messages {
@@ -49,11 +54,8 @@ impl Dialect for Messages {
     const FRAMING: Framing = Framing::Events;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        let mut headers = HeaderMap::new();
+        let mut headers = key_header("x-api-key", key)?;
         headers.insert(HeaderName::from_static("anthropic-version"), VERSION);
-        if let Some(key) = key {
-            headers.insert(HeaderName::from_static("x-api-key"), header("x-api-key", key.expose_secret().trim())?);
-        }
         Ok(headers)
     }
 
@@ -64,6 +66,10 @@ impl Dialect for Messages {
 
     fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
         Ok(self.url.clone())
+    }
+
+    fn model_list(&self) -> Url {
+        self.models.clone()
     }
 
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {

@@ -13,16 +13,17 @@ mod wire;
 use std::sync::Arc;
 
 use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName};
-use secrecy::{ExposeSecret as _, SecretString};
+use reqwest::header::HeaderMap;
+use secrecy::SecretString;
 
 use self::decode::GenerateContentAdapter;
-use super::client::{ClientOptions, DialectClient, header};
+use super::client::{ClientOptions, DialectClient};
+use super::connection::key_header;
 use super::dialect::Dialect;
+use super::endpoint::versioned_url;
 use super::frames::Framing;
+use super::model_client::{ModelClient, SetupError};
 use super::stream::AnswerDecoder;
-use super::transport::versioned_url;
-use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// A client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
@@ -31,12 +32,15 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = GenerateContent { base: versioned_url(&options.base_url, "v1beta", "")? };
+    let mut models = versioned_url(&options.base_url, "v1beta", "/models")?;
+    models.query_pairs_mut().append_pair("pageSize", "1000");
+    let dialect = GenerateContent { base: versioned_url(&options.base_url, "v1beta", "")?, models };
     Ok(Arc::new(DialectClient::new(dialect, options)?))
 }
 
 struct GenerateContent {
     base: Url,
+    models: Url,
 }
 
 impl Dialect for GenerateContent {
@@ -45,11 +49,7 @@ impl Dialect for GenerateContent {
     const FRAMING: Framing = Framing::Events;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        let mut headers = HeaderMap::new();
-        if let Some(key) = key {
-            headers.insert(HeaderName::from_static("x-goog-api-key"), header("x-goog-api-key", key.expose_secret().trim())?);
-        }
-        Ok(headers)
+        key_header("x-goog-api-key", key)
     }
 
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError> {
@@ -72,6 +72,10 @@ impl Dialect for GenerateContent {
             url.query_pairs_mut().append_pair("alt", "sse");
         }
         Ok(url)
+    }
+
+    fn model_list(&self) -> Url {
+        self.models.clone()
     }
 
     fn body(&self, request: &ModelRequest, _streaming: bool) -> Result<Vec<u8>, ModelError> {

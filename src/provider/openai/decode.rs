@@ -9,6 +9,7 @@ use super::details::{self, Details};
 use super::own::{self, Own};
 use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, Said, says_something};
 use crate::domain::model::{ModelError, ModelFinish};
+use crate::provider::error_facts::vendor_code;
 use crate::provider::failure;
 use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, FinishReason, SplitText, StopReasons, StreamAdapter, finish_reason, incomplete, reported,
@@ -129,7 +130,9 @@ impl ChatCompletionsAdapter {
             return Err(reported(data));
         }
         if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = &chunk.base_resp {
-            return Err(failure::from_event(&json!({ "code": format!("minimax_{status_code}"), "message": status_msg.0 })));
+            return Err(failure::from_event(
+                &json!({ "code": vendor_code("minimax", &status_code.to_string()), "message": status_msg.0 }),
+            ));
         }
         if chunk.says_nothing() {
             if let Some(error) = failure::unannounced(data) {

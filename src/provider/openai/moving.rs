@@ -6,16 +6,18 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::ChatCompletions;
+use super::chat_completions::ChatCompletions;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::domain::provider::ModelEntry;
 use crate::provider::client::DialectClient;
+use crate::provider::model_client::{ModelClient, ModelStream};
 use crate::provider::responses::Responses;
-use crate::provider::{ModelClient, ModelStream};
 
-/// What refusals have in common: "To use function tools, use /v1/responses", "only supported in v1/responses".
+/// The common part of such refusals: "To use function tools, use /v1/responses", "only supported in v1/responses".
 const ELSEWHERE: &str = "v1/responses";
 
 /// Statuses of such refusals.
@@ -31,7 +33,7 @@ const NOT_ALLOWED: [u16; 2] = [401, 403];
 pub(super) struct Moving {
     pub(super) chat: DialectClient<ChatCompletions>,
     pub(super) responses: DialectClient<Responses>,
-    /// What has moved: models, with whether they were offered tools.
+    /// The models that have moved, with whether they were offered tools.
     pub(super) moved: Mutex<BTreeSet<(String, bool)>>,
 }
 
@@ -62,12 +64,16 @@ impl ModelClient for Moving {
             Err(error) => Err(error),
         }
     }
+
+    async fn list_models(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
+        self.chat.list_models(patience).await
+    }
 }
 
 impl Moving {
     /// The request as it is made over Responses, without what chat completions leave out for a model that refuses it.
     fn there(&self, mut request: ModelRequest) -> ModelRequest {
-        if !self.chat.dialect().accent.takes_sampling(&request.model) {
+        if !self.chat.dialect().quirks.takes_sampling(&request.model) {
             request.options.stop.clear();
             request.options.temperature = None;
             request.options.top_p = None;

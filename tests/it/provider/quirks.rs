@@ -1,9 +1,8 @@
-//! What providers are asked in their accents of chat completions.
+//! Requests of chat completions with the quirks of providers.
 
 use capstan::domain::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
-use capstan::provider::openai::{self, Accent};
-use capstan::provider::{anthropic, catalogue, ollama, responses};
+use capstan::provider::{Quirks, anthropic, catalog, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -11,11 +10,11 @@ use serde_json::{Value, json};
 use super::drive::{DONE, Outcome, ask_through, call, delta, finish, message, options, question, request};
 use crate::support::wire::{Answer, Asked, Wire};
 
-fn accent(toml: &str) -> Accent {
+fn accent(toml: &str) -> Quirks {
     toml::from_str(toml).unwrap()
 }
 
-async fn try_asking(accent: Accent, request: ModelRequest) -> (Outcome, Option<Asked>) {
+async fn try_asking(accent: Quirks, request: ModelRequest) -> (Outcome, Option<Asked>) {
     let body = [delta(json!({"content": "ok"})), finish("stop"), DONE.to_owned()].concat();
     let wire = Wire::play(vec![Answer::stream(body)]).await;
     let outcome = ask_through(openai::client(options(&wire), accent).unwrap().as_ref(), request).await;
@@ -267,7 +266,7 @@ async fn a_call_without_reasoning_may_need_a_filler() {
 #[case("moonshot", json!(null), json!(" "))]
 #[tokio::test]
 async fn thoughts_of_every_turn_go_back(#[case] provider: &str, #[case] without_calls: Value, #[case] with_calls: Value) {
-    let accent = &catalogue::providers().unwrap()[provider].accent;
+    let accent = &catalog::providers().unwrap()[provider].quirks;
     let sent = async |history: Vec<Message>| {
         let (outcome, asked) = try_asking(accent.clone(), request(history)).await;
         outcome.finish();
