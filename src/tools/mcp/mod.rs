@@ -47,4 +47,4 @@ pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read
 pub use keys::{check_document, is_switched_off};
 pub use listed::{McpPrompt, McpPromptArgument, McpResource};
 pub use process::last_words;
-pub use servers::{ConfiguredServer, ConnectionLimits, McpAnswer, McpCall, McpServers};
+pub use servers::{ConfiguredServer, ConnectionLimits, McpAnswer, McpCall, McpOptions, McpServers};
