@@ -187,8 +187,7 @@ impl McpServers {
         let McpOptions { config, kept, environment, clock, start_patience, limits, .. } = options;
         let words = Words::new(&UuidIds);
         let beginning = words.beginning().to_owned();
-        let containers =
-            Containers::new(options.containers, options.container_inputs, beginning.clone(), Arc::clone(&environment));
+        let containers = Containers::new(options.containers, options.container_inputs, beginning.clone(), Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
             guard: Guard::new(options.guard, beginning),
