@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 
 use super::catalog::table::Table;
-use crate::domain::model::ModelErrorKind;
+use crate::domain::model::{ModelError, ModelErrorKind};
 
 static ERRORS: Table<ErrorFacts> = Table::new("errors", include_str!("catalog/errors.toml"));
 static VENDORS: Table<BTreeMap<String, VendorCodes>> = Table::new("vendors", include_str!("catalog/vendors.toml"));
@@ -25,6 +25,7 @@ pub(super) struct ErrorFacts {
     refused_reasoning: Texts,
     pub(super) refused_tool: RefusedToolFacts,
     waits: Waits,
+    served_over_responses: ServedElsewhere,
 }
 
 /// Phrases of one meaning.
@@ -76,6 +77,13 @@ pub(super) struct RefusedToolFacts {
 #[serde(deny_unknown_fields)]
 struct Waits {
     before: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServedElsewhere {
+    status: Vec<u16>,
+    texts: Vec<String>,
 }
 
 /// The codes and statuses of one vendor.
@@ -143,6 +151,12 @@ pub(super) fn kind_of_words(words: &str, status: Option<u16>, rank: Rank) -> Opt
 pub(super) fn refuses_reasoning(text: &str) -> bool {
     let text = text.to_lowercase();
     error_facts().refused_reasoning.texts.iter().any(|phrase| text.contains(phrase.as_str()))
+}
+
+/// Returns whether an error says that the model is served over Responses alone.
+pub(super) fn is_served_over_responses(error: &ModelError) -> bool {
+    let facts = &error_facts().served_over_responses;
+    error.status.is_some_and(|status| facts.status.contains(&status)) && facts.texts.iter().any(|text| error.message.contains(text))
 }
 
 /// Returns what follows the phrases that announce a wait, in words in lower case.
@@ -224,7 +238,9 @@ mod tests {
             }
             assert!(phrases.unless.iter().all(|text| *text == text.to_lowercase()));
         }
-        let all = [&facts().refused_reasoning.texts, &facts().waits.before, &facts().fields.words, &facts().refused_tool.lists];
+        let facts = facts();
+        let all = [&facts.refused_reasoning.texts, &facts.waits.before, &facts.fields.words, &facts.refused_tool.lists];
+        assert!(!facts.served_over_responses.texts.is_empty() && !facts.served_over_responses.status.is_empty());
         assert!(all.iter().all(|texts| !texts.is_empty() && texts.iter().all(|text| !text.is_empty())));
     }
 }

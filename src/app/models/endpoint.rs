@@ -10,7 +10,7 @@ use crate::app::config::{Environment, ProviderConfig};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::{CallLimits, ModelEntry};
 use crate::provider::breaker::{Breaker, BreakerLimits};
-use crate::provider::catalog::{self, KnownProvider, ProviderKind};
+use crate::provider::catalog::{KnownProvider, ProviderKind};
 use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
 use crate::provider::{self, ClientOptions, ModelClient, Quirks, SetupError};
 use crate::support::redact::error_text;
@@ -180,7 +180,7 @@ impl Endpoint {
 mod tests {
     use super::*;
     use crate::app::config;
-    use crate::provider::StreamLimits;
+    use crate::provider::{StreamLimits, catalog};
 
     #[test]
     fn single_models_may_take_longer() {

@@ -23,6 +23,11 @@ use super::endpoint::without_operation;
 use super::model_client::{ModelClient, SetupError};
 use super::quirks::Quirks;
 use super::responses::Responses;
+#[cfg(any(test, feature = "fuzzing"))]
+use super::{
+    quirk_forms::ThoughtsInText,
+    stream::{AnswerAssembler, AnswerDecoder, StreamAdapter},
+};
 
 /// Returns a client of an endpoint that speaks chat completions, and perhaps Responses beside them for some of its models.
 /// A base URL without any path gets `/v1`. No connection is made yet.
@@ -41,8 +46,8 @@ pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelCli
 
 /// Returns a decoder of an answer without a request, to which two tools were offered.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> super::stream::AnswerDecoder<impl super::stream::StreamAdapter> {
-    let quirks = Quirks { thoughts_in_text: super::quirk_forms::ThoughtsInText::Always, ..Quirks::default() };
-    let answer = super::stream::AnswerAssembler::new(None, 0).with_tags(quirks.think_tags(""));
+pub(super) fn decoder() -> AnswerDecoder<impl StreamAdapter> {
+    let quirks = Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() };
+    let answer = AnswerAssembler::new(None, 0).with_tags(quirks.think_tags(""));
     decode::decoder(["get_time", "get_weather"].map(str::to_owned).into(), answer)
 }

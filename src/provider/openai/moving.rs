@@ -14,14 +14,9 @@ use super::chat_completions::ChatCompletions;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::domain::provider::ModelEntry;
 use crate::provider::client::DialectClient;
+use crate::provider::error_facts::is_served_over_responses;
 use crate::provider::model_client::{ModelClient, ModelStream};
 use crate::provider::responses::Responses;
-
-/// The common part of such refusals: "To use function tools, use /v1/responses", "only supported in v1/responses".
-const ELSEWHERE: &str = "v1/responses";
-
-/// Statuses of such refusals.
-const REFUSED: [u16; 3] = [400, 404, 422];
 
 /// Statuses of a place that has no Responses.
 const NOT_THERE: [u16; 3] = [404, 405, 501];
@@ -51,7 +46,7 @@ impl ModelClient for Moving {
             }
         }
         let refusal = match self.chat.ask(&request).await {
-            Err(error) if is_elsewhere(&error) => error,
+            Err(error) if is_served_over_responses(&error) => error,
             answer => return answer,
         };
         match self.responses.ask(&self.there(request)).await {
@@ -90,8 +85,4 @@ fn has_status(error: &ModelError, statuses: &[u16]) -> bool {
 fn was_not_taken(error: &ModelError) -> bool {
     let cannot_be_said = error.status.is_none() && error.kind == ModelErrorKind::InvalidRequest;
     cannot_be_said || has_status(error, &NOT_THERE) || has_status(error, &NOT_ALLOWED)
-}
-
-fn is_elsewhere(error: &ModelError) -> bool {
-    has_status(error, &REFUSED) && error.message.contains(ELSEWHERE)
 }
