@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::driver::Surround;
 use super::log_writer::{RunLog, Urgency};
+use crate::domain::ids::RunId;
 use crate::domain::message::Role;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest, Usage};
-use crate::engine::history::check_sendable;
-use crate::engine::{Assembler, PartialAnswer, RunState, model_request};
+use crate::engine::{Assembler, PartialAnswer, RunState, check_sendable};
 use crate::provider::ModelStream;
 use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
@@ -26,15 +26,14 @@ enum Phase {
     Over,
 }
 
-/// The request of the model step that is under way. `None` if it breaks the rules that providers have in common, which only a
-/// bug of ours can make it: no provider would take it.
-pub fn sendable_request(run: &RunState) -> Option<ModelRequest> {
-    let mut request = model_request(run);
+/// Returns the request of the model step that is under way.
+///
+/// `None` if it breaks the rules that providers have in common, which only a bug of ours can make it: no provider would take it.
+pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<ModelRequest> {
     if failpoint::is_planted("results-lost") {
         request.messages.retain(|message| message.role != Role::Tool);
     }
     if let Err(broken) = check_sendable(&request.messages) {
-        let run_id = &run.record.fence.run_id;
         tracing::error!(run.id = %run_id, error = %broken, "a request that no provider takes is not sent: this is a bug of the server");
         metrics::counter!("capstan_unsendable_requests_total").increment(1);
         return None;
