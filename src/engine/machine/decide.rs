@@ -33,7 +33,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     if state.is_over() {
         return Decision::default();
     }
-    let may_be_lost = durability::may_be_lost(state, &input);
+    let may_be_lost = durability::may_be_lost(state, &input, &surroundings.spent);
     let mut decision = DecisionBuilder::new(state, surroundings);
     decision.charge(surroundings.spent);
     let mut next = answer(&mut decision, input);

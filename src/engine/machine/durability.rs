@@ -3,13 +3,16 @@
 //! A call that leaves the process, or has an effect, starts when its row is stored. Must not know how decisions are written.
 
 use crate::domain::change::Change;
+use crate::domain::model::Usage;
 use crate::domain::tool::ReplayClass;
 use crate::engine::machine::decision::{Command, Decision, Durability, Input};
 use crate::engine::machine::state::RunState;
 
 /// Returns whether an input may be lost without harm: a model can be asked again, and so can a tool that only reads.
-pub(in crate::engine) fn may_be_lost(state: &RunState, input: &Input) -> bool {
-    match input {
+///
+/// What is `spent` is known to this worker alone, and no other attempt would charge it.
+pub(in crate::engine) fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
+    let may_come_again = match input {
         Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,
         Input::ToolFinished(id, _) => state.record.call(id).is_some_and(|call| call.replay == ReplayClass::Read),
         Input::ModelFailed(_)
@@ -21,7 +24,8 @@ pub(in crate::engine) fn may_be_lost(state: &RunState, input: &Input) -> bool {
         | Input::Drain { .. }
         | Input::TimedOut { .. }
         | Input::GivenUp { .. } => false,
-    }
+    };
+    may_come_again && *spent == Usage::default()
 }
 
 /// Returns the durability of a decision about an input that may be lost.

@@ -217,6 +217,23 @@ fn money_that_a_run_has_spent_ends_it() {
 }
 
 #[test]
+fn usage_beside_a_read_result_is_committed_first() {
+    let profile = AgentProfile::default();
+    for (spent, durability) in
+        [(Usage::default(), Durability::Behind), (Usage { input_tokens: 7, ..Usage::default() }, Durability::Before)]
+    {
+        let mut world = World::started(profile.clone());
+        world.calls(&[call("read", &json!({}))]);
+        // A model has answered the server of the call meanwhile: no other attempt would charge that.
+        world.spent = spent;
+        let decision = world.tool_says(0, "words");
+        assert!(matches!(decision.commands[..], [Command::CallModel(_)]));
+        assert_eq!(decision.durability, durability);
+        assert_eq!(world.rows.usage.input_tokens, 10 + spent.input_tokens);
+    }
+}
+
+#[test]
 fn decision_with_an_effect_is_committed_first() {
     let mut world = World::started(AgentProfile::default());
     let calls = world.calls(&[call("write", &json!({}))]);
