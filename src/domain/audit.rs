@@ -41,6 +41,7 @@ impl AuditOutcome {
 }
 
 /// The end of one call.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AuditRecord {
     /// The call.
@@ -56,7 +57,6 @@ pub struct AuditRecord {
     /// The tool's name; of a call that no tool answers, the name that the model used.
     pub name: String,
     /// The MCP server, for tools that come from one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// SHA-256 of the canonical arguments.
     pub arguments_hash: String,
@@ -64,10 +64,8 @@ pub struct AuditRecord {
     pub outcome: AuditOutcome,
     /// Who decided about this call: the user who allowed or denied it, whose standing answer let it through, or who was asked what became of
     /// it when nobody knew, and answered; the last of them. Absent if nobody decided.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<UserId>,
     /// The standing answer that let it through, if nobody was asked about this very call. It may have been taken back since.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
     /// From its start to its answer. Where nobody measured that, or it was less than a millisecond, to when its end was stored. 0 for calls
     /// that never ran.

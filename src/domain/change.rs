@@ -48,6 +48,7 @@ words!(StepStatus { Started = "started", Completed = "completed", Abandoned = "a
 
 /// The counters of a run that decide how it goes on. Stored with it, so that no crash resets a limit. One that a newer version
 /// has added means nothing to this one, and is left out.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct RunCounters {
@@ -89,12 +90,10 @@ pub struct RunCounters {
     /// Whether the provider refused what was signed: from then on the run's requests to the model hold nothing of the kind.
     pub unsigned: bool,
     /// The tools on offer, if they were narrowed down.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen_tools: Option<ChosenTools>,
     /// Whether the model was asked for categories and has named none.
     pub named_no_category: bool,
     /// The plan, where the agent has one made.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
     /// Whether the last call was forced because too little of the budget of a request remained.
     pub no_room: bool,

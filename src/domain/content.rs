@@ -87,24 +87,20 @@ impl<'a> SentContent<'a> {
 }
 
 /// Binary content of a tool's answer: a reference to a stored file of the conversation's owner.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BinaryContent {
     /// Its media type.
     pub media_type: String,
     /// The stored file.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file_id: Option<String>,
     /// Its size in bytes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<u64>,
     /// Where its bytes are read: a path of this server.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub url: Option<String>,
     /// A name to show.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     /// Its bytes in base64: before it is stored, in a request to a model, and in rows that older versions have stored.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub data: Option<String>,
 }
 

@@ -74,18 +74,17 @@ impl PartialSchema for Price {
 impl ToSchema for Price {}
 
 /// What a model costs, in US dollars for a million tokens.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
     /// Of the request.
     pub input: Price,
     /// Of the part of the request that the provider had cached; like the rest if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<Price>,
     /// Of the answer, reasoning included.
     pub output: Price,
     /// What a call costs instead whose request is longer than most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long: Option<LongPrices>,
 }
 

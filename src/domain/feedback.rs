@@ -31,6 +31,7 @@ pub struct Feedback {
 }
 
 /// Feedback with the answer that it is about, whose words are its owner's alone.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FeedbackRecord {
     /// The answer. It may have been taken out of its conversation since.
@@ -50,12 +51,10 @@ pub struct FeedbackRecord {
     /// Whether it was a good one.
     pub rating: Rating,
     /// Why.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// When it was said, RFC 3339.
     pub at: String,
     /// Who has looked at it since, and when.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub review: Option<Review>,
 }
 

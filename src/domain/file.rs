@@ -199,6 +199,7 @@ pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
 }
 
 /// A stored file. Its bytes and its text are kept apart from it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredFile {
     /// Its id.
@@ -212,10 +213,8 @@ pub struct StoredFile {
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,
     /// Characters of the text that was found in it; absent for pictures, and where there is none.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_chars: Option<u64>,
     /// Bytes of that text in UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_bytes: Option<u64>,
     /// Whether it has more text than that, which models do not get to read.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]

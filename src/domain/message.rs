@@ -38,6 +38,7 @@ pub enum MessageStatus {
 }
 
 /// One message of a conversation.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {
     /// Its id.
@@ -53,20 +54,16 @@ pub struct Message {
     /// What it says, in order.
     pub parts: Vec<Part>,
     /// Why the model stopped, on assistant messages.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finish_reason: Option<FinishReason>,
     /// The model that wrote it, as `provider/name`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub model: Option<String>,
     /// Tokens that the model call used.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,
     /// A hint of the server to the model, which clients hide.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub internal: bool,
     /// What its user thinks of the answer. Kept beside the message and shown where messages are listed; neither the log nor a model
     /// has it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub feedback: Option<Box<Feedback>>,
     /// When it was stored, RFC 3339.
     pub created_at: String,
@@ -187,6 +184,7 @@ pub struct ReasoningPart {
 }
 
 /// The model asks for a tool.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallPart {
     /// The part's id.
@@ -199,14 +197,11 @@ pub struct ToolCallPart {
     #[schema(value_type = Object)]
     pub arguments: Value,
     /// The provider's own id of the call, echoed back to it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub provider_call_id: Option<String>,
     /// What the provider wants back with the call, such as a signature, kept byte for byte.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub raw: Option<Value>,
     /// The call that it takes back. Not the model has made it, but the user.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<CallId>,
 }
 

@@ -35,23 +35,20 @@ pub struct ModelRequest {
 }
 
 /// Options of a model request that callers may set.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelOptions {
     /// Sampling temperature, 0 to 2.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f64>,
     /// Nucleus sampling, 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// The most tokens that one answer may have.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
     /// Seed for providers that take one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub seed: Option<i64>,
     /// Texts at which the model stops; at most 16 of up to 256 bytes each. Providers take fewer and say so.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -59,13 +56,10 @@ pub struct ModelOptions {
     pub stop: Vec<String>,
     /// Which tools the model may or must call. `required` and a named tool hold for a run's first answer only: held for all,
     /// the run could never end.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tool_choice: Option<ToolChoice>,
     /// The shape that the answer's text must have. Asked of the provider, not tested by the server.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output_schema: Option<OutputSchema>,
     /// How hard a reasoning model should think. Sent to models that take it, in the words of their provider.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reasoning_effort: Option<ReasoningEffort>,
 }
 

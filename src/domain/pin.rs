@@ -38,12 +38,12 @@ pub enum PinStatus {
 words!(PinStatus { Accepted = "accepted", Changed = "changed" });
 
 /// A definition and what is thought of it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ToolPin {
     /// Its id.
     pub id: PinId,
     /// Whose server it is of; absent for one of everybody.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<UserId>,
     /// The server: its name in the configuration, or its id.
     pub server: String,
@@ -55,15 +55,12 @@ pub struct ToolPin {
     #[serde(flatten)]
     pub definition: SeenDefinition,
     /// Of a changed one: the newest definition that was accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<SeenDefinition>,
     /// When it was first seen, RFC 3339.
     pub seen_at: String,
     /// Who accepted it; absent for the first one of a tool.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_by: Option<UserId>,
     /// When, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<String>,
 }
 

@@ -113,6 +113,7 @@ pub enum Notice {
 }
 
 /// A run as clients see it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     /// Its id.
@@ -122,7 +123,6 @@ pub struct Run {
     /// Where it stands.
     pub status: RunStatus,
     /// What a waiting run waits for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<WaitReason>,
     /// The agent's name.
     pub agent: String,
@@ -133,26 +133,20 @@ pub struct Run {
     /// How often the run was taken up by a worker.
     pub attempt: u32,
     /// Why it ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finish_reason: Option<FinishReason>,
     /// Tokens used so far.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,
     /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<ProblemBody>,
     /// The trace of the request that started it, 32 hexadecimal digits: the log's lines about the run have it. None for runs that were
     /// imported or copied.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>)]
     pub trace_id: Option<TraceId>,
     /// When it was accepted, RFC 3339.
     pub created_at: String,
     /// When a worker first took it up.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_at: Option<String>,
     /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finished_at: Option<String>,
 }
 

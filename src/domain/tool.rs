@@ -216,13 +216,12 @@ impl ToolCall {
 }
 
 /// What was mended in a call before it was judged. What the model wrote stands in its message.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Repair {
     /// The name that the model wrote, if the tool has another.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     /// Why this tool is meant: `spelling`, `prefix`, `alias` or `similarity`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub matched_by: Option<String>,
     /// What was mended in the text of the arguments, such as `trailing_comma`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

@@ -107,6 +107,7 @@ pub(crate) enum AgentScope {
 }
 
 /// An agent.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Agent {
     /// The id.
@@ -122,26 +123,20 @@ pub(crate) struct Agent {
     /// The newest version.
     latest_version: u32,
     /// The version that is pinned, if one is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pinned_version: Option<u32>,
     /// What that version says: what differs from the agent of the server's settings.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// All of what runs get.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     effective: Option<AgentProfile>,
     /// Why runs get none: the settings have changed since it was made.
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// When it was made, RFC 3339. Not for agents that nobody keeps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     /// When it was changed, RFC 3339. Not for agents that nobody keeps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
     /// Raised by one at each change; also the `ETag`. Not for agents that nobody keeps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<i64>,
 }
 

@@ -77,19 +77,17 @@ pub(crate) struct UpdateMcpServerBody {
 impl RequestBody for UpdateMcpServerBody {}
 
 /// How a server is doing, as far as the process knows that answers.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct McpServerStatus {
     /// `unknown` (not tried yet), `starting`, `ok` or `error`.
     state: String,
     /// Since when, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
     /// Why it is in error. Seen by administrators, and by whoever keeps the server for themselves.
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// The end of what its process said on its standard error stream: up to 64 KiB, in lists the last 2,000 characters. Seen by
     /// administrators, and by whoever keeps the server for themselves.
-    #[serde(skip_serializing_if = "Option::is_none")]
     stderr: Option<String>,
     /// How many tools it offers.
     tools: usize,
@@ -101,6 +99,7 @@ pub(crate) struct McpServerStatus {
 }
 
 /// An MCP server.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct McpServer {
     /// The id. Tools and tool calls name it as their `server`.
@@ -108,7 +107,6 @@ pub(crate) struct McpServer {
     /// What the names of its tools begin with.
     name: String,
     /// Its entry, as in an `mcpServers` document, with `${NAME}` in the place of each secret. Seen by whoever may change it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// Whether runs may use it.
@@ -118,13 +116,10 @@ pub(crate) struct McpServer {
     /// How it is doing.
     status: McpServerStatus,
     /// When it was made, RFC 3339. Not for servers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     /// When it was changed, RFC 3339. Not for servers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
     /// Raised by one at each change; also the `ETag`. Not for servers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<i64>,
     /// Parts of the entry that this request gave and that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -410,6 +405,7 @@ pub(crate) enum ImportOutcome {
 }
 
 /// An entry that was brought in, or not.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImportedMcpServer {
     /// Its name in the document.
@@ -417,10 +413,8 @@ pub(crate) struct ImportedMcpServer {
     /// What became of it.
     outcome: ImportOutcome,
     /// The server that was made or changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<McpServerId>,
     /// Why it was refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// Parts of its entry that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -106,6 +106,7 @@ pub(crate) struct KeyShown {
 }
 
 /// A provider.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Provider {
     /// The id.
@@ -115,7 +116,6 @@ pub(crate) struct Provider {
     /// The wire that it speaks.
     kind: ProviderKind,
     /// Where its API is. Of providers of the configuration only administrators see it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     base_url: Option<String>,
     /// The key.
     key: KeyShown,
@@ -126,7 +126,6 @@ pub(crate) struct Provider {
     #[schema(required = false)]
     limits: CallLimits,
     /// How its chat completions differ from OpenAI's own, where that is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
     /// Whether runs may use it.
@@ -134,13 +133,10 @@ pub(crate) struct Provider {
     /// Whose it is.
     scope: ShownScope,
     /// When it was made, RFC 3339. Not for providers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     /// When it was changed, RFC 3339. Not for providers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
     /// Raised by one at each change; also the `ETag`. Not for providers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<i64>,
 }
 
@@ -287,6 +283,7 @@ pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<Provide
 }
 
 /// A model of a provider.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ProviderModel {
     /// How runs name it: `provider/name`.
@@ -294,22 +291,16 @@ pub(crate) struct ProviderModel {
     /// Its name at the provider.
     name: String,
     /// Tokens of its window.
-    #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<u64>,
     /// The most tokens of one answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_output: Option<u64>,
     /// What cuts its texts into tokens; unknown, if the server can only estimate how many they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tokenizer: Option<Tokenizer>,
     /// What it costs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     prices: Option<Prices>,
     /// Whether it calls tools.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<bool>,
     /// Whether it sees pictures.
-    #[serde(skip_serializing_if = "Option::is_none")]
     vision: Option<bool>,
 }
 

@@ -16,6 +16,7 @@ use crate::domain::ids::InputId;
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
 
 /// The answer to a question.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnswerBody {
@@ -23,10 +24,8 @@ pub(crate) struct AnswerBody {
     #[serde(skip_serializing_if = "String::is_empty", default, alias = "action")]
     choice: String,
     /// What else is to be said. The model reads it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     text: Option<String>,
     /// The form that is asked for, filled in, if `choice` (or `action`, which is the same) is `accept`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     content: Option<Value>,
 }

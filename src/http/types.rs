@@ -233,6 +233,7 @@ pub(crate) struct ToolsBody {
 }
 
 /// An entry of a conversation's log. Types that a client does not know must be ignored.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EventEnvelope {
     /// Counts up within the conversation; the cursor of this event.
@@ -243,10 +244,8 @@ pub(crate) struct EventEnvelope {
     /// The conversation.
     pub conversation_id: ConversationId,
     /// The run, for events of a run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// The run's attempt, for events of a run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// When it happened, RFC 3339.
     pub at: String,
@@ -353,6 +352,7 @@ impl From<PartBody> for NewPart {
 }
 
 /// What requests leave out of a conversation.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CompactedBody {
     /// Messages that are left out from now on and were not before.
@@ -360,10 +360,8 @@ pub(crate) struct CompactedBody {
     /// All that are left out.
     left_out: u32,
     /// The newest of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     through: Option<MessageId>,
     /// What stands for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<String>,
 }
 

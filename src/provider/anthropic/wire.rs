@@ -12,34 +12,33 @@ use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{Count, LenientText, Text, lenient_text, object, whole_number};
 
 /// One event of a stream. A whole answer has the fields of [`Message`] in their place.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Event<'a> {
-    #[serde(rename = "type", borrow, default)]
+    #[serde(rename = "type", borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) message: Option<Message<'a>>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) content_block: Option<Block<'a>>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
 }
 
 /// An answer, whole or as it begins.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Message<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) content: Option<Content<'a>>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
 }
 
@@ -49,53 +48,40 @@ pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
 
 /// A content block, whole or as it begins.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Block<'a> {
-    #[serde(rename = "type", borrow, default)]
+    #[serde(rename = "type", borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
     /// What `redacted_thinking` hides.
-    #[serde(borrow, default)]
     pub(super) data: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) input: Option<&'a RawValue>,
 }
 
 /// More of a content block, or of the message.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Delta<'a> {
-    #[serde(rename = "type", borrow, default)]
+    #[serde(rename = "type", borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) partial_json: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
 }
 
 /// Tokens used. `input_tokens` are those that no cache was asked about.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Figures {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
 }
 

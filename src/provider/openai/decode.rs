@@ -259,7 +259,7 @@ impl ChatCompletionsAdapter {
     /// Emits what a piece of text was, and before the text of the answer the form of its reasoning that goes back.
     fn split_text(&mut self, split: SplitText, answer: &mut AnswerAssembler) {
         answer.take_back(split.taken_back);
-        answer.reasoning(split.thought.into());
+        answer.reasoning(split.reasoning.into());
         self.text(split.text.into(), answer);
     }
 

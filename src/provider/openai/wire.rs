@@ -16,31 +16,30 @@ use crate::provider::stream::lenient::{
 };
 
 /// One event of a stream, or a whole answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Chunk<'a> {
     /// We never ask for more than one, and get them all the same.
-    #[serde(borrow, default, deserialize_with = "list")]
+    #[serde(borrow, deserialize_with = "list")]
     pub(super) choices: Vec<Choice<'a>>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     error: Option<Value>,
     /// Cloudflare's errors.
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     errors: Option<Value>,
     /// `error` when the whole event is one, as vLLM sends it.
-    #[serde(borrow, default)]
     pub(super) object: Text<'a>,
     /// Groq's figures and errors are here.
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) x_groq: Option<Groq>,
     /// `MiniMax` says here how it went, with the status 200.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) base_resp: Option<BaseResponse<'a>>,
     /// Cloudflare's own form of an answer, which has no choices.
-    #[serde(borrow, default)]
     pub(super) response: Text<'a>,
-    #[serde(borrow, default, deserialize_with = "many")]
+    #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
 }
 
@@ -76,87 +75,78 @@ impl<'a> Envelope<'a> {
 }
 
 /// What Groq adds.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Groq {
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     pub(super) error: Option<Value>,
 }
 
 /// What `MiniMax` adds.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct BaseResponse<'a> {
     /// 0 if all is well.
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) status_code: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status_msg: Text<'a>,
 }
 
 /// One answer of the model.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Choice<'a> {
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(borrow, deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
     /// In place of `delta` in an answer that is not streamed.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
     /// In place of both where a server answers as the older completions do. Beside them it says nothing new.
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
     /// The same at Gemini's compatible endpoint, which has left the other one out.
-    #[serde(borrow, default, rename = "finishReason")]
+    #[serde(rename = "finishReason")]
     pub(super) own_finish_reason: Text<'a>,
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     pub(super) error: Option<Value>,
     /// Moonshot's figures are here.
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
 }
 
 /// More of an answer, or all of it.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) content: Said<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning_content: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
     /// Copilot's name for it.
-    #[serde(borrow, default)]
     pub(super) reasoning_text: Text<'a>,
     /// `OpenRouter`'s form of reasoning, which goes back as it came.
-    #[serde(default)]
     pub(super) reasoning_details: Value,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
     /// Text Generation Inference gives one piece alone.
-    #[serde(borrow, default, deserialize_with = "many")]
+    #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
     /// `LiteLLM`'s form of Claude's reasoning, which goes back as it came.
-    #[serde(default)]
     pub(super) thinking_blocks: Value,
     /// The older form of the one call that there may be.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) function_call: Option<Function<'a>>,
     /// Gemini says here that the content is a thought, and signs it.
-    #[serde(default)]
     pub(super) extra_content: Value,
     /// The same, as gateways call it.
-    #[serde(default)]
     pub(super) provider_specific_fields: Value,
-    #[serde(borrow, default)]
     pub(super) thought_signature: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking_signature: Text<'a>,
     /// Copilot's sealed reasoning.
-    #[serde(borrow, default)]
     pub(super) reasoning_opaque: Text<'a>,
 }
 
@@ -169,80 +159,63 @@ pub(super) struct Said<'a> {
 
 /// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Fragment<'a> {
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
     /// In place of `function` in Cloudflare's calls.
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
     /// Gemini's signature, which goes back as it came.
-    #[serde(default)]
     pub(super) extra_content: Option<Value>,
     /// The same, as a gateway calls it.
-    #[serde(default)]
     pub(super) provider_specific_fields: Option<Value>,
 }
 
 /// What is called.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Function<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
 }
 
 /// Tokens used.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Figures {
-    #[serde(default)]
     prompt_tokens: Count,
-    #[serde(default)]
     completion_tokens: Count,
-    #[serde(default)]
     total_tokens: Count,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     prompt_tokens_details: Option<PromptDetails>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     completion_tokens_details: Option<CompletionDetails>,
     /// `DeepSeek`'s name for the cached part.
-    #[serde(default)]
     prompt_cache_hit_tokens: Count,
     /// Moonshot's name for it.
-    #[serde(default)]
     cached_tokens: Count,
     /// Anthropic's names for what a cache had and what it got, which gateways pass on.
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
     /// Perplexity's name for the reasoning part.
-    #[serde(default)]
     reasoning_tokens: Count,
     /// What other wires call the two, which gateways pass on.
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
     /// What the call cost (`OpenRouter`, Perplexity).
-    #[serde(default)]
     cost: Dollars,
     /// Whether the provider behind a gateway sends a bill of its own, which is not in the cost.
-    #[serde(default)]
     is_byok: Flag,
-    #[serde(default)]
     cost_details: Dollars,
     /// What the call cost (`DeepInfra`).
-    #[serde(default)]
     estimated_cost: Dollars,
     /// The same (xAI).
-    #[serde(default)]
     cost_in_usd_ticks: Ticks,
 }
 
@@ -282,17 +255,16 @@ impl From<Figures> for TokenFigures {
 
 /// Parts of the input.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct PromptDetails {
-    #[serde(default)]
     pub(super) cached_tokens: Count,
-    #[serde(default)]
     pub(super) cache_write_tokens: Count,
 }
 
 /// Parts of the output.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct CompletionDetails {
-    #[serde(default)]
     pub(super) reasoning_tokens: Count,
 }
 
@@ -320,13 +292,12 @@ pub(super) fn says_something(value: &Value) -> bool {
 }
 
 /// A part of content: a text, or what was thought, as a text or a list of texts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct ContentPart<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     text: Text<'a>,
-    #[serde(borrow, default)]
     thinking: Text<'a>,
-    #[serde(borrow, default)]
     summary: Text<'a>,
 }
 

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::calls::Calls;
 use super::items::{Kind as TextKind, PartKey, Place, Source, Texts};
-use super::wire::{Event, Item, Kind, Response};
+use super::wire::{Contents, Event, Item, Kind, Response};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::provider::failure;
 use crate::provider::stream::{AnswerAssembler, AnswerDecoder, FinishReason, StreamAdapter, finish_reason, incomplete, reported};
@@ -176,11 +176,8 @@ impl ResponsesAdapter {
     }
 
     fn message(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) {
-        let texts = item.content.as_ref().map(super::wire::Contents::texts).unwrap_or_default();
-        answer.refused |= texts.iter().any(|(_, is_refusal)| *is_refusal);
-        let parts: Vec<(PartKey, &str)> =
-            (0..).zip(&texts).map(|(index, (text, _))| (PartKey { source: Source::Text, index }, *text)).collect();
-        self.texts.whole_item(TextKind::Message, place, &parts, answer);
+        answer.refused |= item.content.texts().any(|(_, is_refusal)| is_refusal);
+        self.texts.whole_item(TextKind::Message, place, &keyed(&item.content, Source::Text), answer);
     }
 
     fn reasoning(
@@ -190,15 +187,10 @@ impl ResponsesAdapter {
         raw: &RawValue,
         answer: &mut AnswerAssembler,
     ) -> Result<(), ModelError> {
-        let texts = |parts: &Option<super::wire::Contents<'_>>, source| -> Vec<(PartKey, String)> {
-            let texts = parts.as_ref().map(super::wire::Contents::texts).unwrap_or_default();
-            (0..).zip(texts).map(|(index, (text, _))| (PartKey { source, index }, text.to_owned())).collect()
-        };
-        let mut parts = texts(&item.summary, Source::Summary);
+        let mut parts = keyed(&item.summary, Source::Summary);
         if parts.iter().all(|(_, text)| text.is_empty()) {
-            parts = texts(&item.content, Source::Text);
+            parts = keyed(&item.content, Source::Text);
         }
-        let parts: Vec<(PartKey, &str)> = parts.iter().map(|(key, text)| (*key, text.as_str())).collect();
         self.texts.whole_item(TextKind::Reasoning, place, &parts, answer);
         self.keep(raw, answer)
     }
@@ -262,8 +254,7 @@ impl ResponsesAdapter {
                     calls += 1;
                 }
                 "message" => {
-                    let texts = item.content.as_ref().map(super::wire::Contents::texts).unwrap_or_default();
-                    for (text, is_refusal) in texts {
+                    for (text, is_refusal) in item.content.texts() {
                         answer.refused |= is_refusal;
                         let Some(left) = said else { break };
                         if let Some(rest) = left.strip_prefix(text) {
@@ -287,6 +278,11 @@ impl ResponsesAdapter {
         }
         Ok(())
     }
+}
+
+/// Returns the texts of an item, each with its position.
+fn keyed<'a>(contents: &'a Contents<'_>, source: Source) -> Vec<(PartKey, &'a str)> {
+    (0..).zip(contents.texts()).map(|(index, (text, _))| (PartKey { source, index }, text)).collect()
 }
 
 /// Reads a part of an event.

@@ -120,7 +120,7 @@ impl AnswerAssembler {
     /// Emits what a piece of text was. Text that was emitted as the answer and is reasoning is emitted anew.
     pub(in crate::provider) fn split_text(&mut self, split: SplitText) {
         self.take_back(split.taken_back);
-        self.reasoning(split.thought.into());
+        self.reasoning(split.reasoning.into());
         self.text(split.text.into());
     }
 

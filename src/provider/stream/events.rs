@@ -1,4 +1,6 @@
-//! A streamed answer: frames in, events of the model out, whatever the dialect.
+//! Streams an answer: frames in, events of the model out.
+//!
+//! Owns how long the end of an answer is waited for. Must not know a dialect.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,7 +20,7 @@ use crate::provider::limits::{StreamLimits, silence};
 pub(in crate::provider) struct Events<A> {
     frames: Frames,
     decoder: AnswerDecoder<A>,
-    /// Shown after what came before it.
+    /// Returned after the events before it.
     failed: Option<ModelError>,
     state: State,
     limits: StreamLimits,

@@ -1,14 +1,13 @@
-//! Several events in the place of one.
-//!
-//! By the book, each event has a frame of its own. Gateways leave out what stands between two of them, or put a list of events where one
-//! belongs. Each is read by itself then, on every wire alike.
+//! Divides a frame that holds several events. Gateways leave out the line ends between two events, or put a list of events into a
+//! frame. Must not know a dialect: each event is read by itself, in every dialect alike.
 
 use serde_json::value::RawValue;
 
-/// The mark of the end, which is no JSON.
+/// The end mark, which is no JSON.
 const DONE: &str = "[DONE]";
 
-/// The events in a frame, if they are several or stand in a list. What is behind the last whole one is one, too, so that it is not lost.
+/// Returns the events in a frame, if they are several or stand in a list. Text behind the last whole event is one, too, so that it is
+/// not lost.
 pub(in crate::provider) fn events(data: &str) -> Option<Vec<&str>> {
     let data = data.trim();
     if data.starts_with('[') {
@@ -33,15 +32,14 @@ pub(in crate::provider) fn events(data: &str) -> Option<Vec<&str>> {
     (events.len() > 1).then_some(events)
 }
 
-/// The objects of a list that holds nothing else.
+/// Returns the objects of a list that holds nothing else.
 pub(in crate::provider) fn list(data: &str) -> Option<Vec<&str>> {
     let items: Vec<&str> = serde_json::from_str::<Vec<&RawValue>>(data).ok()?.into_iter().map(RawValue::get).collect();
     let are_objects = !items.is_empty() && items.iter().all(|item| item.starts_with('{'));
     are_objects.then_some(items)
 }
 
-/// Whether anything stands behind a brace that JSON does not have there, outside of its texts. Asked of every event, so that it costs
-/// next to nothing.
+/// Whether a character follows a brace that JSON does not have there, outside of its texts. Every event is asked, so this is cheap.
 fn may_go_on(data: &str) -> bool {
     data.match_indices('}').any(|(at, _)| {
         let rest = data.as_bytes().get(at + 1..).unwrap_or_default();

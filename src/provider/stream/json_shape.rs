@@ -1,6 +1,6 @@
-//! How far a text that comes in pieces is on its way to one JSON document.
+//! Tracks how much of one JSON object a text holds that comes in pieces.
 
-/// How far a text is on its way to one JSON object. Counts brackets only: whether it parses is asked when it counts.
+/// The state of a text that may become one JSON object. It counts brackets only; the parser has the last word.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Shape {
     depth: u32,

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use crate::support::json::mend_surrogates;
 use crate::support::text::{storable, storable_json};
 
-/// The key of the map with one entry, its text, that `serde_json` makes of a number which fits no integer.
+/// The only key of the map that `serde_json` makes of a number which fits no integer. Its value is the number's text.
 const NUMBER: &str = "$serde_json::private::Number";
 
 /// A map, or a number in the form of one.
@@ -35,7 +35,7 @@ pub(in crate::provider) struct Replayed<'de, A> {
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Tells a number from a map. A visitor is given both in the same way.
+/// Tells a number from a map, as a visitor gets both in the same way.
 pub(in crate::provider) fn entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Entries<'de, A>, A::Error> {
     let first = map.next_key::<Key<'de>>()?;
     match &first {
@@ -219,7 +219,7 @@ pub(in crate::provider) fn storable_text(text: Cow<'_, str>) -> String {
     }
 }
 
-/// An object, or nothing, in one of the forms of it that gateways know. Anything else would be words that are lost.
+/// Reads an object, or nothing in one of the forms that gateways give it. Anything else would be lost content, and is an error.
 pub(in crate::provider) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     struct Given<T>(PhantomData<T>);
 
@@ -276,12 +276,12 @@ pub(in crate::provider) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>
     deserializer.deserialize_any(Given(PhantomData))
 }
 
-/// A list, or nothing. One item alone stands for a list of one. Nothing within a list is overlooked.
+/// Reads a list, or nothing. One item alone stands for a list of one. Nulls within a list are skipped.
 pub(in crate::provider) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Item, item: PhantomData })
 }
 
-/// A list, or nothing. An object is an empty list, which gateways written in Lua do not know.
+/// Reads a list, or nothing. An object is an empty list, which gateways written in Lua do not know.
 pub(in crate::provider) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Nothing, item: PhantomData })
 }
@@ -335,7 +335,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
     }
 }
 
-/// A whole number, also as a text or with a point. What is none counts as absent.
+/// Reads a whole number, also as a text or with a point. Any other value counts as absent.
 pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     struct Given;
     impl<'de> Visitor<'de> for Given {
@@ -389,7 +389,7 @@ pub(in crate::provider) fn whole_characters(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// A number of tokens, if it is one that can be true.
+/// A number of tokens, if it is plausible.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Count(pub(in crate::provider) Option<u64>);
@@ -398,7 +398,7 @@ pub(in crate::provider) struct Count(pub(in crate::provider) Option<u64>);
 const ABSURD_TOKENS: u64 = 1_000_000_000;
 
 impl From<Value> for Count {
-    /// Figures are no reason to lose an answer: what is no number counts as none.
+    /// Returns no count for a value that is no number: figures are no reason to lose an answer.
     fn from(number: Value) -> Self {
         let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
         let count = count.or_else(|| number.as_str()?.parse().ok());
@@ -406,7 +406,7 @@ impl From<Value> for Count {
     }
 }
 
-/// Whether something is so; what is no truth value is not.
+/// A truth value. Any value but `true` is false.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Flag(pub(in crate::provider) bool);

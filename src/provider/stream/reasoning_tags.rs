@@ -1,34 +1,37 @@
-//! Thoughts that stand in the text of an answer, between marks such as `<think>` and `</think>` at its very beginning: what models
-//! write that think aloud, where their server does not take the thoughts out.
+//! Takes reasoning out of the text of an answer. Models write it at the very beginning, between tags such as `<think>` and
+//! `</think>`, and some servers leave it there.
+//!
+//! Owns the text that is held back until its kind is known. Must not know a dialect.
 
 /// The most blanks that are held back.
 const MOST_BLANKS: usize = 256;
-/// The most bytes of an answer that are watched for a mark that closes what nothing has opened: more than any model thinks.
+/// The most bytes of an answer that are watched for a closing tag that no tag has opened: more than any model thinks.
 const MOST_WATCHED: usize = 1024 * 1024;
 
-/// What opens thoughts, and what closes them.
-pub(in crate::provider) type Marks = [String; 2];
+/// The tag that opens reasoning, and the one that closes it.
+pub(in crate::provider) type TagPair = [String; 2];
 
-/// Takes the thoughts out of a text that comes in pieces. Only what the text begins with, after blanks, is taken for an opening
-/// mark: one that comes later is a part of the answer, perhaps of a program in it. A closing mark that nothing has opened shows
-/// that all before it were thoughts, because the prompt had opened them.
+/// Takes the reasoning out of a text that comes in pieces.
+///
+/// An opening tag counts only where the text begins with it, after blanks. A later one is a part of the answer, perhaps of a program
+/// in it. A closing tag that no tag has opened shows that all before it was reasoning, because the prompt had opened it.
 #[derive(Debug)]
 pub(in crate::provider) struct ReasoningTags {
-    marks: Vec<Marks>,
+    marks: Vec<TagPair>,
     state: State,
-    /// The marks that the thoughts stand between, once they have been opened by one.
+    /// The tags around the reasoning, once one of them has opened it.
     opened: Option<usize>,
-    /// What may be the beginning of a mark, or blanks of which nothing is known yet: fewer bytes than a mark has, and blanks.
+    /// Text that may be the beginning of a tag, and blanks around it.
     held: String,
-    /// All thoughts so far, of a text that begins with them without an opening mark, which the prompt had.
+    /// All reasoning so far, of a text that begins with it because the prompt had the opening tag.
     implied: Option<String>,
-    /// All of the answer so far, while it may turn out to have been thoughts.
+    /// All of the answer so far, while it may turn out to have been reasoning.
     watched: Option<String>,
-    /// Whether the server says beside the text that it is a thought.
+    /// Whether the server says beside the text that it is reasoning.
     is_told: bool,
-    /// Thoughts that came by another way, which the text may repeat between its marks.
+    /// Reasoning that came in a field of its own, which the text may repeat between its tags.
     elsewhere: String,
-    /// What may be such a repetition: the thoughts, and all text that they stand in if it began after the others.
+    /// Reasoning of the text that may be such a repetition.
     again: String,
     raw: Option<String>,
 }
@@ -37,27 +40,25 @@ pub(in crate::provider) struct ReasoningTags {
 enum State {
     /// Only blanks came.
     Before,
-    /// Within the thoughts; `true` once one of them was passed on.
+    /// Within the reasoning; `true` once some of it was passed on.
     Within(bool),
-    /// After the thoughts, before the first word of the answer.
+    /// After the reasoning, before the first word of the answer.
     After,
     /// The answer.
     Answer,
 }
 
-/// What a piece of text says.
+/// A piece of text, divided.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::provider) struct SplitText {
-    /// Thoughts.
-    pub(in crate::provider) thought: String,
-    /// The answer.
+    pub(in crate::provider) reasoning: String,
     pub(in crate::provider) text: String,
-    /// How many bytes of the answer, told before, were none: they stand at the beginning of these thoughts.
+    /// Bytes of the answer before that were none. The reasoning begins with them.
     pub(in crate::provider) taken_back: usize,
 }
 
 impl ReasoningTags {
-    fn new(marks: &[Marks], state: State) -> Self {
+    fn new(marks: &[TagPair], state: State) -> Self {
         Self {
             marks: marks.iter().filter(|[open, close]| !open.is_empty() && !close.is_empty()).cloned().collect(),
             state,
@@ -72,25 +73,25 @@ impl ReasoningTags {
         }
     }
 
-    /// A reader of an answer whose text may begin with thoughts.
-    pub(in crate::provider) fn looking(marks: &[Marks]) -> Self {
+    /// Returns a reader of an answer whose text may begin with reasoning.
+    pub(in crate::provider) fn looking(marks: &[TagPair]) -> Self {
         Self { watched: Some(String::new()), ..Self::new(marks, State::Before) }
     }
 
-    /// A reader of an answer whose text begins within thoughts, because the prompt ends with the mark that opens them.
-    pub(in crate::provider) fn within(marks: &[Marks]) -> Self {
+    /// Returns a reader of an answer whose text begins within reasoning, because the prompt ends with the opening tag.
+    pub(in crate::provider) fn within(marks: &[TagPair]) -> Self {
         Self { implied: Some(String::new()), ..Self::looking(marks) }
     }
 
-    /// A reader that takes all text for the answer, but for thoughts that the server calls so.
-    pub(in crate::provider) fn blind(marks: &[Marks]) -> Self {
+    /// Returns a reader that takes all text for the answer, except reasoning that the server calls so.
+    pub(in crate::provider) fn blind(marks: &[TagPair]) -> Self {
         Self::new(marks, State::Answer)
     }
 
-    /// Thoughts came by another way. The text may repeat them between its marks, but did not begin within them.
-    pub(in crate::provider) fn came_elsewhere(&mut self, thought: &str) {
+    /// Notes reasoning that came in a field of its own. The text may repeat it between its tags, but did not begin within it.
+    pub(in crate::provider) fn came_elsewhere(&mut self, reasoning: &str) {
         match self.state {
-            State::Before | State::Within(_) => self.elsewhere.push_str(thought),
+            State::Before | State::Within(_) => self.elsewhere.push_str(reasoning),
             State::After | State::Answer => {}
         }
         if self.state == State::Before {
@@ -99,7 +100,7 @@ impl ReasoningTags {
         self.watched = None;
     }
 
-    /// The answer goes on with something else: what it has said is not taken back any more. Gives back what was held of it.
+    /// Settles the text so far, as something else than text follows: it is not taken back any more. Returns the text that was held.
     pub(in crate::provider) fn settle(&mut self) -> String {
         self.watched = None;
         if self.state == State::Answer { std::mem::take(&mut self.held) } else { String::new() }
@@ -118,17 +119,17 @@ impl ReasoningTags {
         }
         if self.is_told && !piece.trim().is_empty() {
             self.is_told = false;
-            told.thought = self.leave_unmarked(piece);
+            told.reasoning = self.leave_unmarked(piece);
         }
         let more = self.feed_marked(piece);
-        told.thought.push_str(&more.thought);
+        told.reasoning.push_str(&more.reasoning);
         told.text.push_str(&more.text);
         told.taken_back = more.taken_back;
         told
     }
 
-    /// Takes in text that the server calls a thought. It may stand between marks all the same, of which the closing one may come
-    /// with the answer.
+    /// Takes in text that the server calls reasoning. It may stand between tags all the same, and the closing one may come with the
+    /// answer.
     pub(in crate::provider) fn feed_thought(&mut self, piece: &str) -> SplitText {
         self.implied = None;
         let held = self.settle();
@@ -137,7 +138,7 @@ impl ReasoningTags {
         }
         let mut told = self.split(piece);
         match (self.state, self.opened) {
-            (State::Answer, None) => told = SplitText { thought: told.text, ..SplitText::default() },
+            (State::Answer, None) => told = SplitText { reasoning: told.text, ..SplitText::default() },
             (State::Before | State::Within(_), _) => self.is_told = true,
             (State::After | State::Answer, _) => {}
         }
@@ -145,8 +146,8 @@ impl ReasoningTags {
         told
     }
 
-    /// Text that the server does not call a thought follows one that it did: unless it closes the thoughts, they are over. Gives
-    /// back what was held of them.
+    /// Ends the reasoning that the server named, unless this piece of the answer holds its closing tag. Returns the reasoning that was
+    /// held.
     fn leave_unmarked(&mut self, piece: &str) -> String {
         let words = format!("{}{piece}", self.held);
         let words = words.trim_start();
@@ -158,7 +159,7 @@ impl ReasoningTags {
         std::mem::take(&mut self.held).trim_end().to_owned()
     }
 
-    /// Holds back what may repeat thoughts that came by another way, until it is known.
+    /// Holds back text that may repeat reasoning of another field, until it is known.
     fn feed_marked(&mut self, piece: &str) -> SplitText {
         if self.elsewhere.is_empty() {
             return self.split(piece);
@@ -170,24 +171,24 @@ impl ReasoningTags {
             raw.push_str(piece);
         }
         let mut told = self.split(piece);
-        self.again.push_str(&std::mem::take(&mut told.thought));
+        self.again.push_str(&std::mem::take(&mut told.reasoning));
         if let State::After | State::Answer = self.state {
             let again = std::mem::take(&mut self.again);
             if !repeats(&again, &self.elsewhere) {
-                told.thought = again;
+                told.reasoning = again;
             }
             (self.elsewhere, self.raw) = (String::new(), None);
         }
         told
     }
 
-    /// What can close the thoughts: any mark if none has opened them.
+    /// Returns the tags that can close the reasoning: all if no tag has opened it.
     fn closers(&self) -> impl Iterator<Item = &str> {
         let counts = |at: usize| self.opened.is_none_or(|opened| opened == at);
         self.marks.iter().enumerate().filter(move |(at, _)| counts(*at)).map(|(_, [_, close])| close.as_str())
     }
 
-    /// Where the first closing mark begins and ends.
+    /// Returns where the first closing tag begins and ends.
     fn closing(&self, text: &str) -> Option<(usize, usize)> {
         self.closers().filter_map(|close| text.find(close).map(|at| (at, at + close.len()))).min()
     }
@@ -213,24 +214,24 @@ impl ReasoningTags {
                     }
                 }
                 State::Within(begun) => {
-                    // Line ends around the marks belong to neither.
+                    // Line ends around the tags belong to neither.
                     if !begun {
                         rest = rest.trim_start().to_owned();
                     }
                     if let Some((at, end)) = self.closing(&rest) {
-                        told.thought.push_str(rest[..at].trim_end());
-                        // Nothing that was said before was the answer.
+                        told.reasoning.push_str(rest[..at].trim_end());
+                        // No text before was the answer.
                         (self.state, self.implied, rest) = (State::After, None, rest[end..].to_owned());
                         continue;
                     }
                     let keep = rest.trim_end().len();
                     let end = self.closer_begins(&rest[..keep]);
-                    // A mark that has begun is not followed by blanks.
+                    // A tag that has begun is not followed by blanks.
                     let cut = end.filter(|_| keep == rest.len()).map_or(keep, |at| rest[..at].trim_end().len());
                     let cut = if rest.len() - cut < MOST_BLANKS { cut } else { rest.len() };
                     self.held = rest.split_off(cut);
                     self.state = State::Within(begun || !rest.is_empty());
-                    told.thought.push_str(&rest);
+                    told.reasoning.push_str(&rest);
                     if let Some(implied) = &mut self.implied {
                         implied.push_str(&rest);
                     }
@@ -251,8 +252,8 @@ impl ReasoningTags {
                     if let Some((at, end)) = self.closing(&rest) {
                         let told_before = watched.len();
                         watched.push_str(&rest[..at]);
-                        if self.are_thoughts(&watched) {
-                            (told.thought, told.taken_back) = (watched.trim().to_owned(), told_before);
+                        if self.is_reasoning(&watched) {
+                            (told.reasoning, told.taken_back) = (watched.trim().to_owned(), told_before);
                             (self.state, rest) = (State::After, rest[end..].to_owned());
                         }
                         continue;
@@ -268,21 +269,21 @@ impl ReasoningTags {
         }
     }
 
-    /// Whether what stands before a closing mark can be thoughts that the prompt has opened: the answer of a model that speaks of
-    /// such marks names the opening one, too, or quotes them.
-    fn are_thoughts(&self, before: &str) -> bool {
+    /// Whether the text before a closing tag can be reasoning that the prompt has opened. A model that speaks of such tags names the
+    /// opening one, too, or quotes them.
+    fn is_reasoning(&self, before: &str) -> bool {
         let opens = self.marks.iter().any(|[open, _]| before.contains(open.as_str()));
         !opens && !before.ends_with(['`', '"', '\'', '“', '‘', '«', '(', '['])
     }
 
-    /// Where the end of a text begins that may be the beginning of a closing mark.
+    /// Returns where the end of a text begins that may be the beginning of a closing tag.
     fn closer_begins(&self, text: &str) -> Option<usize> {
         let longest = self.closers().map(str::len).max().unwrap_or(0);
         let begins = |at: &usize| text.is_char_boundary(*at) && self.closers().any(|close| close.starts_with(&text[*at..]));
         (text.len().saturating_sub(longest)..text.len()).find(begins)
     }
 
-    /// The answer is over: what was held back was no mark.
+    /// Ends the text. Returns what was held back of it, which was no tag.
     pub(in crate::provider) fn finish(&mut self) -> SplitText {
         let held = std::mem::take(&mut self.held);
         match self.state {
@@ -291,26 +292,27 @@ impl ReasoningTags {
                 if let Some(implied) = &mut self.implied {
                     implied.push_str(held.trim_end());
                 }
-                let thought = std::mem::take(&mut self.again) + held.trim_end();
+                let reasoning = std::mem::take(&mut self.again) + held.trim_end();
                 match self.raw.take() {
-                    _ if !self.elsewhere.is_empty() && repeats(&thought, &self.elsewhere) => SplitText::default(),
-                    // Thoughts that came by another way are not these, which nothing closes: a mark that the answer begins with.
+                    _ if !self.elsewhere.is_empty() && repeats(&reasoning, &self.elsewhere) => SplitText::default(),
+                    // The reasoning of the other field is not this text, which no tag closes: the answer begins with a tag.
                     Some(text) => SplitText { text, ..SplitText::default() },
-                    None => SplitText { thought, ..SplitText::default() },
+                    None => SplitText { reasoning, ..SplitText::default() },
                 }
             }
-            // What may have been the beginning of a closing mark.
+            // It may have been the beginning of a closing tag.
             State::After | State::Answer => SplitText { text: held, ..SplitText::default() },
         }
     }
 
-    /// What was taken for thoughts that the prompt had opened, and nothing closed. Of a model that had its say it was the answer.
+    /// Returns the text that was taken for reasoning of the prompt's opening tag, and that nothing closed. Of an answer that is not
+    /// cut it was the answer.
     pub(in crate::provider) fn unclosed(&mut self) -> String {
         self.implied.take().unwrap_or_default()
     }
 }
 
-/// Whether of two texts one begins like the other, but for blanks: gateways trim one, and one may be ahead.
+/// Whether one of two texts begins like the other, blanks aside: gateways trim one, and one may be ahead.
 fn repeats(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
     let (one, other) = (words(one), words(other));
@@ -322,7 +324,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn marks() -> [Marks; 2] {
+    fn marks() -> [TagPair; 2] {
         [["<think>", "</think>"], ["<mm:think>", "</mm:think>"]].map(|marks| marks.map(str::to_owned))
     }
 
@@ -334,15 +336,15 @@ mod tests {
         let mut all = SplitText::default();
         let mut add = |told: SplitText| {
             if told.taken_back > 0 {
-                assert_eq!((all.thought.as_str(), told.taken_back), ("", all.text.len()));
+                assert_eq!((all.reasoning.as_str(), told.taken_back), ("", all.text.len()));
                 all.text.clear();
             }
-            all.thought.push_str(&told.thought);
+            all.reasoning.push_str(&told.reasoning);
             all.text.push_str(&told.text);
         };
         pieces.iter().for_each(|piece| add(tags.feed(piece)));
         add(tags.finish());
-        (all.thought, all.text)
+        (all.reasoning, all.text)
     }
 
     #[rstest]
@@ -363,8 +365,8 @@ mod tests {
     #[case("  <thi", "", "  <thi")]
     #[case("Hi\n\n<think>x</think>", "", "Hi\n\n<think>x</think>")]
     #[case(" \n", "", " \n")]
-    fn thoughts_are_found_however_the_text_comes(#[case] whole: &str, #[case] thought: &str, #[case] text: &str) {
-        let expected = (thought.to_owned(), text.to_owned());
+    fn thoughts_are_found_however_the_text_comes(#[case] whole: &str, #[case] reasoning: &str, #[case] text: &str) {
+        let expected = (reasoning.to_owned(), text.to_owned());
         assert_eq!(told(&[whole], looking()), expected);
         let single: Vec<String> = whole.chars().map(String::from).collect();
         let single: Vec<&str> = single.iter().map(String::as_str).collect();
@@ -379,9 +381,9 @@ mod tests {
     #[test]
     fn little_is_held_back() {
         let mut tags = looking();
-        assert_eq!(tags.feed("<think>One two"), SplitText { thought: "One two".to_owned(), ..SplitText::default() });
-        assert_eq!(tags.feed(" three </"), SplitText { thought: " three".to_owned(), ..SplitText::default() });
-        assert_eq!(tags.feed("b>"), SplitText { thought: " </b>".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed("<think>One two"), SplitText { reasoning: "One two".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed(" three </"), SplitText { reasoning: " three".to_owned(), ..SplitText::default() });
+        assert_eq!(tags.feed("b>"), SplitText { reasoning: " </b>".to_owned(), ..SplitText::default() });
         assert_eq!(tags.feed("</think> Yes"), SplitText { text: "Yes".to_owned(), ..SplitText::default() });
         assert_eq!(tags.feed(" <"), SplitText { text: " <".to_owned(), ..SplitText::default() });
         assert!(tags.is_over());
@@ -408,24 +410,24 @@ mod tests {
     fn thoughts_that_came_elsewhere_are_not_told_again(
         #[case] elsewhere: &str,
         #[case] whole: &str,
-        #[case] thought: &str,
+        #[case] reasoning: &str,
         #[case] text: &str,
     ) {
         for outcome in told_after(elsewhere, whole) {
-            assert_eq!(outcome, (thought.to_owned(), text.to_owned()));
+            assert_eq!(outcome, (reasoning.to_owned(), text.to_owned()));
         }
     }
 
     #[test]
     fn a_prompt_may_open_the_thoughts() {
         let within = || ReasoningTags::within(&marks());
-        let expected = |thought: &str, text: &str| (thought.to_owned(), text.to_owned());
+        let expected = |reasoning: &str, text: &str| (reasoning.to_owned(), text.to_owned());
         for pieces in [&["\nOkay", ", so.</th", "ink>\n", "\nHi </think>"][..], &["<think>\nOkay, so.</think>Hi </think>"]] {
             assert_eq!(told(pieces, within()), expected("Okay, so.", "Hi </think>"));
         }
         // It was the answer after all.
         let mut tags = within();
-        assert_eq!(tags.feed("Hi the").thought + &tags.feed("re \n").thought, "Hi there");
+        assert_eq!(tags.feed("Hi the").reasoning + &tags.feed("re \n").reasoning, "Hi there");
         assert_eq!((tags.finish(), tags.unclosed()), (SplitText::default(), "Hi there".to_owned()));
         // A server that takes thoughts out leaves none in the text.
         let mut tags = within();
@@ -443,7 +445,7 @@ mod tests {
 
         let mut tags = looking();
         assert_eq!(tags.feed("Hi <"), text("Hi "));
-        let named = SplitText { thought: "hm".to_owned(), text: "<".to_owned(), taken_back: 0 };
+        let named = SplitText { reasoning: "hm".to_owned(), text: "<".to_owned(), taken_back: 0 };
         assert_eq!(tags.feed_thought("hm"), named);
 
         let mut tags = looking();
@@ -461,15 +463,15 @@ mod tests {
     fn thoughts_that_the_server_names(
         #[case] thoughts: &[&str],
         #[case] texts: &[&str],
-        #[case] thought: &str,
+        #[case] reasoning: &str,
         #[case] text: &str,
     ) {
         for mut tags in [ReasoningTags::blind(&marks()), looking()] {
             let first: Vec<SplitText> = thoughts.iter().map(|piece| tags.feed_thought(piece)).collect();
             let said = |of: fn(&SplitText) -> &str| first.iter().map(of).collect::<String>();
-            let (named, answered) = (said(|told| &told.thought), said(|told| &told.text));
+            let (named, answered) = (said(|told| &told.reasoning), said(|told| &told.text));
             let rest = told(texts, tags);
-            assert_eq!((named + &rest.0, answered + &rest.1), (thought.to_owned(), text.to_owned()));
+            assert_eq!((named + &rest.0, answered + &rest.1), (reasoning.to_owned(), text.to_owned()));
         }
     }
 }
