@@ -13,17 +13,15 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::attachments::Attachments;
+use super::attempt::{End, Left, raise_fence};
 use super::claimed::{Ready, get_ready};
-use super::log_writer::{LogError, LogWriter, RunLog};
+use super::context::Surround;
+use super::log_writer::{LogError, RunLog};
 use super::model_call::{ModelCall, sendable_request};
-use super::profiles::Profiles;
-use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::reservation::Reservation;
-use super::titles::Titles;
 use super::tool_calls::{Stopped, ToolCalls, ToolSays};
-use super::{WorkerDeps, WorkerOptions, ending, figures, pins};
+use super::{ending, figures};
 use crate::domain::agent::OnUnknown;
 use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause};
@@ -35,37 +33,12 @@ use crate::domain::run::RunStatus;
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::domain::tool_filter::RankedTools;
 use crate::engine::{Command, Decision, Durability, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
-use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreError, StoreResult};
+use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
 /// the run is given up: each further try would ask the model again.
 const MAX_STRIKES: u32 = 5;
-
-/// What a driver is given besides its run.
-#[derive(Clone)]
-pub struct Surround {
-    /// The worker's dependencies.
-    pub deps: WorkerDeps,
-    /// The worker's numbers.
-    pub options: WorkerOptions,
-    /// The writer of the log.
-    pub writer: LogWriter,
-    /// Puts files into requests.
-    pub attachments: Arc<Attachments>,
-    /// Puts tools in order.
-    pub ranker: Arc<Ranker>,
-    /// Asks for titles.
-    pub titles: Titles,
-    /// Definitions of tools that are known to be accepted.
-    pub accepted: pins::Accepted,
-    /// Profiles of runs under way.
-    pub profiles: Profiles,
-    /// Cancelled when no new steps shall begin.
-    pub drain: CancellationToken,
-    /// Cancelled when steps under way shall be given up too.
-    pub stop_now: CancellationToken,
-}
 
 /// Drives the run, over which `crashes` workers have died, until it has ended, was released, or is no longer ours. `record` is what would
 /// be loaded, if it is known.
@@ -130,74 +103,11 @@ pub async fn drive(
     }
 }
 
-/// Ends the fence under which something was written of which nobody knows what became: it may be on its way still. After this
-/// it is stored, or never will be, and the rows can be relied on.
-pub(super) async fn raise_fence(surround: &Surround, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
-    // A renewal that goes by the old fence meanwhile finds no lease, which means nothing. It means nothing either while no answer
-    // has come: the fence may have been raised, and is asked for again before anything else.
-    guard.held.lets_go(true);
-    match surround.deps.store.raise_fence(&guard.held.fence, attempt).await {
-        Ok(Some(fence)) => {
-            guard.continue_under(fence);
-            guard.held.lets_go(false);
-            Ok(())
-        }
-        Ok(None) => Err(End::Fenced),
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
-            Err(End::from(&error))
-        }
-    }
-}
-
-/// How an attempt to drive a run has ended.
-pub(super) enum End {
-    /// The run has ended, or was released.
-    Over,
-    /// Somebody else has the run.
-    Fenced,
-    /// The database was away.
-    Reload,
-    /// The rows could not be read or written, and may never be.
-    Broken,
-}
-
-impl From<&StoreError> for End {
-    fn from(error: &StoreError) -> Self {
-        if error.is_transient() { Self::Reload } else { Self::Broken }
-    }
-}
-
-/// What an attempt leaves to the next one.
-#[derive(Default)]
-pub(super) struct Left {
-    /// Outcomes of calls that could not be stored.
-    pub finished: Vec<(CallId, ToolOutcome)>,
-    /// Its number; 0 if the run was never loaded.
-    pub attempt: u32,
-    /// The calls that are under way still.
-    pub tools: ToolCalls,
-    /// How many workers have died over the run.
-    pub crashes: u32,
-    /// When the run was claimed, if it may be the death of its worker and was not cleared of that yet.
-    pub suspected_since: Option<Instant>,
-}
-
 /// How many leases long a suspected run has to live, and then to complete a step, to be cleared: with the defaults a minute.
 const CLEARED_AFTER_LEASES: u32 = 6;
 
 /// Why a run is given up whose next request to its model breaks the rules that providers have in common.
 const UNSENDABLE: &str = "the run was given up: the server made a request of it that no provider takes, and has not sent it";
-
-impl From<LogError> for End {
-    fn from(error: LogError) -> Self {
-        match error {
-            LogError::Fenced => Self::Fenced,
-            LogError::Store(error) => Self::from(error.as_ref()),
-            LogError::Unheard | LogError::Stopped => Self::Reload,
-        }
-    }
-}
 
 async fn attempt(
     surround: &Surround,
@@ -325,7 +235,7 @@ impl Drive<'_> {
         // Last words are no answer.
         let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
         if decision.changes.iter().any(answers) {
-            self.surround.titles.begin(self.surround, &self.state);
+            self.surround.titles.begin(&self.surround.deps, &self.surround.options, &self.state);
         }
         for command in decision.commands {
             match command {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use super::driver::Surround;
+use super::context::Surround;
 use super::log_writer::{RunLog, Urgency};
 use crate::domain::ids::RunId;
 use crate::domain::message::Role;

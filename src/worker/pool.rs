@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::driver::{self, Surround};
+use super::context::Surround;
 use super::log_writer::LogWriter;
 use super::profiles::Profiles;
 use super::ranking::Ranker;
 use super::registry::Registry;
 use super::titles::Titles;
-use super::{WorkerDeps, WorkerOptions, control, heartbeat, pins, sweeper};
+use super::{WorkerDeps, WorkerOptions, control, driver, heartbeat, pins, sweeper};
 use crate::domain::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::HandedRun;
