@@ -55,7 +55,7 @@ macro_rules! owners {
 /// The epoch of a claim, of the head `h`: above all that the head has had, and a number made of the moment. A database that goes on
 /// without its last commits, as after a failover, may have forgotten a claim that its holder knows of, and would count the next one to
 /// the same number: two workers would hold one fence. There are as many numbers to the millisecond as where a copy of a database is
-/// accepted, which lifts all epochs (`lineage::NUMBERS_PER_MS`).
+/// accepted, which lifts all epochs (`clones::NUMBERS_PER_MS`).
 macro_rules! next_epoch {
     () => {
         "greatest(h.epoch + 1, now_ms() * 1000)"

@@ -1,16 +1,20 @@
-//! Where the database is served. See [`crate::store::lineage`].
+//! Clone detection of Postgres, by the place where the database is served. See [`crate::store::clones`].
+//!
+//! Owns the row that names the place. Must not know what a copy could do.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, PgTransaction};
 
-use crate::store::lineage::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
+use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
 use crate::store::{OnCopy, StoreResult};
 
-/// Looks whether the database is a copy. A dump that is read into another cluster or database, or into the same one after it was
-/// emptied, makes another table there. What copies the files of the whole cluster is not noticed. `pg_upgrade` makes another cluster,
-/// too, and leaves the old one as it was: both could be served, so that only the operator can know which one is.
+/// Checks whether the database is a copy.
 ///
-/// On a connection of its own: accepting a copy may take its time.
+/// A dump that is restored into another cluster or database, or into the same one after it was emptied, makes another table there. A
+/// copy of the whole cluster's files is not noticed. `pg_upgrade` makes another cluster and leaves the old one as it was: both could be
+/// served, and only the operator knows which one is.
+///
+/// Takes a connection of its own, because accepting a copy may take long.
 pub(super) async fn check(options: &PgConnectOptions, on_copy: OnCopy) -> StoreResult<()> {
     if on_copy == OnCopy::Overlook {
         return Ok(());
@@ -23,14 +27,14 @@ pub(super) async fn check(options: &PgConnectOptions, on_copy: OnCopy) -> StoreR
 
 async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<()> {
     let here = place(connection).await?;
-    let known: Option<String> = sqlx::query_scalar("SELECT place FROM lineage").fetch_optional(&mut *connection).await?;
+    let known: Option<String> = sqlx::query_scalar("SELECT place FROM clone_detection").fetch_optional(&mut *connection).await?;
     if known.as_ref().is_some_and(|known| is_same(known, &here)) && on_copy != OnCopy::AcceptUnseen {
         return Ok(());
     }
     let mut tx = connection.begin().await?;
-    sqlx::query("INSERT INTO lineage (place) VALUES ($1) ON CONFLICT DO NOTHING").bind(&here).execute(&mut *tx).await?;
+    sqlx::query("INSERT INTO clone_detection (place) VALUES ($1) ON CONFLICT DO NOTHING").bind(&here).execute(&mut *tx).await?;
     // Of several servers that start together, one accepts.
-    let known: String = sqlx::query_scalar("SELECT place FROM lineage FOR UPDATE").fetch_one(&mut *tx).await?;
+    let known: String = sqlx::query_scalar("SELECT place FROM clone_detection FOR UPDATE").fetch_one(&mut *tx).await?;
     match on_copy {
         OnCopy::Refuse if !is_same(&known, &here) => {
             return Err(refused(
@@ -47,7 +51,7 @@ async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<
 /// The identifier of a cluster that does not tell its own.
 const UNKNOWN: i64 = 0;
 
-/// Whether two places are one. A right that was given or taken since is no other place: then only what is within the cluster counts.
+/// Returns whether two places are one. If a cluster does not tell its identifier, only the ids within the cluster count.
 fn is_same(known: &str, here: &str) -> bool {
     let tells_nothing = |cluster: &str| cluster == UNKNOWN.to_string();
     match (known.split_once('/'), here.split_once('/')) {
@@ -56,9 +60,9 @@ fn is_same(known: &str, here: &str) -> bool {
     }
 }
 
-/// What no copy of the database has in common with it, unless the files of the whole cluster were copied.
+/// Returns what no copy of the database shares with it, unless the files of the whole cluster were copied.
 async fn place(connection: &mut PgConnection) -> StoreResult<String> {
-    // Anybody may ask for it, unless an operator does not want that.
+    // Every role may ask for it, unless an operator has revoked that.
     let may_ask: bool =
         sqlx::query_scalar("SELECT has_function_privilege('pg_control_system()', 'execute')").fetch_one(&mut *connection).await?;
     let cluster: i64 = match may_ask {
@@ -66,7 +70,7 @@ async fn place(connection: &mut PgConnection) -> StoreResult<String> {
         false => UNKNOWN,
     };
     let within: String = sqlx::query_scalar(
-        "SELECT oid::text || '/' || 'lineage'::regclass::oid::text FROM pg_database WHERE datname = current_database()",
+        "SELECT oid::text || '/' || 'clone_detection'::regclass::oid::text FROM pg_database WHERE datname = current_database()",
     )
     .fetch_one(connection)
     .await?;
@@ -74,7 +78,7 @@ async fn place(connection: &mut PgConnection) -> StoreResult<String> {
 }
 
 async fn accept(tx: &mut PgTransaction<'_>, here: &str) -> StoreResult<()> {
-    // With the numbers of events the epochs jump: a worker of the lost time, if there is still one, holds none of these.
+    // The epochs jump with the numbers of events: a worker of the lost time holds none of these.
     let lifted = sqlx::query(
         "UPDATE conversation_heads
          SET last_seq = greatest(last_seq + $2, now_ms() * $1), epoch = greatest(epoch + $2, now_ms() * $1)",
@@ -83,7 +87,7 @@ async fn accept(tx: &mut PgTransaction<'_>, here: &str) -> StoreResult<()> {
     .bind(LEAST_JUMP)
     .execute(&mut **tx)
     .await?;
-    sqlx::query("UPDATE lineage SET place = $1").bind(here).execute(&mut **tx).await?;
+    sqlx::query("UPDATE clone_detection SET place = $1").bind(here).execute(&mut **tx).await?;
     tell(lifted.rows_affected());
     Ok(())
 }
@@ -93,7 +97,7 @@ mod tests {
     use super::is_same;
 
     #[test]
-    fn a_right_that_was_taken_away_is_no_other_place() {
+    fn revoked_right_is_no_other_place() {
         assert!(is_same("7/1/2", "7/1/2") && is_same("7/1/2", "0/1/2") && is_same("0/1/2", "7/1/2"));
         assert!(!is_same("7/1/2", "8/1/2") && !is_same("7/1/2", "0/1/3") && !is_same("7/1/2", "7/1/3"));
     }

@@ -1,8 +1,10 @@
-//! What the folder knows of its database. See [`crate::store::lineage`].
+//! Clone detection of SQLite, by a file beside the database. See [`crate::store::clones`].
 //!
-//! A word and a mark stand in the database and in a file beside it. The mark rises while the server is at work, first in the
-//! database: one whose mark is below that of the file is older than what was served here. The file says when it was made, too: one
-//! that was copied together with the database was made later.
+//! Owns that file. Must not know when marks are left.
+//!
+//! A word and a mark stand in the database and in the file. The mark rises while the server is at work, first in the database: a
+//! database whose mark is below that of the file is older than what was served here. The file also says when it was made: a file that
+//! was copied together with the database was made later.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +12,7 @@ use sqlx::sqlite::SqlitePool;
 use tokio::sync::Mutex;
 
 use super::connection::Tx;
-use crate::store::lineage::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
+use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
 use crate::store::{Durability, OnCopy, StoreError, StoreResult};
 use crate::support::{failpoint, files};
 
@@ -20,37 +22,37 @@ struct Mark {
     mark: i64,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Beside {
     mark: Mark,
-    /// It is not the file that was written here.
+    /// Whether it was made at another time than it says.
     is_copy: bool,
 }
 
 impl Mark {
-    /// The line of a file that was made then.
+    /// Returns the line of a file that was made then.
     fn line(&self, born: Option<u128>) -> String {
         let born = born.map_or_else(String::new, |born| format!(" {born}"));
         format!("{} {}{born}\n", self.word, self.mark)
     }
 
-    /// What is kept of a file in whose place another one comes.
+    /// Returns what the database keeps of a file that is replaced.
     fn key(&self) -> String {
         format!("{} {}", self.word, self.mark)
     }
 }
 
-/// Of the one server of a data folder.
-pub(super) struct Lineage {
+/// The mark of the one server of a data folder.
+pub(super) struct CloneMark {
     path: PathBuf,
     durability: Durability,
     /// The connection's count of changes after the last mark. Held while one is left.
     changes: Mutex<Option<i64>>,
 }
 
-impl Lineage {
-    /// Looks whether the database is a copy, and leaves a mark. `None` if nobody is to look.
+impl CloneMark {
+    /// Checks whether the database is a copy, and leaves a mark. Returns `None` if copies are overlooked.
     pub(super) async fn check(
         writer: &SqlitePool,
         database: &Path,
@@ -66,12 +68,12 @@ impl Lineage {
         let beside = read(&path)?;
         let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
         let within: Option<(String, i64, Option<String>)> =
-            sqlx::query_as("SELECT word, mark, accepted FROM lineage").fetch_optional(&mut *tx).await?;
+            sqlx::query_as("SELECT word, mark, accepted FROM clone_detection").fetch_optional(&mut *tx).await?;
         let is_accepted = |beside: &Beside| within.as_ref().is_some_and(|(.., accepted)| *accepted == Some(beside.mark.key()));
-        // Whoever accepted a copy has died before the file said so.
+        // A process that accepted the copy has died before the file said so.
         let beside = beside.filter(|beside| !is_accepted(beside));
         let within = within.map(|(word, mark, _)| Mark { word, mark });
-        // In an empty one there is nothing that could go on.
+        // In an empty database no run could go on.
         let is_empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM conversation_heads)").fetch_one(&mut *tx).await?;
         let noticed = noticed(within.as_ref(), beside.as_ref());
         let accepts = match (noticed, on_copy) {
@@ -83,24 +85,24 @@ impl Lineage {
             jump(&mut tx).await?;
         }
         if accepts || within.is_none() {
-            sqlx::query("REPLACE INTO lineage (only_row, word, mark, accepted) VALUES (1, hex(randomblob(8)), 0, ?)")
+            sqlx::query("REPLACE INTO clone_detection (only_row, word, mark, accepted) VALUES (1, hex(randomblob(8)), 0, ?)")
                 .bind(beside.as_ref().map(|beside| beside.mark.key()))
                 .execute(&mut *tx)
                 .await?;
         }
         tx.commit().await?;
         failpoint::reached("accepted");
-        let lineage = Self { path, durability, changes: Mutex::default() };
+        let found = Self { path, durability, changes: Mutex::default() };
         if accepts || within.is_none() || beside.is_none() {
             // Before the mark is above zero: one that has none beside it is a copy then.
-            let (word, mark) = sqlx::query_as("SELECT word, mark FROM lineage").fetch_one(writer).await?;
-            lineage.write(Mark { word, mark }).await?;
+            let (word, mark) = sqlx::query_as("SELECT word, mark FROM clone_detection").fetch_one(writer).await?;
+            found.write(Mark { word, mark }).await?;
         }
-        lineage.leave(writer).await?;
-        Ok(Some(lineage))
+        found.leave(writer).await?;
+        Ok(Some(found))
     }
 
-    /// Leaves a mark, if anything has changed since the last one: whatever is put back from before is older now.
+    /// Leaves a mark if anything has changed since the last one: a database that is restored from before is older now.
     pub(super) async fn leave(&self, writer: &SqlitePool) -> StoreResult<()> {
         let mut last = self.changes.lock().await;
         let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(writer).await?;
@@ -110,8 +112,9 @@ impl Lineage {
         // After a loss of power the database must have what the file says.
         self.synchronous(writer, Durability::Full).await?;
         let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
-        let (word, mark) =
-            sqlx::query_as("UPDATE lineage SET mark = mark + 1, accepted = NULL RETURNING word, mark").fetch_one(&mut *tx).await?;
+        let (word, mark) = sqlx::query_as("UPDATE clone_detection SET mark = mark + 1, accepted = NULL RETURNING word, mark")
+            .fetch_one(&mut *tx)
+            .await?;
         let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut *tx).await?;
         tx.commit().await?;
         self.synchronous(writer, self.durability).await?;
@@ -120,7 +123,7 @@ impl Lineage {
         Ok(())
     }
 
-    /// What commits of the writer survive from now on.
+    /// Sets the durability of the next commits of the writer.
     async fn synchronous(&self, writer: &SqlitePool, durability: Durability) -> StoreResult<()> {
         let pragma = match (self.durability, durability) {
             (Durability::Full, _) => return Ok(()),
@@ -151,7 +154,7 @@ fn write(path: &Path, mark: &Mark) -> std::io::Result<()> {
     }
 }
 
-/// What tells that the database `within` is a copy.
+/// Returns why the database `within` counts as a copy.
 fn noticed(within: Option<&Mark>, beside: Option<&Beside>) -> Option<&'static str> {
     match (within, beside) {
         (None, None) => None,
@@ -174,7 +177,7 @@ fn noticed(within: Option<&Mark>, beside: Option<&Beside>) -> Option<&'static st
     }
 }
 
-/// What the file says; `None` if there is none.
+/// Reads the file; `None` if there is none.
 fn read(path: &Path) -> StoreResult<Option<Beside>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -200,7 +203,7 @@ fn unusable(path: &Path, why: &str) -> StoreError {
     StoreError::Copied(format!("{}, by which a copy of the database is told from it, cannot be used: {why}", path.display()))
 }
 
-/// Has every log go on under numbers that nothing was ever called by. With them the epochs jump, as on Postgres.
+/// Makes every log go on at numbers that were never given out. The epochs jump with them, as on Postgres.
 async fn jump(tx: &mut Tx) -> StoreResult<()> {
     let lifted = sqlx::query(concat!(
         "UPDATE conversation_heads SET last_seq = max(last_seq + ?2, ",
@@ -222,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_made_at_another_time_is_a_copy() {
+    fn file_made_at_another_time_is_a_copy() {
         let mark = Mark { word: "A1".to_owned(), mark: 7 };
         let read = |born: Option<u128>, at: Option<u128>| parse(&mark.line(born), at).unwrap();
         let ours = Beside { mark: mark.clone(), is_copy: false };
