@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::feedback::Rated;
-use super::{IdempotencyClaim, StoreError, StoreResult, rows};
+use super::{StoreResult, rows};
 use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus, ForkedFrom, LastRun};
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
@@ -463,11 +463,6 @@ impl Renamed<'_> {
         let ids = self.ids;
         self.calls.entry(id.clone()).or_insert_with(|| CallId::generate(ids)).clone()
     }
-}
-
-/// What a request with this key is answered with when it comes again.
-pub(super) fn outcome(key: &IdempotencyClaim, copied: &Copied) -> Result<String, StoreError> {
-    rows::encode_storable("idempotency_keys", "outcome", &key.key, copied)
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ async fn accept_into(
     Ok(outcome)
 }
 
-pub(super) async fn accept_locked(
+pub(in crate::store) async fn accept_locked(
     tx: &mut PgConnection,
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,

@@ -28,7 +28,7 @@ pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) after the limit. What was asked may
 /// have been done then, or may still be.
-pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
+pub(in crate::store) async fn within<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(no_answer(limit).into()),

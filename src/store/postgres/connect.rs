@@ -66,7 +66,7 @@ pub struct PostgresStore {
     pub(in crate::store) api: Line,
     /// For what no client waits for, on the connections of `api`.
     pub(in crate::store) chores: Line,
-    pub(super) worker: Line,
+    pub(in crate::store) worker: Line,
     pub(super) lease: Line,
     /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in
     /// the pool it would run into the short time-out that tells a database that is gone, and keep reads waiting.

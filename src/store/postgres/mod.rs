@@ -11,25 +11,21 @@
 //! **Snapshots.** In READ COMMITTED a statement that waited for a lock still sees other tables as they were when it began. So
 //! whatever is decided from rows that the head protects is read by a statement of its own after the lock was taken.
 
-mod accept;
+pub(super) mod accept;
 mod accept_alone;
 mod agents;
 pub(super) mod answer;
 mod audit;
-mod budget;
 mod cancel;
 mod clones;
 mod commit;
 pub(super) mod connect;
 mod conversations;
-mod copy;
 mod delete;
 pub(super) mod errors;
 mod feedback;
 mod files;
 mod fold;
-mod grants;
-mod input;
 mod kept;
 mod keys;
 mod load;
@@ -40,15 +36,13 @@ mod mcp_servers;
 mod migrate;
 mod named;
 mod notify;
+mod per_backend;
 mod pins;
 mod queue;
-mod resume;
+pub(super) mod resume;
 mod retention;
-mod rewind;
 mod runs;
-mod search;
 mod statement;
-mod summaries;
 mod tickets;
 mod titles;
 mod usage;

@@ -102,7 +102,7 @@ macro_rules! is_resumable {
     };
 }
 
-pub(super) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
+pub(in crate::store) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
 
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {

@@ -13,6 +13,9 @@ pub trait Backend: Send + Sync {
 
     /// Returns the database for background work, which may take longer.
     fn chores(&self) -> Database<'_>;
+
+    /// Returns the database for workers, whose leases depend on its answers.
+    fn worker(&self) -> Database<'_>;
 }
 
 impl Backend for PostgresStore {
@@ -23,6 +26,10 @@ impl Backend for PostgresStore {
     fn chores(&self) -> Database<'_> {
         Database::Postgres(&self.chores)
     }
+
+    fn worker(&self) -> Database<'_> {
+        Database::Postgres(&self.worker)
+    }
 }
 
 impl Backend for SqliteStore {
@@ -31,6 +38,10 @@ impl Backend for SqliteStore {
     }
 
     fn chores(&self) -> Database<'_> {
+        Database::Sqlite(self)
+    }
+
+    fn worker(&self) -> Database<'_> {
         Database::Sqlite(self)
     }
 }

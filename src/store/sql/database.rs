@@ -2,10 +2,12 @@
 //!
 //! Owns the way to each pool, and what is retried. Must not know any table.
 
+use sqlx::AssertSqlSafe;
+
 use super::row::{Row, the_row};
 use super::statement::Statement;
 use super::transaction::Transaction;
-use super::value::{Value, postgres_query, sqlite_query};
+use super::value::{Value, bind_postgres, bind_sqlite, postgres_query, sqlite_query};
 use crate::store::StoreResult;
 use crate::store::postgres::answer::Line;
 use crate::store::postgres::errors::retried;
@@ -30,6 +32,20 @@ impl Database<'_> {
             }
             Self::Sqlite(store) => {
                 let rows = sqlite_query(statement, values).fetch_all(store.reader()).await?;
+                Ok(rows.into_iter().map(Row::Sqlite).collect())
+            }
+        }
+    }
+
+    /// Reads all rows of a list, whose text is put together from our literals: one for each set of filters.
+    pub async fn fetch_list(self, text: String, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
+        match self {
+            Self::Postgres(line) => {
+                let rows = bind_postgres(sqlx::query(AssertSqlSafe(text)), values).fetch_all(line).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+            Self::Sqlite(store) => {
+                let rows = bind_sqlite(sqlx::query(AssertSqlSafe(text)), values).fetch_all(store.reader()).await?;
                 Ok(rows.into_iter().map(Row::Sqlite).collect())
             }
         }
@@ -97,6 +113,14 @@ impl Database<'_> {
         match self {
             Self::Postgres(line) => Transaction::on_postgres(line).await,
             Self::Sqlite(store) => Transaction::on_sqlite(store).await,
+        }
+    }
+
+    /// Begins a transaction of a worker. On SQLite it does not wait behind the requests whose turn it is.
+    pub async fn begin_at_once(self) -> StoreResult<Transaction> {
+        match self {
+            Self::Postgres(line) => Transaction::on_postgres(line).await,
+            Self::Sqlite(store) => Transaction::on_sqlite_at_once(store).await,
         }
     }
 

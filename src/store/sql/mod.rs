@@ -31,17 +31,32 @@
 //! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
 
 mod backend;
+mod budget;
+mod conversation_rows;
+mod conversations;
+mod copy;
 mod database;
+mod grants;
 mod idempotency;
+mod input;
+mod log;
 mod named;
+mod per_backend;
 mod providers;
 mod registry;
+mod rewind;
 mod row;
+mod run_rows;
+mod runs;
+mod search;
 mod statement;
+mod summaries;
 mod transaction;
 mod value;
 
+pub(super) use per_backend::PerBackend;
 pub use registry::statements;
+pub(super) use row::Row;
 pub use statement::Statement;
 pub(super) use statement::piece;
 pub(super) use value::Value;

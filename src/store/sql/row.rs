@@ -49,3 +49,14 @@ impl Row {
 pub(super) fn the_row(row: Option<Row>) -> StoreResult<Row> {
     Ok(row.ok_or(sqlx::Error::RowNotFound)?)
 }
+
+/// Reads a row by a function that reads the rows of any one database.
+macro_rules! read_row {
+    ($row:expr, $read:path) => {
+        match $row {
+            $crate::store::sql::Row::Postgres(row) => $read(row),
+            $crate::store::sql::Row::Sqlite(row) => $read(row),
+        }
+    };
+}
+pub(super) use read_row;

@@ -20,7 +20,7 @@ macro_rules! statements {
     ($($(#[$meta:meta])* $name:ident = [$($piece:tt),+ $(,)?];)+) => {
         $(
             $(#[$meta])*
-            const $name: $crate::store::sql::Statement = $crate::store::sql::Statement {
+            pub(super) const $name: $crate::store::sql::Statement = $crate::store::sql::Statement {
                 name: stringify!($name),
                 postgres: concat!($($crate::store::sql::piece!(postgres $piece)),+),
                 sqlite: concat!($($crate::store::sql::piece!(sqlite $piece)),+),

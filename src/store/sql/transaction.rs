@@ -3,7 +3,7 @@
 //! Owns how a transaction begins and ends. Must not know any table.
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::Postgres;
+use sqlx::postgres::{PgConnection, Postgres};
 use sqlx::raw_sql;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -12,14 +12,14 @@ use super::statement::Statement;
 use super::value::{Value, postgres_query, sqlite_query};
 use crate::store::StoreResult;
 use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
-use crate::store::sqlite::connection::SqliteStore;
+use crate::store::sqlite::connection::{SqliteStore, Tx};
 
 /// A transaction that writes. What is neither committed nor rolled back is undone when it is dropped.
 pub enum Transaction {
     /// On Postgres.
     Postgres(PostgresTransaction),
-    /// On the writer of SQLite, which nothing else uses meanwhile, and the turn that its request has.
-    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>, OwnedSemaphorePermit),
+    /// On the writer of SQLite, which nothing else uses meanwhile, and the turn of its request, which a worker does not need.
+    Sqlite(Tx, Option<OwnedSemaphorePermit>),
 }
 
 /// A transaction on a connection of a pool, which is closed if the transaction does not come to its end.
@@ -32,6 +32,11 @@ pub struct PostgresTransaction {
 }
 
 impl PostgresTransaction {
+    /// Works on the connection itself, by statements of Postgres alone.
+    pub async fn work<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
+        self.line.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await
+    }
+
     async fn end(mut self, command: &'static str) -> StoreResult<()> {
         self.line.unless_silent(ANSWER_LIMIT, raw_sql(command).execute(&mut *self.connection)).await?;
         self.is_open = false;
@@ -50,6 +55,9 @@ impl Drop for PostgresTransaction {
 /// Holds a lock of the database until the transaction ends.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))";
 
+/// Takes the same lock, unless another transaction holds it.
+const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, $2))";
+
 impl Transaction {
     /// Begins a transaction on Postgres.
     pub(super) async fn on_postgres(line: &Line) -> StoreResult<Self> {
@@ -65,7 +73,12 @@ impl Transaction {
     /// Begins a transaction on SQLite, when it is the caller's turn.
     pub(super) async fn on_sqlite(store: &SqliteStore) -> StoreResult<Self> {
         let (turn, tx) = store.write_in_turn().await?;
-        Ok(Self::Sqlite(tx, turn))
+        Ok(Self::Sqlite(tx, Some(turn)))
+    }
+
+    /// Begins a transaction on SQLite, before the requests that wait for their turn.
+    pub(super) async fn on_sqlite_at_once(store: &SqliteStore) -> StoreResult<Self> {
+        Ok(Self::Sqlite(store.write().await?, None))
     }
 
     /// Waits until no other transaction holds the lock of this number for this owner, and holds it until the end.
@@ -80,6 +93,17 @@ impl Transaction {
             Self::Sqlite(..) => {}
         }
         Ok(())
+    }
+
+    /// Takes the lock of this number for this owner until the end. Returns false if another transaction holds it.
+    pub async fn try_lock(&mut self, owner: &str, number: i64) -> StoreResult<bool> {
+        match self {
+            Self::Postgres(tx) => {
+                let lock = sqlx::query_scalar(TRY_LOCK).bind(owner).bind(number).fetch_one(&mut *tx.connection);
+                Ok(tx.line.unless_silent(ANSWER_LIMIT, lock).await?)
+            }
+            Self::Sqlite(..) => Ok(true),
+        }
     }
 
     /// Returns all rows of a statement.

@@ -135,7 +135,14 @@ impl<'a> FromIterator<&'a str> for Value<'a> {
 
 /// Binds values to the Postgres text of a statement.
 pub(super) fn postgres_query<'q>(statement: Statement, values: &'q [Value<'q>]) -> Query<'q, Postgres, PgArguments> {
-    let mut query = sqlx::query(statement.postgres);
+    bind_postgres(sqlx::query(statement.postgres), values)
+}
+
+/// Binds values to a query of Postgres.
+pub(super) fn bind_postgres<'q>(
+    mut query: Query<'q, Postgres, PgArguments>,
+    values: &'q [Value<'q>],
+) -> Query<'q, Postgres, PgArguments> {
     for value in values {
         query = match value {
             Value::Text(text) => query.bind(text.as_deref()),
@@ -150,7 +157,14 @@ pub(super) fn postgres_query<'q>(statement: Statement, values: &'q [Value<'q>]) 
 
 /// Binds values to the SQLite text of a statement. A list is bound as a JSON array.
 pub(super) fn sqlite_query<'q>(statement: Statement, values: &'q [Value<'q>]) -> Query<'q, Sqlite, SqliteArguments> {
-    let mut query = sqlx::query(statement.sqlite);
+    bind_sqlite(sqlx::query(statement.sqlite), values)
+}
+
+/// Binds values to a query of SQLite.
+pub(super) fn bind_sqlite<'q>(
+    mut query: Query<'q, Sqlite, SqliteArguments>,
+    values: &'q [Value<'q>],
+) -> Query<'q, Sqlite, SqliteArguments> {
     for value in values {
         query = match value {
             Value::Text(text) => query.bind(text.as_deref()),

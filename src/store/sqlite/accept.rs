@@ -26,15 +26,15 @@ use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, ResumeRun, Stor
 use crate::support::clock::UnixMillis;
 
 impl SqliteStore {
-    pub(super) async fn accept(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+    pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+        if let Some(earlier) = idempotency::earlier(&mut tx, key).await? {
             return Ok(earlier);
         }
-        let accepted = accept_in(&mut tx, &accept).await?;
+        let accepted = accept_in(&mut tx, accept).await?;
         match &accepted {
             Accepted::Run { .. } | Accepted::Steered { .. } => {
-                idempotency::keep(&mut tx, idempotency.as_ref(), &accepted).await?;
+                idempotency::keep(&mut tx, key, &accepted).await?;
                 tx.commit().await?;
             }
             // Dropping the transaction rolls it back: nothing is stored.
@@ -50,7 +50,7 @@ impl SqliteStore {
 }
 
 /// Accepts within a transaction, which is to be rolled back unless a message was stored.
-pub(super) async fn accept_in(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
+pub(in crate::store) async fn accept_in(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
     let accepted = store_message(tx, accept).await?;
     match &accepted {
         Accepted::Run { .. } | Accepted::Steered { .. } => Ok(files::refused(tx, accept).await?.unwrap_or(accepted)),

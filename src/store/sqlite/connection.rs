@@ -115,7 +115,7 @@ impl SqliteStore {
     }
 
     /// Begins a write of a worker. Nobody else writes until it ends.
-    pub(super) async fn write(&self) -> StoreResult<Tx> {
+    pub(in crate::store) async fn write(&self) -> StoreResult<Tx> {
         loop {
             let tx = self.begin_write().await?;
             // A time that is written by a clock that has just jumped would be moved along with the older ones.

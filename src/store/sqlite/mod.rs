@@ -12,7 +12,7 @@ macro_rules! now {
     };
 }
 
-mod accept;
+pub(super) mod accept;
 mod agents;
 mod apply;
 mod audit;
@@ -23,10 +23,8 @@ mod clock;
 mod clones;
 pub(super) mod connection;
 mod conversations;
-mod copy;
 mod feedback;
 mod files;
-mod grants;
 mod idempotency;
 mod input;
 mod keys;
@@ -35,13 +33,12 @@ mod log;
 mod mcp_logins;
 mod mcp_servers;
 mod named;
+mod per_backend;
 mod pins;
 mod queue;
-mod resume;
+pub(super) mod resume;
 mod retention;
-mod rewind;
 mod runs;
-mod search;
 mod summaries;
 mod tickets;
 mod titles;
