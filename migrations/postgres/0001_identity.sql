@@ -41,7 +41,7 @@ CREATE TABLE stream_tickets (
 );
 
 -- Where this database is served: a copy that is put somewhere else still says where it was.
-CREATE TABLE lineage (
+CREATE TABLE clone_detection (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     -- The cluster's identifier, and the ids of the database and of this table in it.
     place    text NOT NULL

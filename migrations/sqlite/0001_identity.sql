@@ -33,7 +33,7 @@ CREATE TABLE stream_tickets (
 ) STRICT, WITHOUT ROWID;
 
 -- The same as in a file beside the database: a copy that is put in the database's place does not go with that file.
-CREATE TABLE lineage (
+CREATE TABLE clone_detection (
     only_row integer PRIMARY KEY CHECK (only_row = 1),
     -- A random word; another one after each copy that was accepted.
     word     text NOT NULL,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::cli::print;
 use super::config::Loaded;
+use super::output::print;
 use super::parts::{self, Opener};
 use super::upkeep;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges};

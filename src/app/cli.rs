@@ -1,6 +1,5 @@
 //! The command line: what can be asked for, and who answers.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,9 +7,10 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
+use super::output::print;
 use super::parts::Opener;
 use super::secrets::{self, RotateArgs};
-use super::{chat, cleanup, doctor, healthcheck, keys, log, reading, serve, users};
+use super::{chat, cleanup, doctor, healthcheck, keys, log, migrate, reading, serve, users};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
 use crate::store::OnCopy;
@@ -113,7 +113,7 @@ enum Command {
         command: SecretsCommand,
     },
     /// Ask a running server a question, and watch the answer.
-    Chat(ChatArgs),
+    Chat(chat::ChatArgs),
     /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
     Healthcheck,
     /// Started by the server itself: says what the file on standard input is.
@@ -206,28 +206,6 @@ impl From<RoleArg> for UserRole {
     }
 }
 
-/// `capstan chat`
-#[derive(Debug, Clone, Args)]
-pub struct ChatArgs {
-    /// The question.
-    pub question: String,
-    /// The server: that of this configuration, if nothing is said. CAPSTAN_URL sets it too.
-    #[arg(long)]
-    pub url: Option<String>,
-    /// The API key. Other users of the machine can see flags: prefer CAPSTAN_KEY.
-    #[arg(long)]
-    pub key: Option<String>,
-    /// Go on with a conversation.
-    #[arg(long, value_name = "ID")]
-    pub conversation: Option<String>,
-    /// The agent that answers, by its name.
-    #[arg(long, value_name = "NAME")]
-    pub agent: Option<String>,
-    /// A file that goes with the question; may be given several times.
-    #[arg(long, value_name = "PATH")]
-    pub file: Vec<PathBuf>,
-}
-
 /// The program: reads flags, environment and file, does what was asked for, and says how it went.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -259,7 +237,7 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         }
         Command::Migrate { accept_restore } => {
             let opener = if accept_restore { Opener::Server(OnCopy::AcceptUnseen) } else { Opener::Command };
-            runtime()?.block_on(keys::migrate(&load()?, opener))
+            runtime()?.block_on(migrate::run(&load()?, opener))
         }
         Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
@@ -300,15 +278,6 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot be started")
-}
-
-/// Writes to standard output. A reader that has closed it, such as `head`, is no error.
-pub fn print(text: &str) -> anyhow::Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output cannot be written"),
-        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
-    }
 }
 
 #[cfg(test)]

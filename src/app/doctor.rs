@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::cli::print;
 use super::config::{Environment, Loaded};
 use super::models::{self, DefaultModel, Models};
+use super::output::print;
 use super::parts::{self, Opener, Sources};
 use super::secrets::{self, Tally};
 use crate::domain::ids::UserId;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::config::Loaded;
+use super::output::print;
 
 /// Exit code 0 if the server answers that it is ready, within two seconds.
 pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
@@ -14,7 +15,7 @@ pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build()?;
     let answer = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
     let code = if answer.status().is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    super::cli::print(&format!("{url}: {}\n", answer.status()))?;
+    print(&format!("{url}: {}\n", answer.status()))?;
     Ok(code)
 }
 

@@ -1,11 +1,11 @@
-//! `capstan keys` and `capstan migrate`: commands that open the database, do one thing, and end.
+//! `capstan keys`: commands that open the database, do one thing, and end.
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use super::cli::print;
 use super::config::Loaded;
+use super::output::print;
 use super::parts::{self, Opener, Sources};
 use crate::domain::ids::KeyId;
 use crate::domain::principal::UserRole;
@@ -84,14 +84,4 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
         "the key {} of {} is revoked; within 5 s no server accepts it, and what is open with it ends\n{last}",
         key.label, key.user.name
     ))
-}
-
-/// Brings the schema up to date.
-pub async fn migrate(loaded: &Loaded, opener: Opener) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, opener).await?;
-    store.close().await;
-    print(match opener {
-        Opener::Command => "the database's schema is up to date\n",
-        Opener::Server(_) => "the database's schema is up to date, and it is the database from now on\n",
-    })
 }

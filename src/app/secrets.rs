@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
 use secrecy::ExposeSecret as _;
 
-use super::cli::print;
 use super::config::{Config, Loaded};
+use super::output::print;
 use super::parts::{self, Opener};
 use crate::domain::mcp_server::{secrets_place, tokens_place};
 use crate::domain::provider::key_place;

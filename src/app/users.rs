@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
 
-use super::cli::print;
 use super::config::Loaded;
+use super::output::print;
 use super::parts::{self, Opener, Sources};
 use crate::domain::principal::{User, UserRole, check_groups};
 use crate::store::{ConversationFilter, Owned, PageRequest, Store};

@@ -7,7 +7,7 @@ use quick_xml::events::Event;
 use quick_xml::{Reader, XmlVersion};
 use zip::ZipArchive;
 
-use super::{ACCEPTED, DOCX, MAX_ENTRIES, MAX_UNPACKED, Page, Refused, XLSX, refused};
+use super::page::{ACCEPTED, DOCX, MAX_ENTRIES, MAX_UNPACKED, Page, Refused, XLSX, refused};
 use crate::domain::file::FileText;
 
 const TOO_LARGE: &str = "the document is far larger unpacked than it looks";

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pdf_extract::{ConvertToFmt, Document, OutputDev, PlainTextOutput, output_doc};
 
-use super::{Page, Refused, refused};
+use super::page::{Page, Refused, refused};
 use crate::domain::file::FileText;
 
 /// What becomes of words that a page has no room for: the error that ends the reading.

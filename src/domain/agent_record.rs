@@ -63,44 +63,35 @@ pub struct AgentVersion {
 }
 
 /// Bounds of one run. A request may lower those of its agent.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunLimits {
     /// Model calls with tools.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_rounds: Option<u32>,
     /// The longest that the run may take from its first start, waiting included, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_run_ms: Option<u64>,
     /// Input and output tokens together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_run_tokens: Option<u64>,
     /// US dollars.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_usd: Option<Usd>,
     /// Input and output tokens of all runs of the conversation together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_conversation_tokens: Option<u64>,
     /// US dollars for all runs of the conversation together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_conversation_usd: Option<Usd>,
     /// Input and output tokens of the day, for all runs of the owner that have such a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_day_tokens: Option<u64>,
     /// US dollars of the day, for all runs of the owner that have such a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_day_usd: Option<Usd>,
     /// The longest that one tool call may take, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub tool_timeout_ms: Option<u64>,
     /// Tool calls of one answer that run at a time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub tool_parallelism: Option<u32>,
 }

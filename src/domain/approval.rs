@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::ids::{CallId, ConversationId, GrantId, InputId, RunId};
 use super::input::{InputRecord, InputState, Question};
+use super::words::words;
 
 /// Whether a human is asked before a tool is called. The stricter one is the greater one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
@@ -143,23 +144,13 @@ pub enum ApprovalScope {
     Always,
 }
 
-impl ApprovalScope {
-    /// The word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Once => "once",
-            Self::Conversation => "conversation",
-            Self::Always => "always",
-        }
-    }
-}
+words!(ApprovalScope { Once = "once", Conversation = "conversation", Always = "always" });
 
 /// What an approval is bound to.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalTerms {
     /// The MCP server, for tools that come from one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
     /// The tool's name at the server.
     pub tool: String,
@@ -170,12 +161,10 @@ pub struct ApprovalTerms {
     /// SHA-256 of the tool's definition.
     pub definition_hash: String,
     /// The same of its definition and of where its server is, if that can be changed: what an answer for later calls is bound to.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub consent_hash: Option<String>,
     /// Whether its server says that it destroys something.
     pub destructive: bool,
     /// What the model said in the answer that makes the call.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rationale: Option<String>,
     /// What the call would do, in a line.
     #[serde(default)]
@@ -184,27 +173,24 @@ pub struct ApprovalTerms {
     #[serde(default)]
     pub undoable: bool,
     /// The call that it takes back: with other arguments something else would be.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<CallId>,
     /// How far an answer may hold.
     pub scopes: Vec<ApprovalScope>,
     /// JSON Schema of its arguments, for those that are edited.
     pub parameters: Arc<Value>,
     /// The argument that carries our key, if one does: nobody else sets it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key_argument: Option<String>,
 }
 
 /// An answer that holds for later calls.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolGrant {
     /// Its id.
     pub id: GrantId,
     /// The conversation that it holds in; absent for all of its owner.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub conversation_id: Option<ConversationId>,
     /// The MCP server; absent for tools of this server itself.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
     /// The tool's name at the server.
     pub tool: String,
@@ -279,27 +265,25 @@ impl Decision {
 }
 
 /// The answer to an approval.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalAnswer {
     /// Whether the call is made.
     pub decision: Decision,
     /// How far the answer holds: one of the approval's `scopes`. `once` if absent.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scope: Option<ApprovalScope>,
     /// What the call is made with instead. Fits the tool's schema.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
     /// Why. The model reads it if the call is denied.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// The `arguments_hash` of what was shown: the answer is refused if the call has other arguments.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub arguments_hash: Option<String>,
 }
 
 /// A question to a human about one tool call.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Approval {
     /// Its id, for the answer.
@@ -309,7 +293,6 @@ pub struct Approval {
     /// The run that waits.
     pub run_id: RunId,
     /// The call.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub call_id: Option<CallId>,
     /// What it asks.
     #[serde(flatten)]
@@ -317,35 +300,29 @@ pub struct Approval {
     /// Where it stands.
     pub status: ApprovalState,
     /// How far the answer holds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scope: Option<ApprovalScope>,
     /// What the call is made with instead of `arguments`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub edited_arguments: Option<Value>,
     /// Why, in the words of whoever decided.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// Who decided.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved_by: Option<String>,
     /// When it was asked, RFC 3339.
     pub created_at: String,
     /// When it was decided, its time was over, or its run ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved_at: Option<String>,
     /// From when on it takes no answer any more.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_at: Option<String>,
 }
 
 /// What an approval asks.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApprovalRequest {
     /// The tool's name, as the model used it.
     pub name: String,
     /// The MCP server, for tools that come from one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
     /// The tool's name at the server.
     pub tool: String,
@@ -357,7 +334,6 @@ pub struct ApprovalRequest {
     /// SHA-256 of the arguments. An answer that names it holds for these arguments only.
     pub arguments_hash: String,
     /// What the model said in the answer that makes the call, at most 1,000 characters: its reason, if it gave one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rationale: Option<String>,
     /// What the call would do, in a line: as the server's entry words it, or else the first 100 characters of the arguments.
     #[serde(default)]

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::ids::{CallId, ConversationId, GrantId, RunId, UserId};
 use super::tool::ToolCallState;
+use super::words::words;
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -22,27 +23,9 @@ pub enum AuditOutcome {
     Unknown,
 }
 
+words!(AuditOutcome { Success = "success", Error = "error", Denied = "denied", Skipped = "skipped", Unknown = "unknown" });
+
 impl AuditOutcome {
-    const ALL: [Self; 5] = [Self::Success, Self::Error, Self::Denied, Self::Skipped, Self::Unknown];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Error => "error",
-            Self::Denied => "denied",
-            Self::Skipped => "skipped",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word)
-    }
-
     /// What a state says; `None` while a call is open.
     #[must_use]
     pub fn of(state: ToolCallState) -> Option<Self> {
@@ -58,6 +41,7 @@ impl AuditOutcome {
 }
 
 /// The end of one call.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AuditRecord {
     /// The call.
@@ -73,7 +57,6 @@ pub struct AuditRecord {
     /// The tool's name; of a call that no tool answers, the name that the model used.
     pub name: String,
     /// The MCP server, for tools that come from one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// SHA-256 of the canonical arguments.
     pub arguments_hash: String,
@@ -81,10 +64,8 @@ pub struct AuditRecord {
     pub outcome: AuditOutcome,
     /// Who decided about this call: the user who allowed or denied it, whose standing answer let it through, or who was asked what became of
     /// it when nobody knew, and answered; the last of them. Absent if nobody decided.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<UserId>,
     /// The standing answer that let it through, if nobody was asked about this very call. It may have been taken back since.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
     /// From its start to its answer. Where nobody measured that, or it was less than a millisecond, to when its end was stored. 0 for calls
     /// that never ran.

@@ -48,14 +48,13 @@ impl OnDaySpent {
 }
 
 /// Tokens and money that may be spent together; what is not said has no limit.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Allowance {
     /// Input and output tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// US dollars.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usd: Option<Usd>,
 }
 

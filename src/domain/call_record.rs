@@ -9,6 +9,7 @@ use super::message::ToolContent;
 use super::tool::{Repair, ToolCallState};
 
 /// One call of a tool.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ToolCallRecord {
     /// Its id.
@@ -20,10 +21,8 @@ pub struct ToolCallRecord {
     /// The tool's name as models see it; of a call that no tool answers, the name that the model used.
     pub name: String,
     /// The MCP server, for tools that come from one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Its name at the server, if it is one of the run's tools.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// The arguments that it is made with.
     #[schema(value_type = Object)]
@@ -31,10 +30,8 @@ pub struct ToolCallRecord {
     /// Whether a human has changed them. Not known, and `false`, of a call whose arguments were mended.
     pub edited: bool,
     /// What was mended in it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<Repair>,
     /// The call that it takes back.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub undoes: Option<CallId>,
     /// Where it stands, or how it ended.
     pub state: ToolCallState,
@@ -43,12 +40,9 @@ pub struct ToolCallRecord {
     /// The whole answer; empty until there is one. Models and events get its texts cut.
     pub content: Vec<ToolContent>,
     /// From its start to its answer, in milliseconds; 0 for calls that never ran, absent until it has ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// When it was handed to its tool, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
     /// When it ended, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<String>,
 }

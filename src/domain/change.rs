@@ -20,6 +20,7 @@ use super::prompt::ProvidedContext;
 use super::run::{FinishReason, RunStatus, WaitReason};
 use super::tool::{ToolCall, ToolDefinition, ToolOutcome};
 use super::tool_filter::ChosenTools;
+use super::words::words;
 
 /// What kind of work a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,22 +31,7 @@ pub enum StepKind {
     Tools,
 }
 
-impl StepKind {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Tools => "tools",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Model, Self::Tools].into_iter().find(|kind| kind.as_str() == word)
-    }
-}
+words!(StepKind { Model = "model", Tools = "tools" });
 
 /// Where a step stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,26 +44,11 @@ pub enum StepStatus {
     Abandoned,
 }
 
-impl StepStatus {
-    /// The word in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Started => "started",
-            Self::Completed => "completed",
-            Self::Abandoned => "abandoned",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Started, Self::Completed, Self::Abandoned].into_iter().find(|status| status.as_str() == word)
-    }
-}
+words!(StepStatus { Started = "started", Completed = "completed", Abandoned = "abandoned" });
 
 /// The counters of a run that decide how it goes on. Stored with it, so that no crash resets a limit. One that a newer version
 /// has added means nothing to this one, and is left out.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct RunCounters {
@@ -119,12 +90,10 @@ pub struct RunCounters {
     /// Whether the provider refused what was signed: from then on the run's requests to the model hold nothing of the kind.
     pub unsigned: bool,
     /// The tools on offer, if they were narrowed down.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen_tools: Option<ChosenTools>,
     /// Whether the model was asked for categories and has named none.
     pub named_no_category: bool,
     /// The plan, where the agent has one made.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
     /// Whether the last call was forced because too little of the budget of a request remained.
     pub no_room: bool,

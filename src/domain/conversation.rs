@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use super::ids::{ConversationId, MessageId, RunId};
 use super::problem::ProblemBody;
 use super::run::{RunStatus, WaitReason};
+use super::words::words;
 
 /// The longest title of a conversation, in characters.
 pub const MAX_TITLE_CHARS: usize = 255;
@@ -28,29 +29,14 @@ pub enum ConversationStatus {
     Failed,
 }
 
-impl ConversationStatus {
-    /// Every status.
-    pub const ALL: [Self; 6] = [Self::Idle, Self::Queued, Self::Processing, Self::ToolLoop, Self::Waiting, Self::Failed];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::ToolLoop => "tool_loop",
-            Self::Waiting => "waiting",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-}
+words!(ConversationStatus {
+    Idle = "idle",
+    Queued = "queued",
+    Processing = "processing",
+    ToolLoop = "tool_loop",
+    Waiting = "waiting",
+    Failed = "failed",
+});
 
 impl From<RunStatus> for ConversationStatus {
     fn from(run: RunStatus) -> Self {
@@ -97,6 +83,7 @@ pub struct LastRun {
 }
 
 /// A conversation as clients see it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
     /// Its id.
@@ -106,39 +93,30 @@ pub struct Conversation {
     /// Where it stands.
     pub status: ConversationStatus,
     /// What its run waits for, if it does.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<WaitReason>,
     /// The run under way, if any.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub active_run_id: Option<RunId>,
     /// The newest run, whether it is under way, queued or over; absent before the first one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_run: Option<LastRun>,
     /// The agent of messages that name none: its name or id, with `@` and a version if that version was asked for. Absent: the server's
     /// default agent.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent: Option<String>,
     /// The model of messages that name none, as `provider/name`. Absent: the agent's own model.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub model: Option<String>,
     /// Whether its owner has pinned it: then it is not put away by itself.
     #[serde(default)]
     pub pinned: bool,
     /// When it was put away, RFC 3339; absent if it is not. Lists leave it out unless they are asked for it, and a new message
     /// brings it back.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub archived_at: Option<String>,
     /// Words of its owner's, in their order.
     #[serde(default)]
     pub tags: Vec<String>,
     /// What its runs add to their agent's system prompt, or put in its place, as the agent says. Lists leave it out.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub system_prompt: Option<String>,
     /// What its user wants of every answer: a part of the system prompt that is marked as theirs. Lists leave it out.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub instructions: Option<String>,
     /// Of a copy: the conversation that it was forked from. That may be gone.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub forked_from: Option<ForkedFrom>,
     /// The `seq` of its newest event.
     pub last_seq: i64,

@@ -1,4 +1,4 @@
-//! What model calls cost, in exact US dollars.
+//! Tokens that model calls use, and what they cost in exact US dollars.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
-
-use super::model::Usage;
 
 /// Digits after the point of a [`Cost`].
 const COST_DIGITS: usize = 12;
@@ -76,18 +74,17 @@ impl PartialSchema for Price {
 impl ToSchema for Price {}
 
 /// What a model costs, in US dollars for a million tokens.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
     /// Of the request.
     pub input: Price,
     /// Of the part of the request that the provider had cached; like the rest if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<Price>,
     /// Of the answer, reasoning included.
     pub output: Price,
     /// What a call costs instead whose request is longer than most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long: Option<LongPrices>,
 }
 
@@ -275,6 +272,57 @@ impl PartialSchema for Usd {
 }
 
 impl ToSchema for Usd {}
+
+/// Tokens that one or more model calls used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// Tokens of the request.
+    pub input_tokens: u64,
+    /// Tokens of the answer, reasoning included.
+    pub output_tokens: u64,
+    /// Part of the input that the provider had cached.
+    #[serde(default)]
+    pub cached_input_tokens: u64,
+    /// Part of the input that the provider put into its cache, which costs more than the rest. Known while a call is priced only.
+    #[serde(skip)]
+    pub cache_write_tokens: u64,
+    /// Part of the output that was reasoning.
+    #[serde(default)]
+    pub reasoning_tokens: u64,
+    /// Model calls counted here.
+    #[serde(default)]
+    pub model_calls: u64,
+    /// Those of them that came to no answer: they failed, were given up, or were lost with their process. Absent if none was.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub abandoned_calls: u32,
+    /// True if a provider gave no figures and they were estimated.
+    #[serde(default)]
+    pub estimated: bool,
+    /// What the calls cost whose prices are known, as they were when the calls were made; absent if none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Usage {
+    /// Adds another call's figures.
+    pub fn add(&mut self, other: Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cached_input_tokens = self.cached_input_tokens.saturating_add(other.cached_input_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
+        self.model_calls = self.model_calls.saturating_add(other.model_calls);
+        self.abandoned_calls = self.abandoned_calls.saturating_add(other.abandoned_calls);
+        self.estimated |= other.estimated;
+        self.cost = match (self.cost, other.cost) {
+            (Some(one), Some(other)) => Some(one.plus(other)),
+            (one, other) => one.or(other),
+        };
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::{ConversationId, MessageId, RunId, UserId};
+use super::words::words;
 
 /// Whether an answer was a good one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -15,22 +16,7 @@ pub enum Rating {
     Down,
 }
 
-impl Rating {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Up, Self::Down].into_iter().find(|rating| rating.as_str() == word)
-    }
-}
+words!(Rating { Up = "up", Down = "down" });
 
 /// What its user thinks of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -45,6 +31,7 @@ pub struct Feedback {
 }
 
 /// Feedback with the answer that it is about, whose words are its owner's alone.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FeedbackRecord {
     /// The answer. It may have been taken out of its conversation since.
@@ -64,12 +51,10 @@ pub struct FeedbackRecord {
     /// Whether it was a good one.
     pub rating: Rating,
     /// Why.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// When it was said, RFC 3339.
     pub at: String,
     /// Who has looked at it since, and when.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub review: Option<Review>,
 }
 

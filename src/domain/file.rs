@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::FileId;
-use super::message::{BinaryContent, ToolContent};
 use crate::support::text;
 
 /// Base64 as it is written; providers are stricter, and get it as they want it.
@@ -200,6 +199,7 @@ pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
 }
 
 /// A stored file. Its bytes and its text are kept apart from it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredFile {
     /// Its id.
@@ -213,10 +213,8 @@ pub struct StoredFile {
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,
     /// Characters of the text that was found in it; absent for pictures, and where there is none.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_chars: Option<u64>,
     /// Bytes of that text in UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_bytes: Option<u64>,
     /// Whether it has more text than that, which models do not get to read.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -236,7 +234,7 @@ impl StoredFile {
     }
 }
 
-fn is_picture_type(media_type: &str) -> bool {
+pub(super) fn is_picture_type(media_type: &str) -> bool {
     matches!(media_type, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
 
@@ -275,30 +273,6 @@ pub fn whole_picture(base64: &str) -> Option<(&'static str, String)> {
     let bytes = decoded(base64)?;
     let media_type = picture_type(&bytes).filter(|_| picture_fault(&bytes).is_none())?;
     Some((media_type, STANDARD.encode(bytes)))
-}
-
-/// Returns binary content of a tool's answer, still with its bytes: a picture if models can be shown it, and else a file. The bytes
-/// decide, not the server's media type. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server claims.
-#[must_use]
-pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
-    let name = name.map(shown_name);
-    let base64: String = base64.split_ascii_whitespace().collect();
-    if let Some((media_type, data)) = whole_picture(&base64) {
-        return ToolContent::Image(BinaryContent::inline(media_type, name, data));
-    }
-    match decoded(&base64) {
-        Some(bytes) if !bytes.is_empty() => {
-            // Half of a picture is none: providers would refuse it.
-            let claimed = media_type(claimed);
-            let media_type = if is_picture_type(&claimed) { media_type("") } else { claimed };
-            ToolContent::File(BinaryContent::inline(media_type, name, STANDARD.encode(bytes)))
-        }
-        Some(_) => ToolContent::text(format!("[{}: it is empty]", BinaryContent::inline(claimed, name, "").described(what))),
-        None => {
-            let described = BinaryContent::inline(claimed, name, base64).described(what);
-            ToolContent::text(format!("[{described}: it cannot be read, because the tool has sent no valid base64]"))
-        }
-    }
 }
 
 /// What stands behind the header of a JPEG's first scan: the mark of its end is looked for there, since the segments before may hold a whole

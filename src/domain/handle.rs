@@ -57,10 +57,10 @@ impl Handle {
 
 /// A call between two requests to its server (`input_required` of the protocol, SEP-2322): the server has let go of it, and takes
 /// it up when it is called again with what it wanted to know.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// What the server wants back unread.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
     /// What it was given without asking anybody, by its own keys.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
@@ -68,7 +68,6 @@ pub struct Round {
     /// The questions to the user, by the keys of the server.
     pub asked: BTreeMap<String, InputId>,
     /// Their answers, by the same keys. From the moment that they are here, the call may have been made with them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub answers: Option<BTreeMap<String, InputAnswer>>,
     /// How much the server has asked the user during the call, with this round.
     pub questions: u32,

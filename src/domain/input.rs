@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::approval::{ApprovalScope, ApprovalTerms};
 use super::ids::{CallId, ConversationId, InputId, RunId};
+use super::words::words;
 
 /// What is asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -21,24 +22,12 @@ pub enum InputKind {
     Approval,
 }
 
-impl InputKind {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownOutcome => "unknown_outcome",
-            Self::Question => "question",
-            Self::Elicitation => "elicitation",
-            Self::Approval => "approval",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::UnknownOutcome, Self::Question, Self::Elicitation, Self::Approval].into_iter().find(|kind| kind.as_str() == word)
-    }
-}
+words!(InputKind {
+    UnknownOutcome = "unknown_outcome",
+    Question = "question",
+    Elicitation = "elicitation",
+    Approval = "approval",
+});
 
 /// Where a question stands. Each state but the first is reached once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -56,27 +45,13 @@ pub enum InputState {
     Cancelled,
 }
 
-impl InputState {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Answered => "answered",
-            Self::Applied => "applied",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Pending, Self::Answered, Self::Applied, Self::Expired, Self::Cancelled]
-            .into_iter()
-            .find(|state| state.as_str() == word)
-    }
-}
+words!(InputState {
+    Pending = "pending",
+    Answered = "answered",
+    Applied = "applied",
+    Expired = "expired",
+    Cancelled = "cancelled",
+});
 
 /// One of the answers that a question allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -96,6 +71,7 @@ impl InputChoice {
 }
 
 /// What is asked.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Question {
     /// In words.
@@ -103,21 +79,16 @@ pub struct Question {
     /// The answers that are allowed. If there are none, the answer is in words.
     pub choices: Vec<InputChoice>,
     /// The tool whose call it is about.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tool: Option<String>,
     /// The arguments of that call.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
     /// JSON Schema of the form that a model wants filled in: an object with plain values.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub form: Option<Value>,
     /// What an MCP server asks for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub elicitation: Option<Box<Elicitation>>,
     /// What an approval is bound to.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(ignore)]
     pub approval: Option<Box<ApprovalTerms>>,
 }
@@ -156,38 +127,34 @@ const ELICITATION_CHOICES: [(&str, &str); 3] =
     [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
 
 /// What an MCP server asks for: a form to fill in, or a page to visit. Nothing else of it is believed.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Elicitation {
     /// The server that asks.
     pub server: String,
     /// JSON Schema of the form: an object with plain values.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub requested_schema: Option<Value>,
     /// The page: an `https:` URL, or one of this machine. It is shown and never fetched.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub url: Option<String>,
 }
 
 /// What a human answers.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InputAnswer {
     /// The `value` of one of the question's choices; empty for an answer in words alone.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub choice: String,
     /// What else is to be said. The model reads it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text: Option<String>,
     /// The form that was asked for, filled in. Not in the event of the answer.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub content: Option<Value>,
     /// How far an approval holds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(ignore)]
     pub scope: Option<ApprovalScope>,
     /// What an approved call is made with instead of the arguments that were asked for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(ignore)]
     pub arguments: Option<Value>,
 }
@@ -228,20 +195,18 @@ pub struct InputRequest {
 }
 
 /// A question as its owner sees it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InputRecord {
     /// The question.
     #[serde(flatten)]
     pub request: InputRequest,
     /// Who answered.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved_by: Option<String>,
     /// When it was asked, RFC 3339.
     pub created_at: String,
     /// When it was answered, its time was over, or its run ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved_at: Option<String>,
     /// From when on it takes no answer any more.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_at: Option<String>,
 }

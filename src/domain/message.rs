@@ -1,16 +1,16 @@
 //! Messages and their parts, as they are stored, sent to clients and built into requests for models.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+pub use super::content::{BinaryContent, SentContent, ToolContent};
+use super::cost::Usage;
 use super::feedback::Feedback;
 use super::file::{StoredFile, content_url};
 use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-use super::model::Usage;
 use super::run::FinishReason;
+use super::words::words;
 use crate::support::text;
 
 /// Who speaks in a message.
@@ -25,17 +25,7 @@ pub enum Role {
     Tool,
 }
 
-impl Role {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
-}
+words!(Role { User = "user", Assistant = "assistant", Tool = "tool" });
 
 /// Whether a message is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -48,6 +38,7 @@ pub enum MessageStatus {
 }
 
 /// One message of a conversation.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {
     /// Its id.
@@ -63,20 +54,16 @@ pub struct Message {
     /// What it says, in order.
     pub parts: Vec<Part>,
     /// Why the model stopped, on assistant messages.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finish_reason: Option<FinishReason>,
     /// The model that wrote it, as `provider/name`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub model: Option<String>,
     /// Tokens that the model call used.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,
     /// A hint of the server to the model, which clients hide.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub internal: bool,
     /// What its user thinks of the answer. Kept beside the message and shown where messages are listed; neither the log nor a model
     /// has it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub feedback: Option<Box<Feedback>>,
     /// When it was stored, RFC 3339.
     pub created_at: String,
@@ -197,6 +184,7 @@ pub struct ReasoningPart {
 }
 
 /// The model asks for a tool.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallPart {
     /// The part's id.
@@ -209,14 +197,11 @@ pub struct ToolCallPart {
     #[schema(value_type = Object)]
     pub arguments: Value,
     /// The provider's own id of the call, echoed back to it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub provider_call_id: Option<String>,
     /// What the provider wants back with the call, such as a signature, kept byte for byte.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub raw: Option<Value>,
     /// The call that it takes back. Not the model has made it, but the user.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<CallId>,
 }
 
@@ -238,157 +223,6 @@ pub struct ToolResultPart {
     /// Whether the call can be taken back, with `undo_tool_call`.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub undoable: bool,
-}
-
-/// A piece of a tool's answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum ToolContent {
-    /// Text.
-    Text {
-        /// The text.
-        text: String,
-    },
-    /// A picture that models can be shown.
-    Image(BinaryContent),
-    /// Other binary content, such as a document or a recording.
-    File(BinaryContent),
-}
-
-impl ToolContent {
-    /// A text.
-    #[must_use]
-    pub fn text(text: impl Into<String>) -> Self {
-        Self::Text { text: text.into() }
-    }
-
-    /// Returns the text, if this is one.
-    #[must_use]
-    pub fn as_text(&self) -> Option<&str> {
-        match self {
-            Self::Text { text } => Some(text),
-            Self::Image(_) | Self::File(_) => None,
-        }
-    }
-
-    /// Returns the picture or file, if this is one.
-    #[must_use]
-    pub fn binary(&self) -> Option<&BinaryContent> {
-        match self {
-            Self::Image(binary) | Self::File(binary) => Some(binary),
-            Self::Text { .. } => None,
-        }
-    }
-
-    /// Returns the form in which a request to a model carries the content. A picture without its bytes and every file become a note.
-    #[must_use]
-    pub fn as_sent(&self) -> SentContent<'_> {
-        match self {
-            Self::Text { text } => SentContent::Text(Cow::Borrowed(text)),
-            Self::Image(BinaryContent { media_type, data: Some(data), .. }) => SentContent::Image { media_type, data },
-            Self::Image(binary) => SentContent::Text(Cow::Owned(binary.note("picture"))),
-            Self::File(binary) => SentContent::Text(Cow::Owned(binary.note("file"))),
-        }
-    }
-}
-
-/// The form in which a request to a model carries a piece of a tool's answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SentContent<'a> {
-    /// Text.
-    Text(Cow<'a, str>),
-    /// A picture.
-    Image {
-        /// Its media type.
-        media_type: &'a str,
-        /// Its bytes in base64.
-        data: &'a str,
-    },
-}
-
-impl<'a> SentContent<'a> {
-    /// Returns the text, if this is one.
-    #[must_use]
-    pub fn into_text(self) -> Option<Cow<'a, str>> {
-        match self {
-            Self::Text(text) => Some(text),
-            Self::Image { .. } => None,
-        }
-    }
-}
-
-/// Binary content of a tool's answer: a reference to a stored file of the conversation's owner.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct BinaryContent {
-    /// Its media type.
-    pub media_type: String,
-    /// The stored file.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub file_id: Option<String>,
-    /// Its size in bytes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub size: Option<u64>,
-    /// Where its bytes are read: a path of this server.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub url: Option<String>,
-    /// A name to show.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    /// Its bytes in base64: before it is stored, in a request to a model, and in rows that older versions have stored.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub data: Option<String>,
-}
-
-impl BinaryContent {
-    /// Returns content that carries its own bytes, as base64.
-    #[must_use]
-    pub fn inline(media_type: impl Into<String>, name: Option<String>, data: impl Into<String>) -> Self {
-        Self { media_type: media_type.into(), name, data: Some(data.into()), ..Self::default() }
-    }
-
-    /// Returns a reference to a stored file.
-    #[must_use]
-    pub fn stored(file: &StoredFile) -> Self {
-        Self {
-            media_type: file.media_type.clone(),
-            file_id: Some(file.id.as_str().to_owned()),
-            size: Some(file.size),
-            url: Some(content_url(&file.id)),
-            name: Some(file.name.clone()),
-            data: None,
-        }
-    }
-
-    /// Whether there is neither a file nor bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.file_id.is_none() && self.data.as_ref().is_none_or(String::is_empty)
-    }
-
-    /// Returns the size in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        let inline = self.data.as_ref().map_or(0, |data| data.trim_end_matches('=').len() as u64 * 3 / 4);
-        self.size.unwrap_or(inline)
-    }
-
-    /// Returns the text by which a model knows of content that it is not shown. `what` is the kind of the content.
-    #[must_use]
-    pub fn note(&self, what: &str) -> String {
-        let place = match &self.url {
-            Some(url) => format!("its bytes are not shown here; the user finds it at {url}"),
-            None => "its bytes are not shown here".to_owned(),
-        };
-        format!("[{}: {place}]", self.described(what))
-    }
-
-    /// Returns kind, name, media type and size as words.
-    #[must_use]
-    pub fn described(&self, what: &str) -> String {
-        let name = self.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
-        let media_type = if self.media_type.is_empty() { "unknown type" } else { &self.media_type };
-        format!("{what}{name}, {media_type}, {} bytes", self.bytes())
-    }
 }
 
 /// A picture or a file.

@@ -4,13 +4,13 @@
 
 pub mod admission;
 pub mod agent;
-pub mod agent_bounds;
 pub mod agent_record;
 pub mod approval;
 pub mod audit;
 pub mod budget;
 pub mod call_record;
 pub mod change;
+pub mod content;
 pub mod context;
 pub mod conversation;
 pub mod cost;
@@ -39,7 +39,6 @@ pub mod response_analysis;
 pub mod run;
 pub mod sampling;
 pub mod search;
-pub mod status_words;
 pub mod summary;
 pub mod ticket;
 pub mod tool;
@@ -48,3 +47,4 @@ pub mod tool_names;
 pub mod trace;
 pub mod undo;
 pub mod usage;
+mod words;

@@ -6,63 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-pub use super::cost::{Cost, Price, Prices};
+pub use super::cost::{Cost, Price, Prices, Usage};
 use super::ids::UserId;
 use super::message::Message;
+use super::problem::ProblemCode;
 use super::run::FinishReason;
 use super::tool::ToolDefinition;
 use super::tool_names::check_tool_name;
-
-/// Tokens that one or more model calls used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Usage {
-    /// Tokens of the request.
-    pub input_tokens: u64,
-    /// Tokens of the answer, reasoning included.
-    pub output_tokens: u64,
-    /// Part of the input that the provider had cached.
-    #[serde(default)]
-    pub cached_input_tokens: u64,
-    /// Part of the input that the provider put into its cache, which costs more than the rest. Known while a call is priced only.
-    #[serde(skip)]
-    pub cache_write_tokens: u64,
-    /// Part of the output that was reasoning.
-    #[serde(default)]
-    pub reasoning_tokens: u64,
-    /// Model calls counted here.
-    #[serde(default)]
-    pub model_calls: u64,
-    /// Those of them that came to no answer: they failed, were given up, or were lost with their process. Absent if none was.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub abandoned_calls: u32,
-    /// True if a provider gave no figures and they were estimated.
-    #[serde(default)]
-    pub estimated: bool,
-    /// What the calls cost whose prices are known, as they were when the calls were made; absent if none is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<Cost>,
-}
-
-fn is_none(count: &u32) -> bool {
-    *count == 0
-}
-
-impl Usage {
-    /// Adds another call's figures.
-    pub fn add(&mut self, other: Self) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.cached_input_tokens = self.cached_input_tokens.saturating_add(other.cached_input_tokens);
-        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
-        self.model_calls = self.model_calls.saturating_add(other.model_calls);
-        self.abandoned_calls = self.abandoned_calls.saturating_add(other.abandoned_calls);
-        self.estimated |= other.estimated;
-        self.cost = match (self.cost, other.cost) {
-            (Some(one), Some(other)) => Some(one.plus(other)),
-            (one, other) => one.or(other),
-        };
-    }
-}
 
 /// One request to a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,23 +35,20 @@ pub struct ModelRequest {
 }
 
 /// Options of a model request that callers may set.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelOptions {
     /// Sampling temperature, 0 to 2.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f64>,
     /// Nucleus sampling, 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// The most tokens that one answer may have.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
     /// Seed for providers that take one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub seed: Option<i64>,
     /// Texts at which the model stops; at most 16 of up to 256 bytes each. Providers take fewer and say so.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -109,13 +56,10 @@ pub struct ModelOptions {
     pub stop: Vec<String>,
     /// Which tools the model may or must call. `required` and a named tool hold for a run's first answer only: held for all,
     /// the run could never end.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tool_choice: Option<ToolChoice>,
     /// The shape that the answer's text must have. Asked of the provider, not tested by the server.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output_schema: Option<OutputSchema>,
     /// How hard a reasoning model should think. Sent to models that take it, in the words of their provider.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reasoning_effort: Option<ReasoningEffort>,
 }
 
@@ -373,21 +317,7 @@ impl ModelErrorKind {
     /// The stable code of the problem that a client sees.
     #[must_use]
     pub fn code(self) -> &'static str {
-        match self {
-            Self::Auth => "provider_auth",
-            Self::Quota => "provider_quota",
-            Self::RateLimit => "provider_rate_limit",
-            Self::Overloaded => "provider_overloaded",
-            Self::Unavailable => "provider_unavailable",
-            Self::Timeout => "provider_timeout",
-            Self::Network => "provider_network",
-            Self::ContextOverflow => "context_overflow",
-            Self::InvalidRequest => "provider_invalid_request",
-            Self::BadStream => "provider_bad_stream",
-            Self::IncompleteStream => "provider_incomplete_stream",
-            Self::EmptyResponse => "provider_empty_response",
-            Self::ContentFilter => "content_filter",
-        }
+        ProblemCode::from(self).as_str()
     }
 
     /// Whether another model may answer what this one did not. A filter's refusal is an answer, after which nobody shops around.
@@ -413,19 +343,7 @@ impl ModelErrorKind {
     /// Whether the model could not be reached at all, or not be understood: nobody has judged what it was asked.
     #[must_use]
     pub fn is_outage(self) -> bool {
-        match self {
-            Self::Auth
-            | Self::Quota
-            | Self::RateLimit
-            | Self::Overloaded
-            | Self::Unavailable
-            | Self::Timeout
-            | Self::Network
-            | Self::BadStream
-            | Self::IncompleteStream
-            | Self::EmptyResponse => true,
-            Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter => false,
-        }
+        self.retryable() || self == Self::Auth || self == Self::Quota
     }
 
     /// Whether the same request may succeed a little later.
@@ -445,6 +363,26 @@ impl ModelErrorKind {
     }
 }
 
+impl From<ModelErrorKind> for ProblemCode {
+    fn from(kind: ModelErrorKind) -> Self {
+        match kind {
+            ModelErrorKind::Auth => Self::ProviderAuth,
+            ModelErrorKind::Quota => Self::ProviderQuota,
+            ModelErrorKind::RateLimit => Self::ProviderRateLimit,
+            ModelErrorKind::Overloaded => Self::ProviderOverloaded,
+            ModelErrorKind::Unavailable => Self::ProviderUnavailable,
+            ModelErrorKind::Timeout => Self::ProviderTimeout,
+            ModelErrorKind::Network => Self::ProviderNetwork,
+            ModelErrorKind::ContextOverflow => Self::ContextOverflow,
+            ModelErrorKind::InvalidRequest => Self::ProviderInvalidRequest,
+            ModelErrorKind::BadStream => Self::ProviderBadStream,
+            ModelErrorKind::IncompleteStream => Self::ProviderIncompleteStream,
+            ModelErrorKind::EmptyResponse => Self::ProviderEmptyResponse,
+            ModelErrorKind::ContentFilter => Self::ContentFilter,
+        }
+    }
+}
+
 /// A failed model call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{}: {message}", kind.code())]
@@ -454,13 +392,10 @@ pub struct ModelError {
     /// The provider's own words, redacted and bounded.
     pub message: String,
     /// The HTTP status, if there was an answer.
-    #[serde(default)]
     pub status: Option<u16>,
     /// How long the provider asked us to wait, in milliseconds.
-    #[serde(default)]
     pub retry_after_ms: Option<u64>,
     /// The offered tool whose definition the provider refused, if that was the reason.
-    #[serde(default)]
     pub refused_tool: Option<String>,
     /// Whether the provider refused what a model is said to have signed: its reasoning, or the id of an item. Another account,
     /// key or server behind the same name is the usual reason, and without those the request may be taken.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::ids::{PinId, UserId};
+use super::words::words;
 
 /// A definition as its server wrote it, for people who look at it: nothing is cleaned or cut, but secrets of its entry are masked.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,30 +35,15 @@ pub enum PinStatus {
     Changed,
 }
 
-impl PinStatus {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Changed => "changed",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Accepted, Self::Changed].into_iter().find(|status| status.as_str() == word)
-    }
-}
+words!(PinStatus { Accepted = "accepted", Changed = "changed" });
 
 /// A definition and what is thought of it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ToolPin {
     /// Its id.
     pub id: PinId,
     /// Whose server it is of; absent for one of everybody.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<UserId>,
     /// The server: its name in the configuration, or its id.
     pub server: String,
@@ -69,15 +55,12 @@ pub struct ToolPin {
     #[serde(flatten)]
     pub definition: SeenDefinition,
     /// Of a changed one: the newest definition that was accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<SeenDefinition>,
     /// When it was first seen, RFC 3339.
     pub seen_at: String,
     /// Who accepted it; absent for the first one of a tool.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_by: Option<UserId>,
     /// When, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<String>,
 }
 

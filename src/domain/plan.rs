@@ -137,22 +137,21 @@ pub enum PlanStepState {
 }
 
 /// A step of a plan, with what has come of it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanStep {
     /// The server whose tool is meant, if one was named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// What is to be done, whole in itself.
     pub description: String,
     /// The call that was made for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
     /// How it ended, if it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<PlanStepState>,
 }
 
 /// The plan of a run. Stored with its counters, so that whoever takes the run up goes on with it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Where it stands.
@@ -166,10 +165,8 @@ pub struct Plan {
     /// Whether its beginning was told.
     pub is_begun: bool,
     /// The tools that it is offered, once they are chosen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Vec<String>>,
     /// The one step of a plan that seemed too short, while the planner is asked for a longer one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short: Option<PlanStep>,
 }
 

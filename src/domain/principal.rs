@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::UserId;
+use super::words::words;
 
 /// What a user may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -17,22 +18,7 @@ pub enum UserRole {
     Admin,
 }
 
-impl UserRole {
-    /// The word in the database and on the command line.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Member => "member",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Member, Self::Admin].into_iter().find(|role| role.as_str() == word)
-    }
-}
+words!(UserRole { Member = "member", Admin = "admin" });
 
 /// The user on whose behalf something is done. Every row belongs to one.
 #[derive(Debug, Clone, PartialEq, Eq)]

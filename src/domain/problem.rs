@@ -221,27 +221,6 @@ impl ProblemCode {
     }
 }
 
-impl From<super::model::ModelErrorKind> for ProblemCode {
-    fn from(kind: super::model::ModelErrorKind) -> Self {
-        use super::model::ModelErrorKind as Kind;
-        match kind {
-            Kind::Auth => Self::ProviderAuth,
-            Kind::Quota => Self::ProviderQuota,
-            Kind::RateLimit => Self::ProviderRateLimit,
-            Kind::Overloaded => Self::ProviderOverloaded,
-            Kind::Unavailable => Self::ProviderUnavailable,
-            Kind::Timeout => Self::ProviderTimeout,
-            Kind::Network => Self::ProviderNetwork,
-            Kind::ContextOverflow => Self::ContextOverflow,
-            Kind::InvalidRequest => Self::ProviderInvalidRequest,
-            Kind::BadStream => Self::ProviderBadStream,
-            Kind::IncompleteStream => Self::ProviderIncompleteStream,
-            Kind::EmptyResponse => Self::ProviderEmptyResponse,
-            Kind::ContentFilter => Self::ContentFilter,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::cost::Prices;
 use super::ids::{ProviderId, UserId};
+use super::words::words;
 use crate::support::clock::UnixMillis;
 pub use crate::support::outbound::Reach;
 use crate::support::seal::{Place, Sealed};
@@ -27,54 +28,35 @@ pub enum ProviderKind {
     Ollama,
 }
 
-impl ProviderKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Openai, Self::OpenaiResponses, Self::Anthropic, Self::Gemini, Self::Ollama];
-
-    /// The word in settings, on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Openai => "openai",
-            Self::OpenaiResponses => "openai-responses",
-            Self::Anthropic => "anthropic",
-            Self::Gemini => "gemini",
-            Self::Ollama => "ollama",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-}
+words!(ProviderKind {
+    Openai = "openai",
+    OpenaiResponses = "openai-responses",
+    Anthropic = "anthropic",
+    Gemini = "gemini",
+    Ollama = "ollama",
+});
 
 /// The longest limit of a call that a record may have: an hour. A call under way takes a place among the runs.
 pub const MAX_LIMIT_MS: u64 = 3_600_000;
 
 /// How long model calls may take, in milliseconds. What is absent is as for all providers.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallLimits {
     /// Until the connection stands; 5,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub connect_ms: Option<u64>,
     /// The longest wait for the first byte of an answer; 30,000 unless the model is known to think longer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub first_byte_ms: Option<u64>,
     /// The longest silence on the wire within an answer; 30,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub idle_ms: Option<u64>,
     /// The longest time without anything of the answer itself; 120,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub progress_ms: Option<u64>,
     /// The longest that one answer may take; no limit unless set, and 600,000 for an answer in one piece.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub total_ms: Option<u64>,
 }
@@ -107,6 +89,7 @@ impl CallLimits {
 }
 
 /// What is said of a model of a provider. What is absent is taken from the provider's own list, or is unknown.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelEntry {
@@ -114,27 +97,20 @@ pub struct ModelEntry {
     #[schema(min_length = 1, max_length = 200)]
     pub name: String,
     /// Tokens of its window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub context: Option<u64>,
     /// The most tokens of one answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_output: Option<u64>,
     /// What cuts its texts into tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Tokenizer>,
     /// What it costs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<Prices>,
     /// Whether it calls tools.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<bool>,
     /// Whether it sees pictures.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vision: Option<bool>,
     /// How long it may take, where that is not as long as the provider's other models; all but `connect_ms`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<CallLimits>,
 }
 

@@ -29,32 +29,25 @@ fn is_zero(count: &u32) -> bool {
 }
 
 /// Lists of phrases; `None` for the server's own.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PhraseLists {
     /// Something is left to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<Vec<String>>,
     /// Everything is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<Vec<String>>,
     /// The model asks back, offers or refuses.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deflection: Option<Vec<String>>,
     /// A result is shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub presentation: Option<Vec<String>>,
     /// The user shall say how to go on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deferral: Option<Vec<String>>,
     /// Words of a claim.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<Vec<String>>,
     /// What is claimed to have been done.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Vec<String>>,
     /// What makes a claim none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub negation: Option<Vec<String>>,
 }
 

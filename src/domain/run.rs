@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::cost::Usage;
 use super::ids::{ConversationId, RunId};
-use super::model::Usage;
 use super::problem::ProblemBody;
 use super::trace::TraceId;
+use super::words::words;
 
 /// Where a run stands. Terminal statuses never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -28,31 +29,17 @@ pub enum RunStatus {
     Cancelled,
 }
 
+words!(RunStatus {
+    Queued = "queued",
+    Processing = "processing",
+    ToolLoop = "tool_loop",
+    Waiting = "waiting",
+    Completed = "completed",
+    Failed = "failed",
+    Cancelled = "cancelled",
+});
+
 impl RunStatus {
-    /// Every status, for tables and tests.
-    pub const ALL: [Self; 7] =
-        [Self::Queued, Self::Processing, Self::ToolLoop, Self::Waiting, Self::Completed, Self::Failed, Self::Cancelled];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::ToolLoop => "tool_loop",
-            Self::Waiting => "waiting",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-
     /// Whether the run has ended.
     #[must_use]
     pub fn is_terminal(self) -> bool {
@@ -77,18 +64,9 @@ pub enum WaitReason {
     Budget,
 }
 
-impl WaitReason {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approval => "approval",
-            Self::Input => "input",
-            Self::Backoff => "backoff",
-            Self::Budget => "budget",
-        }
-    }
+words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff", Budget = "budget" });
 
+impl WaitReason {
     /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
     #[must_use]
     pub fn needs_human(self) -> bool {
@@ -96,12 +74,6 @@ impl WaitReason {
             Self::Approval | Self::Input => true,
             Self::Backoff | Self::Budget => false,
         }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Approval, Self::Input, Self::Backoff, Self::Budget].into_iter().find(|reason| reason.as_str() == word)
     }
 }
 
@@ -123,28 +95,14 @@ pub enum FinishReason {
     Cancelled,
 }
 
-impl FinishReason {
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Refused => "refused",
-            Self::MaxRounds => "max_rounds",
-            Self::Budget => "budget",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Stop, Self::Length, Self::Refused, Self::MaxRounds, Self::Budget, Self::Cancelled]
-            .into_iter()
-            .find(|reason| reason.as_str() == word)
-    }
-}
+words!(FinishReason {
+    Stop = "stop",
+    Length = "length",
+    Refused = "refused",
+    MaxRounds = "max_rounds",
+    Budget = "budget",
+    Cancelled = "cancelled",
+});
 
 /// What a client should tell about a run that has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -155,6 +113,7 @@ pub enum Notice {
 }
 
 /// A run as clients see it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     /// Its id.
@@ -164,7 +123,6 @@ pub struct Run {
     /// Where it stands.
     pub status: RunStatus,
     /// What a waiting run waits for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<WaitReason>,
     /// The agent's name.
     pub agent: String,
@@ -175,26 +133,20 @@ pub struct Run {
     /// How often the run was taken up by a worker.
     pub attempt: u32,
     /// Why it ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finish_reason: Option<FinishReason>,
     /// Tokens used so far.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,
     /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<ProblemBody>,
     /// The trace of the request that started it, 32 hexadecimal digits: the log's lines about the run have it. None for runs that were
     /// imported or copied.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>)]
     pub trace_id: Option<TraceId>,
     /// When it was accepted, RFC 3339.
     pub created_at: String,
     /// When a worker first took it up.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_at: Option<String>,
     /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finished_at: Option<String>,
 }
 

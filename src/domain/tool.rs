@@ -8,11 +8,12 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::approval::ToolSafety;
+use super::content::ToolContent;
 use super::handle::Handle;
 use super::ids::{CallId, MessageId, RunId};
-use super::message::ToolContent;
 use super::pin::Original;
 use super::undo::UndoRule;
+use super::words::words;
 use crate::support::json;
 
 /// The tool that asks the user. It is part of the loop: its calls are questions.
@@ -132,40 +133,18 @@ pub enum ToolCallState {
     Unknown,
 }
 
+words!(ToolCallState {
+    Planned = "planned",
+    AwaitingApproval = "awaiting_approval",
+    Started = "started",
+    Done = "done",
+    Failed = "failed",
+    Denied = "denied",
+    Cancelled = "cancelled",
+    Unknown = "unknown",
+});
+
 impl ToolCallState {
-    /// Every state.
-    pub const ALL: [Self; 8] = [
-        Self::Planned,
-        Self::AwaitingApproval,
-        Self::Started,
-        Self::Done,
-        Self::Failed,
-        Self::Denied,
-        Self::Cancelled,
-        Self::Unknown,
-    ];
-
-    /// The word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::AwaitingApproval => "awaiting_approval",
-            Self::Started => "started",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Denied => "denied",
-            Self::Cancelled => "cancelled",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Reads the word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-
     /// Whether the call has its outcome.
     #[must_use]
     pub fn is_outcome(self) -> bool {
@@ -237,13 +216,12 @@ impl ToolCall {
 }
 
 /// What was mended in a call before it was judged. What the model wrote stands in its message.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Repair {
     /// The name that the model wrote, if the tool has another.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     /// Why this tool is meant: `spelling`, `prefix`, `alias` or `similarity`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub matched_by: Option<String>,
     /// What was mended in the text of the arguments, such as `trailing_comma`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::words::words;
+
 /// How the tools of a run are narrowed down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -81,17 +83,7 @@ pub enum ChosenBy {
     Categories,
 }
 
-impl ChosenBy {
-    /// The word in events and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Semantic => "semantic",
-            Self::Lexical => "lexical",
-            Self::Categories => "categories",
-        }
-    }
-}
+words!(ChosenBy { Semantic = "semantic", Lexical = "lexical", Categories = "categories" });
 
 /// The tools that were chosen for a turn. Those that the run has called meanwhile are offered, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::message::ToolContent;
+use super::content::ToolContent;
 use super::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::is_deeper_than;
 use crate::support::redact::is_redacted;

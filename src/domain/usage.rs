@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::cost::Usage;
 use super::ids::UserId;
-use super::model::Usage;
 
 /// What the runs of an owner that were accepted on one day for one model have used.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]

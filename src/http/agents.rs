@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -10,12 +10,14 @@ use axum::{Json, RequestPartsExt as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag::{tag, wanted_versions};
 use super::extract::{Input, Params, RequestBody, given};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::{Answer, Problem};
-use super::providers::{Scope, tag, wanted_versions};
+use super::scope::Scope;
 use super::types::ListBody;
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
@@ -55,15 +57,12 @@ impl RequestBody for CreateAgentBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateAgentBody {
     /// The name.
-    #[serde(default)]
     #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
     name: Option<String>,
     /// What it is for.
-    #[serde(default)]
     #[schema(max_length = 1000)]
     description: Option<String>,
     /// What differs from the agent of the server's settings, all of it: makes another version.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     profile: Option<ProfileDocument>,
     /// Why that version is made.
@@ -108,6 +107,7 @@ pub(crate) enum AgentScope {
 }
 
 /// An agent.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Agent {
     /// The id.
@@ -123,26 +123,20 @@ pub(crate) struct Agent {
     /// The newest version.
     latest_version: u32,
     /// The version that is pinned, if one is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pinned_version: Option<u32>,
     /// What that version says: what differs from the agent of the server's settings.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
     /// All of what runs get.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     effective: Option<AgentProfile>,
     /// Why runs get none: the settings have changed since it was made.
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// When it was made, RFC 3339. Not for agents that nobody keeps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     /// When it was changed, RFC 3339. Not for agents that nobody keeps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
     /// Raised by one at each change; also the `ETag`. Not for agents that nobody keeps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<i64>,
 }
 
@@ -259,17 +253,13 @@ impl FromRequestParts<App> for Named {
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = CreateAgentBody,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Input { body, key }: Input<CreateAgentBody>,
-) -> Answer<Response> {
+pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateAgentBody>) -> Answer<Response> {
     let CreateAgentBody { name, description, profile, note, scope } = body;
     let new = NewAgent { name, description, profile, note, is_global: scope == Scope::Global };
     let (shown, replay) = app.service.create_agent(&principal, new, key).await?;
     let agent = Agent::of(shown);
     let place = format!("/api/v1/agents/{}", agent.id);
-    Ok(page::made(replay, agent.revision, &place, agent))
+    Ok(created(replay, agent.revision, &place, agent))
 }
 
 /// Agents, by name
@@ -279,11 +269,7 @@ pub(crate) async fn create(
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request()?;
     let Page { items, next } = app.service.agents(&principal, &request).await?;
     // All of what runs get would make a list of long prompts longer.
@@ -297,7 +283,7 @@ pub(crate) async fn list(
     params(("agent" = String, Path, description = "The agent by id or by name")),
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Named(agent): Named) -> Answer<Response> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Named(agent): Named) -> Answer<Response> {
     Ok(Agent::answer(app.service.agent(&principal, &agent).await?))
 }
 
@@ -318,8 +304,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Named
     ),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     headers: HeaderMap,
     Input { body, .. }: Input<UpdateAgentBody>,
@@ -345,12 +330,7 @@ pub(crate) async fn update(
         (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Named(agent): Named,
-    headers: HeaderMap,
-) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
     app.service.delete_agent(&principal, &agent, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -368,8 +348,7 @@ pub(crate) async fn delete(
     ),
 )]
 pub(crate) async fn versions(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -397,8 +376,7 @@ pub(crate) async fn versions(
     ),
 )]
 pub(crate) async fn version(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     Path(path): Path<VersionPath>,
 ) -> Answer<Json<AgentVersionBody>> {
@@ -415,8 +393,7 @@ pub(crate) async fn version(
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
 pub(crate) async fn roll_back(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Named(agent): Named,
     Input { body, .. }: Input<RollBackBody>,
 ) -> Answer<Response> {

@@ -1,7 +1,6 @@
 //! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: the answers that hold for later ones.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
@@ -9,10 +8,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
-use super::options::App;
+use super::idempotency::replayed;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::approval::{Approval, ApprovalAnswer, ToolGrant};
 use crate::domain::ids::{GrantId, InputId};
@@ -47,7 +45,6 @@ impl Standing {
 #[into_params(parameter_in = Query)]
 pub(crate) struct StandingParams {
     /// Only those that stand there; `pending` for those that want a decision.
-    #[serde(default)]
     #[param(inline)]
     status: Option<Standing>,
 }
@@ -65,8 +62,7 @@ pub(crate) struct GrantsBody {
     responses((status = 200, description = "A page", body = ListBody<Approval>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<StandingParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -83,7 +79,7 @@ pub(crate) async fn list(
     params(("id" = InputId, Path, description = "The approval")),
     responses((status = 200, description = "The approval, with its decision if there is one", body = Approval)),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
     Ok(Json(app.service.approval(&principal, &id).await?))
 }
 
@@ -98,8 +94,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     responses((status = 200, description = "The approval with its decision", body = Approval)),
 )]
 pub(crate) async fn resolve(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<InputId>,
     Input { body, key }: Input<ApprovalAnswer>,
 ) -> Answer<Response> {
@@ -112,7 +107,7 @@ pub(crate) async fn resolve(
     get, path = "/api/v1/tool-grants", tag = "approvals", operation_id = "list_tool_grants",
     responses((status = 200, description = "All of them", body = GrantsBody)),
 )]
-pub(crate) async fn grants(State(app): State<App>, Caller(principal): Caller) -> Answer<Json<GrantsBody>> {
+pub(crate) async fn grants(Caller { app, principal }: Caller) -> Answer<Json<GrantsBody>> {
     Ok(Json(GrantsBody { data: app.service.tool_grants(&principal).await? }))
 }
 
@@ -124,7 +119,7 @@ pub(crate) async fn grants(State(app): State<App>, Caller(principal): Caller) ->
     params(("id" = GrantId, Path, description = "The answer")),
     responses((status = 204, description = "It holds no more")),
 )]
-pub(crate) async fn revoke(State(app): State<App>, Caller(principal): Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
+pub(crate) async fn revoke(Caller { app, principal }: Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
     app.service.delete_tool_grant(&principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,13 +1,11 @@
 //! `/api/v1/audit`: what became of every call of a tool.
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::Caller;
 use super::extract::Params;
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::types::ListBody;
@@ -69,8 +67,7 @@ impl AuditParams {
     responses((status = 200, description = "A page", body = ListBody<AuditRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<AuditParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {

@@ -1,8 +1,5 @@
 //! Who calls: bearer keys, tickets for what a browser opens, or the one user of a loopback server.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, ORIGIN};
 use axum::http::request::Parts;
@@ -15,20 +12,23 @@ use super::extract::{Wants, query};
 use super::options::{App, Auth};
 use super::problem::{Answer, Problem};
 use super::request::request_host;
-use crate::domain::ids::UserId;
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
 use crate::domain::ticket::TicketTarget;
 use crate::service::{Access, Redeemed, ShownFrom};
 
-/// The principal of a request that passed [`require`].
-pub(crate) struct Caller(pub Principal);
+/// The principal of a request that passed [`require`], and what handlers ask on its behalf.
+pub(crate) struct Caller {
+    pub app: App,
+    pub principal: Principal,
+}
 
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
-        Ok(Self(Access::from_request_parts(parts, app).await?.principal().clone()))
+        let principal = Access::from_request_parts(parts, app).await?.principal().clone();
+        Ok(Self { app: app.clone(), principal })
     }
 }
 
@@ -146,39 +146,4 @@ pub(crate) fn is_own_origin(app: &App, uri: &Uri, headers: &HeaderMap) -> bool {
     }
     let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     authority.zip(request_host(uri, headers)).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
-}
-
-/// How many WebSockets each principal has open.
-#[derive(Default)]
-pub(crate) struct Sockets(Mutex<HashMap<UserId, usize>>);
-
-/// One open WebSocket of a principal, for as long as it lives.
-pub(crate) struct SocketSeat {
-    sockets: Arc<Sockets>,
-    user: UserId,
-}
-
-impl Sockets {
-    /// A seat for one more socket, unless the principal has `most` already.
-    pub(crate) fn seat(self: &Arc<Self>, user: &UserId, most: usize) -> Option<SocketSeat> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(user.clone()).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(SocketSeat { sockets: Arc::clone(self), user: user.clone() })
-    }
-}
-
-impl Drop for SocketSeat {
-    fn drop(&mut self) {
-        let mut open = self.sockets.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.user);
-            }
-        }
-    }
 }

@@ -2,19 +2,22 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag;
 use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
+use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::request::Trace;
-use super::runs::{EventParams, accept, event_page, replayed};
+use super::runs::{EventParams, accept, event_page};
+use super::status_words::StatusWords;
 use super::streams;
 use super::types::{
     AcceptedBody, CompactedBody, CreateConversationBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody,
@@ -25,7 +28,6 @@ use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::domain::run::Run;
-use crate::domain::status_words::StatusWords;
 use crate::service::{
     Access, BeforeCursor, ConversationChange, ConversationFilter, Error, InvalidCursor, MessageCursor, NewConversationRequest,
     Page, PageRequest,
@@ -142,19 +144,14 @@ impl WordsParams {
     responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
 )]
 pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Input { body, key }: Input<CreateConversationBody>,
 ) -> Answer<Response> {
     let CreateConversationBody { id, title, system_prompt, instructions, agent, model } = body;
     let choice = AgentChoice { agent, model };
     let new = NewConversationRequest { id, title, system_prompt, instructions, choice };
     let (conversation, replay) = app.service.create_conversation(&principal, new, key).await?;
-    let mut headers = replayed(replay);
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/conversations/{}", conversation.id)) {
-        headers.insert(LOCATION, value);
-    }
-    Ok((StatusCode::CREATED, headers, Json(conversation)).into_response())
+    Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }
 
 /// Conversations, newest first
@@ -164,8 +161,7 @@ pub(crate) async fn create(
     responses((status = 200, description = "A page", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<FilterParams>,
     Params(words): Params<WordsParams>,
     Params(params): Params<PageParams>,
@@ -193,15 +189,14 @@ pub(crate) async fn list(
     ),
 )]
 pub(crate) async fn get(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(words): Params<WordsParams>,
     request: HeaderMap,
 ) -> Answer<Response> {
     let conversation = app.service.conversation(&principal, &id).await?;
     let conversation = words.show(&app, &principal, vec![conversation]).await?.pop();
-    Ok(page::tagged(&request, StatusCode::OK, &conversation))
+    Ok(etag::tagged(&request, StatusCode::OK, &conversation))
 }
 
 /// Changes a conversation
@@ -214,8 +209,7 @@ pub(crate) async fn get(
     responses((status = 200, description = "The conversation", body = Conversation)),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<UpdateConversationBody>,
 ) -> Answer<Json<Conversation>> {
@@ -235,8 +229,7 @@ pub(crate) async fn update(
     responses((status = 200, description = "What is left out", body = CompactedBody)),
 )]
 pub(crate) async fn compact(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -252,7 +245,7 @@ pub(crate) async fn compact(
     params(("id" = ConversationId, Path, description = "The conversation")),
     responses((status = 204, description = "It is gone")),
 )]
-pub(crate) async fn delete(State(app): State<App>, Caller(principal): Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
     app.service.delete_conversation(&principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -305,8 +298,7 @@ impl MessageParams {
     responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,

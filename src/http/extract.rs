@@ -12,14 +12,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
 use super::framing::Framing;
+use super::idempotency::{idempotency_key, request_key};
 use super::options::App;
 use super::problem::{Answer, Problem};
 use crate::domain::problem::ProblemCode;
 use crate::service::{Cursor, Error, RequestKey};
 use crate::support::nearest::with_suggestion;
-use crate::support::{json, number, text};
+use crate::support::{number, text};
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 /// The most that is read of a body whose answer is that it is too large, in bytes.
@@ -114,8 +114,7 @@ impl<T: RequestBody> FromRequest<App> for Input<T> {
         };
         let key = key.map(|key| {
             let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-            let identity = format!("{method}\n{path}\n{}", json::canonical(&value));
-            RequestKey { key, fingerprint: json::hash_bytes(identity.as_bytes()) }
+            request_key(key, &method, &path, &value)
         });
         Ok(Self { body, key })
     }
@@ -196,13 +195,6 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
         }
     }
     text::prefix(&pointer, 200).to_owned()
-}
-
-fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
-    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
-    let invalid = || Error::invalid("the Idempotency-Key header must be 1 to 255 visible ASCII characters");
-    key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
 }
 
 /// Which form of an answer the client wants.

@@ -1,7 +1,6 @@
 //! What users think of answers.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
@@ -10,10 +9,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::audit::whose;
 use super::auth::Caller;
 use super::extract::{Id, Ids, Input, Params, RequestBody};
-use super::options::App;
+use super::idempotency::replayed;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
@@ -25,7 +23,6 @@ pub(crate) struct FeedbackBody {
     /// Whether it was a good one.
     rating: Rating,
     /// Why: at most `limits.max_feedback_chars` characters.
-    #[serde(default)]
     comment: Option<String>,
 }
 
@@ -42,8 +39,7 @@ impl RequestBody for FeedbackBody {}
     responses((status = 200, description = "What is kept", body = Feedback)),
 )]
 pub(crate) async fn give(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Ids(id, message): Ids<ConversationId, MessageId>,
     Input { body, key }: Input<FeedbackBody>,
 ) -> Answer<Response> {
@@ -59,8 +55,7 @@ pub(crate) async fn give(
     responses((status = 204, description = "It is gone")),
 )]
 pub(crate) async fn withdraw(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Ids(id, message): Ids<ConversationId, MessageId>,
 ) -> Answer<StatusCode> {
     app.service.withdraw_feedback(&principal, &id, &message).await?;
@@ -101,8 +96,7 @@ impl RequestBody for ReviewBody {}
     responses((status = 200, description = "The feedback", body = FeedbackRecord)),
 )]
 pub(crate) async fn review(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(message): Id<MessageId>,
     Input { body, .. }: Input<ReviewBody>,
 ) -> Answer<Json<FeedbackRecord>> {
@@ -118,8 +112,7 @@ pub(crate) async fn review(
     responses((status = 200, description = "A page", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<FeedbackParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -16,7 +16,6 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, is_own_origin};
 use super::extract::{Id, Params, collect, query};
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::{Answer, Problem};
 use super::types::ListBody;
@@ -66,7 +65,7 @@ pub(crate) struct UploadForm {
         (status = 429, description = "Too many uploads at this moment"),
     ),
 )]
-pub(crate) async fn upload(State(app): State<App>, Caller(principal): Caller, request: Request) -> Answer<Response> {
+pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
     // A form is a request that a browser sends from any page without asking first.
     if !is_own_origin(&app, request.uri(), request.headers()) {
         return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -111,11 +110,7 @@ async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>
     get, path = "/api/v1/files", tag = "files", operation_id = "list_files", params(PageParams),
     responses((status = 200, description = "A page of files", body = ListBody<StoredFile>)),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request::<FileCursor>()?;
     let page = app.service.files(&principal, &request).await?;
     Ok(page::answer(page, request.limit, "/api/v1/files", ""))
@@ -126,7 +121,7 @@ pub(crate) async fn list(
     get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
     responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "There is none")),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
     Ok(Json(app.service.file(&principal, &id).await?))
 }
 
@@ -140,7 +135,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
         (status = 404, description = "There is none"),
     ),
 )]
-pub(crate) async fn content(State(app): State<App>, Caller(principal): Caller, Id(id): Id<FileId>) -> Answer<Response> {
+pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Response> {
     let file = app.service.file(&principal, &id).await?;
     let headers = content_headers(&file);
     let (service, owner) = (app.service, principal.user_id);
@@ -181,7 +176,7 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
     delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
     responses((status = 204, description = "It is gone"), (status = 404, description = "There is none")),
 )]
-pub(crate) async fn delete(State(app): State<App>, Caller(principal): Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
     app.service.delete_file(&principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

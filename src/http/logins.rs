@@ -71,6 +71,16 @@ pub(crate) struct CallbackParams {
     state: Option<String>,
 }
 
+/// Returns who comes back from a login: the caller with a key, or else the browser with its cookie.
+pub(super) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<ComesBack<'a>> {
+    caller.map(ComesBack::Caller).or(browser.map(ComesBack::Browser)).ok_or_else(auth::unauthorized)
+}
+
+/// Returns whether a person reads the answer to a callback.
+pub(super) fn wants_page(headers: &HeaderMap) -> bool {
+    headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
+}
+
 /// Ends a login at OpenRouter
 ///
 /// Where the browser comes back to. A login can be ended once.
@@ -88,17 +98,12 @@ pub(crate) async fn finish(
 ) -> Answer<Response> {
     let caller = caller(&app, &uri, &headers).await?;
     let browser = cookie(&headers, LOGIN_COOKIE);
-    let who = match (&caller, &browser) {
-        (Some(caller), _) => ComesBack::Caller(caller),
-        (None, Some(browser)) => ComesBack::Browser(browser),
-        (None, None) => return Err(auth::unauthorized()),
-    };
+    let who = returned(caller.as_ref(), browser.as_deref())?;
     let (Some(code), Some(state)) = (params.code, params.state) else {
         return Err(Error::invalid("the query needs code and state: the login was not agreed to, or this is no callback").into());
     };
     let record = app.service.finish_login(who, &state, &code).await?;
-    let wants_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
-    let mut answer = if wants_page {
+    let mut answer = if wants_page(&headers) {
         Html("<!doctype html><title>Capstan</title><p>OpenRouter is connected. You may close this window.").into_response()
     } else {
         let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));

@@ -2,7 +2,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{Html, IntoResponse as _, Response};
 use serde::Deserialize;
@@ -10,14 +9,14 @@ use utoipa::IntoParams;
 
 use super::auth::{self, Caller};
 use super::extract::{Id, Input, Params};
-use super::logins::{LoginBody, caller, cookie, put_headers, site};
+use super::logins::{LoginBody, caller, cookie, put_headers, returned, site, wants_page};
 use super::mcp_servers::McpServer;
 use super::options::App;
 use super::problem::Answer;
 use super::types::EmptyBody;
 use crate::domain::ids::McpServerId;
 use crate::domain::problem::ProblemBody;
-use crate::service::{Access, CameBack, ComesBack, Error, login_mark};
+use crate::service::{Access, CameBack, Error, login_mark};
 
 const CALLBACK: &str = "/api/v1/mcp-servers/callback";
 
@@ -67,7 +66,7 @@ pub(crate) async fn begin(
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 204, description = "There is no login any more")),
 )]
-pub(crate) async fn forget(State(app): State<App>, Caller(principal): Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
+pub(crate) async fn forget(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
     app.service.forget_mcp_login(&principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -112,14 +111,9 @@ pub(crate) async fn finish(
     // A browser may have begun logins at several servers.
     let name = format!("{COOKIE}_{}", login_mark(&state));
     let browser = cookie(&headers, &name);
-    let who = match (&caller, &browser) {
-        (Some(caller), _) => ComesBack::Caller(caller),
-        (None, Some(browser)) => ComesBack::Browser(browser),
-        (None, None) => return Err(auth::unauthorized()),
-    };
+    let who = returned(caller.as_ref(), browser.as_deref())?;
     let (principal, shown) = app.service.finish_mcp_login(who, CameBack { state, code, issuer, error }).await?;
-    let wants_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
-    let mut answer = if wants_page {
+    let mut answer = if wants_page(&headers) {
         Html("<!doctype html><title>Capstan</title><p>You are logged in. You may close this window.").into_response()
     } else {
         Json(McpServer::of(shown, &principal)).into_response()

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag::{tag, wanted_versions};
 use super::extract::{Id, Input, Params, RequestBody};
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::providers::{Scope, ShownScope, tag, wanted_versions};
+use super::scope::{Scope, ShownScope};
 use super::types::{EmptyBody, ListBody};
 use crate::domain::ids::McpServerId;
 use crate::domain::mcp_server::McpServerRecord;
@@ -61,11 +61,9 @@ impl RequestBody for CreateMcpServerBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateMcpServerBody {
     /// The name.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 64)]
     name: Option<String>,
     /// The entry, all of it. A `${NAME}` that stands for a secret goes on to stand for it, unless the entry leads to another host.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// New values of variables that the entry names as `${NAME}`.
@@ -73,26 +71,23 @@ pub(crate) struct UpdateMcpServerBody {
     #[schema(value_type = Object, write_only)]
     variables: Variables,
     /// Whether runs may use it.
-    #[serde(default)]
     enabled: Option<bool>,
 }
 
 impl RequestBody for UpdateMcpServerBody {}
 
 /// How a server is doing, as far as the process knows that answers.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct McpServerStatus {
     /// `unknown` (not tried yet), `starting`, `ok` or `error`.
     state: String,
     /// Since when, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
     /// Why it is in error. Seen by administrators, and by whoever keeps the server for themselves.
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// The end of what its process said on its standard error stream: up to 64 KiB, in lists the last 2,000 characters. Seen by
     /// administrators, and by whoever keeps the server for themselves.
-    #[serde(skip_serializing_if = "Option::is_none")]
     stderr: Option<String>,
     /// How many tools it offers.
     tools: usize,
@@ -104,6 +99,7 @@ pub(crate) struct McpServerStatus {
 }
 
 /// An MCP server.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct McpServer {
     /// The id. Tools and tool calls name it as their `server`.
@@ -111,7 +107,6 @@ pub(crate) struct McpServer {
     /// What the names of its tools begin with.
     name: String,
     /// Its entry, as in an `mcpServers` document, with `${NAME}` in the place of each secret. Seen by whoever may change it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// Whether runs may use it.
@@ -121,13 +116,10 @@ pub(crate) struct McpServer {
     /// How it is doing.
     status: McpServerStatus,
     /// When it was made, RFC 3339. Not for servers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     /// When it was changed, RFC 3339. Not for servers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
     /// Raised by one at each change; also the `ETag`. Not for servers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<i64>,
     /// Parts of the entry that this request gave and that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -194,17 +186,13 @@ impl McpServer {
     request_body = CreateMcpServerBody,
     responses((status = 201, description = "The server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Input { body, key }: Input<CreateMcpServerBody>,
-) -> Answer<Response> {
+pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateMcpServerBody>) -> Answer<Response> {
     let CreateMcpServerBody { name, entry, variables, enabled, scope } = body;
     let new = NewMcpServer { name, entry, variables, enabled, is_global: scope == Scope::Global };
     let (shown, replay) = app.service.create_mcp_server(&principal, new, key).await?;
     let server = McpServer::of(shown, &principal);
     let place = format!("/api/v1/mcp-servers/{}", server.id);
-    Ok(page::made(replay, server.version, &place, server))
+    Ok(created(replay, server.version, &place, server))
 }
 
 /// MCP servers, by name
@@ -215,11 +203,7 @@ pub(crate) async fn create(
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<McpServer>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request()?;
     let Page { items, next } = app.service.mcp_servers(&principal, &request).await?;
     let items = items.into_iter().map(|server| McpServer::of(server, &principal)).collect();
@@ -232,7 +216,7 @@ pub(crate) async fn list(
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
     Ok(McpServer::answer(app.service.mcp_server(&principal, &id).await?, &principal))
 }
 
@@ -253,8 +237,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     ),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     headers: HeaderMap,
     Input { body, .. }: Input<UpdateMcpServerBody>,
@@ -279,12 +262,7 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<McpServerId>,
-    headers: HeaderMap,
-) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
     app.service.delete_mcp_server(&principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -299,8 +277,7 @@ pub(crate) async fn delete(
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn start(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -317,8 +294,7 @@ pub(crate) async fn start(
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn stop(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -334,8 +310,7 @@ pub(crate) async fn stop(
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn restart(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
@@ -354,8 +329,7 @@ pub(crate) async fn restart(
     ),
 )]
 pub(crate) async fn tools(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<McpServerId>,
 ) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
     let data = app.service.mcp_server_tools(&principal, &id).await?;
@@ -373,11 +347,7 @@ pub(crate) async fn tools(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn resources(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<McpResource>>> {
+pub(crate) async fn resources(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
     let data = app.service.mcp_server_resources(&principal, &id).await?;
     Ok(Json(ListBody { data, next_cursor: None }))
 }
@@ -393,11 +363,7 @@ pub(crate) async fn resources(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn prompts(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<McpPrompt>>> {
+pub(crate) async fn prompts(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
     let data = app.service.mcp_server_prompts(&principal, &id).await?;
     Ok(Json(ListBody { data, next_cursor: None }))
 }
@@ -439,6 +405,7 @@ pub(crate) enum ImportOutcome {
 }
 
 /// An entry that was brought in, or not.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImportedMcpServer {
     /// Its name in the document.
@@ -446,10 +413,8 @@ pub(crate) struct ImportedMcpServer {
     /// What became of it.
     outcome: ImportOutcome,
     /// The server that was made or changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<McpServerId>,
     /// Why it was refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// Parts of its entry that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -479,8 +444,7 @@ pub(crate) struct ImportedMcpServers {
     responses((status = 200, description = "What became of each entry", body = ImportedMcpServers)),
 )]
 pub(crate) async fn import(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Input { body, key }: Input<ImportMcpServersBody>,
 ) -> Answer<Json<ImportedMcpServers>> {
     let ImportMcpServersBody { mcp_servers: entries, variables, scope, replace: replaces, rest } = body;
@@ -516,11 +480,7 @@ pub(crate) struct ExportParams {
     get, path = "/api/v1/mcp-servers/export", tag = "mcp-servers", operation_id = "export_mcp_servers", params(ExportParams),
     responses((status = 200, description = "The document", body = Object)),
 )]
-pub(crate) async fn export(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<ExportParams>,
-) -> Answer<Json<Value>> {
+pub(crate) async fn export(Caller { app, principal }: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
     let is_global = params.scope.unwrap_or_default() == Scope::Global;
     Ok(Json(app.service.export_mcp_servers(&principal, is_global).await?))
 }

@@ -4,16 +4,20 @@
 //! [`crate::service`] and puts the answer together. Must not know the store or the loop.
 
 mod agents;
+mod answer;
 mod approvals;
 mod audit;
 mod auth;
 mod conversations;
-mod copies;
+mod etag;
+mod export;
 mod extract;
 mod feedback;
 mod files;
+mod fork;
 mod framing;
-mod history;
+mod idempotency;
+mod import;
 mod logins;
 mod mcp_logins;
 mod mcp_servers;
@@ -26,9 +30,14 @@ mod problem;
 mod providers;
 mod questions;
 mod request;
+mod rewind;
 mod router;
+mod routes;
 mod runs;
+mod scope;
 mod search;
+mod sockets;
+mod status_words;
 mod streams;
 mod system;
 mod tickets;

@@ -8,14 +8,15 @@ use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder,
 };
 use utoipa::{PartialSchema as _, ToSchema as _};
+use utoipa_axum::router::OpenApiRouter;
 
-use super::router::routes;
+use super::routes;
 use crate::domain::problem::{FieldError, ProblemBody};
 
 /// The document.
 #[must_use]
 pub fn openapi() -> OpenApi {
-    let mut document = routes().split_for_parts().1;
+    let mut document = OpenApiRouter::with_openapi(base()).merge(routes::all()).split_for_parts().1;
     for item in document.paths.paths.values_mut() {
         let operations = [
             (HttpMethod::Get, &mut item.get),
@@ -40,7 +41,7 @@ pub fn openapi_json() -> String {
 }
 
 /// The document without paths.
-pub(super) fn base() -> OpenApi {
+fn base() -> OpenApi {
     let description = "Send a message; read the run's events as they happen, or later. Errors are problem details (RFC 9457) with a stable `code`; \
          `/docs/errors/{code}` explains each. A POST takes an `Idempotency-Key` unless it says that every request counts.";
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();

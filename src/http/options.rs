@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::sockets::Sockets;
 use crate::domain::principal::Principal;
 use crate::service::Service;
 
@@ -116,5 +117,5 @@ impl HttpOptions {
 pub(crate) struct App {
     pub service: Arc<Service>,
     pub options: Arc<HttpOptions>,
-    pub sockets: Arc<super::auth::Sockets>,
+    pub sockets: Arc<Sockets>,
 }

@@ -1,22 +1,20 @@
-//! Lists: limits, opaque cursors, links; and entity tags.
+//! Lists: limits, opaque cursors, links.
 
 use std::str::FromStr;
 
 use axum::Json;
-use axum::http::header::{ETAG, IF_NONE_MATCH, LINK, LOCATION};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::LINK;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use super::problem::Answer;
-use super::providers::tag;
-use super::runs::replayed;
 use super::types::ListBody;
-use crate::service::{Error, InvalidCursor, Page, PageRequest, Replay};
-use crate::support::json;
+use crate::service::{Error, InvalidCursor, Page, PageRequest};
 
 /// Rows of a page if the client does not say.
 const DEFAULT_LIMIT: u32 = 50;
@@ -74,17 +72,12 @@ pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, pat
     (next_link(link), body).into_response()
 }
 
-/// A text as it may stand in a query.
+/// Characters of a query that are written as they are (RFC 3986, unreserved).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Returns a text as it may stand in a query.
 pub(crate) fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
 /// The header that names the next page.
@@ -94,42 +87,4 @@ pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
         headers.insert(LINK, value);
     }
     headers
-}
-
-/// Answers that something was made, at `place`, with its version as its entity tag if it has one.
-pub(crate) fn made<T: Serialize>(replay: Replay, version: Option<i64>, place: &str, body: T) -> Response {
-    let mut headers = replayed(replay);
-    headers.extend(version.map(tag).unwrap_or_default());
-    if let Ok(value) = HeaderValue::from_str(place) {
-        headers.insert(LOCATION, value);
-    }
-    (StatusCode::CREATED, headers, Json(body)).into_response()
-}
-
-/// The entity tag of these bytes.
-pub(crate) fn entity_tag(bytes: &[u8]) -> String {
-    let hash = json::hash_bytes(bytes);
-    format!("\"{}\"", hash.get(..32).unwrap_or(&hash))
-}
-
-/// Whether the client has what this is the entity tag of.
-pub(crate) fn is_known(request: &HeaderMap, tag: &str) -> bool {
-    let known = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let mut known = known.flat_map(|value| value.split(',')).map(|known| known.trim().trim_start_matches("W/"));
-    known.any(|known| known == tag || known == "*")
-}
-
-/// Answers with a value and its entity tag, or with 304 if the client has it.
-pub(crate) fn tagged<T: Serialize>(request: &HeaderMap, status: StatusCode, value: &T) -> Response {
-    let bytes = serde_json::to_vec(value).unwrap_or_default();
-    let tag = entity_tag(&bytes);
-    let mut headers = HeaderMap::new();
-    if let Ok(value) = HeaderValue::from_str(&tag) {
-        headers.insert(ETAG, value);
-    }
-    if status == StatusCode::OK && is_known(request, &tag) {
-        return (StatusCode::NOT_MODIFIED, headers).into_response();
-    }
-    headers.insert(axum::http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    (status, headers, bytes).into_response()
 }

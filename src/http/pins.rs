@@ -1,13 +1,11 @@
 //! `/api/v1/tool-pins`: definitions of tools, and whether they have changed since somebody looked at them.
 
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Params};
-use super::options::App;
 use super::problem::Answer;
 use crate::domain::ids::PinId;
 use crate::domain::pin::{PinStatus, ToolPin};
@@ -36,11 +34,7 @@ pub(crate) struct PinsBody {
     get, path = "/api/v1/tool-pins", tag = "tools", operation_id = "list_tool_pins", params(PinParams),
     responses((status = 200, description = "Those of the caller's servers and of everybody's", body = PinsBody)),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(filter): Params<PinParams>,
-) -> Answer<Json<PinsBody>> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(filter): Params<PinParams>) -> Answer<Json<PinsBody>> {
     Ok(Json(PinsBody { data: app.service.tool_pins(&principal, filter.status).await? }))
 }
 
@@ -53,6 +47,6 @@ pub(crate) async fn list(
     params(("id" = PinId, Path, description = "The definition")),
     responses((status = 200, description = "The definition, accepted", body = ToolPin)),
 )]
-pub(crate) async fn accept(State(app): State<App>, Caller(principal): Caller, Id(id): Id<PinId>) -> Answer<Json<ToolPin>> {
+pub(crate) async fn accept(Caller { app, principal }: Caller, Id(id): Id<PinId>) -> Answer<Json<ToolPin>> {
     Ok(Json(app.service.accept_tool_pin(&principal, &id).await?))
 }

@@ -1,20 +1,20 @@
 //! `/api/v1/providers`: model endpoints that people keep.
 
 use axum::Json;
-use axum::extract::State;
-use axum::http::header::{ETAG, IF_MATCH};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::answer::created;
 use super::auth::Caller;
+use super::etag::{tag, wanted_versions};
 use super::extract::{Id, Input, Params, RequestBody, given};
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
+use super::scope::{Scope, ShownScope};
 use super::types::ListBody;
 use crate::domain::cost::Prices;
 use crate::domain::ids::ProviderId;
@@ -23,17 +23,6 @@ use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
 use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderPatch, ProviderTest};
 use crate::support::tokens::Tokenizer;
-
-/// Whose a provider is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Scope {
-    /// The caller's own.
-    #[default]
-    Own,
-    /// The server's, for everybody's use.
-    Global,
-}
 
 /// A provider to make.
 #[derive(Deserialize, ToSchema)]
@@ -45,11 +34,9 @@ pub(crate) struct CreateProviderBody {
     /// The wire that it speaks.
     kind: ProviderKind,
     /// Where its API is; the kind's own API if absent.
-    #[serde(default)]
     #[schema(max_length = 2048)]
     base_url: Option<String>,
     /// The key. It is never shown again.
-    #[serde(default)]
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<SecretString>,
     /// What is to be known of its models, where the provider's own list does not say it.
@@ -60,7 +47,6 @@ pub(crate) struct CreateProviderBody {
     #[serde(default)]
     limits: CallLimits,
     /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
     /// Whether runs may use it.
@@ -83,14 +69,11 @@ impl RequestBody for CreateProviderBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateProviderBody {
     /// The name.
-    #[serde(default)]
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
     name: Option<String>,
     /// The wire.
-    #[serde(default)]
     kind: Option<ProviderKind>,
     /// Where its API is. Another host wants the key again.
-    #[serde(default)]
     #[schema(max_length = 2048)]
     base_url: Option<String>,
     /// A new key; `null` takes the old one away.
@@ -98,34 +81,19 @@ pub(crate) struct UpdateProviderBody {
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<Option<SecretString>>,
     /// What is to be known of its models, all of it.
-    #[serde(default)]
     #[schema(max_items = 500)]
     models: Option<Vec<ModelEntry>>,
     /// How long its calls may take, all of it.
-    #[serde(default)]
     limits: Option<CallLimits>,
     /// How its chat completions differ from OpenAI's own; `null` takes it away.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Object>)]
     accent: Option<Option<Map<String, Value>>>,
     /// Whether runs may use it.
-    #[serde(default)]
     enabled: Option<bool>,
 }
 
 impl RequestBody for UpdateProviderBody {}
-
-/// Where a provider is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ShownScope {
-    /// The caller's own.
-    Own,
-    /// The server's, for everybody's use.
-    Global,
-    /// In the server's configuration or environment, for everybody's use; it is changed there.
-    Config,
-}
 
 /// What is shown of a key.
 #[derive(Debug, Serialize, ToSchema)]
@@ -138,6 +106,7 @@ pub(crate) struct KeyShown {
 }
 
 /// A provider.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Provider {
     /// The id.
@@ -147,7 +116,6 @@ pub(crate) struct Provider {
     /// The wire that it speaks.
     kind: ProviderKind,
     /// Where its API is. Of providers of the configuration only administrators see it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     base_url: Option<String>,
     /// The key.
     key: KeyShown,
@@ -158,7 +126,6 @@ pub(crate) struct Provider {
     #[schema(required = false)]
     limits: CallLimits,
     /// How its chat completions differ from OpenAI's own, where that is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
     /// Whether runs may use it.
@@ -166,13 +133,10 @@ pub(crate) struct Provider {
     /// Whose it is.
     scope: ShownScope,
     /// When it was made, RFC 3339. Not for providers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     /// When it was changed, RFC 3339. Not for providers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
     /// Raised by one at each change; also the `ETag`. Not for providers of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<i64>,
 }
 
@@ -229,25 +193,6 @@ impl Provider {
     }
 }
 
-pub(crate) fn tag(version: i64) -> HeaderMap {
-    HeaderValue::from_str(&format!("\"{version}\"")).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
-}
-
-/// The versions that `If-Match` names (RFC 9110, 13.1.1): any of its tags may match, and no weak one does. `None` for all.
-pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
-    if !headers.contains_key(IF_MATCH) {
-        return None;
-    }
-    // No tag of ours holds a comma; one of others that does matches nothing, in pieces neither.
-    let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let tags: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
-    if tags == ["*"] {
-        return None;
-    }
-    let version = |tag: &&str| tag.strip_prefix('"')?.strip_suffix('"')?.parse().ok();
-    Some(tags.iter().filter_map(version).collect())
-}
-
 /// Makes a provider
 ///
 /// Runs use its models as `name/model`. A member's URL must be a public https one, unless the server allows others.
@@ -255,17 +200,13 @@ pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
     post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = CreateProviderBody,
     responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Input { body, key }: Input<CreateProviderBody>,
-) -> Answer<Response> {
+pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateProviderBody>) -> Answer<Response> {
     let CreateProviderBody { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = body;
     let is_global = scope == Scope::Global;
     let new = NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global };
     let (record, replay) = app.service.create_provider(&principal, new, key).await?;
     let (version, place) = (record.version, format!("/api/v1/providers/{}", record.id));
-    Ok(page::made(replay, Some(version), &place, Provider::of(record, &principal)))
+    Ok(created(replay, Some(version), &place, Provider::of(record, &principal)))
 }
 
 /// Providers, by name
@@ -276,11 +217,7 @@ pub(crate) async fn create(
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Provider>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
+pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
     let request = params.request()?;
     let Page { items, next } = app.service.providers(&principal, &request).await?;
     let items = items.into_iter().map(|provider| Provider::of_any(provider, &principal)).collect();
@@ -293,7 +230,7 @@ pub(crate) async fn list(
     params(("id" = ProviderId, Path, description = "The provider")),
     responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
     let provider = Provider::of_any(app.service.provider(&principal, &id).await?, &principal);
     let headers = provider.version.map(tag).unwrap_or_default();
     Ok((headers, Json(provider)).into_response())
@@ -315,8 +252,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     ),
 )]
 pub(crate) async fn update(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ProviderId>,
     headers: HeaderMap,
     Input { body, .. }: Input<UpdateProviderBody>,
@@ -341,17 +277,13 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<ProviderId>,
-    headers: HeaderMap,
-) -> Answer<StatusCode> {
+pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
     app.service.delete_provider(&principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// A model of a provider.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ProviderModel {
     /// How runs name it: `provider/name`.
@@ -359,22 +291,16 @@ pub(crate) struct ProviderModel {
     /// Its name at the provider.
     name: String,
     /// Tokens of its window.
-    #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<u64>,
     /// The most tokens of one answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_output: Option<u64>,
     /// What cuts its texts into tokens; unknown, if the server can only estimate how many they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tokenizer: Option<Tokenizer>,
     /// What it costs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     prices: Option<Prices>,
     /// Whether it calls tools.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<bool>,
     /// Whether it sees pictures.
-    #[serde(skip_serializing_if = "Option::is_none")]
     vision: Option<bool>,
 }
 
@@ -397,11 +323,7 @@ impl ProviderModel {
         (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn models(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Id(id): Id<ProviderId>,
-) -> Answer<Json<ListBody<ProviderModel>>> {
+pub(crate) async fn models(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
     let (name, models) = app.service.provider_models(&principal, &id).await?;
     let data = models.into_iter().map(|model| ProviderModel::of(&name, model)).collect();
     Ok(Json(ListBody { data, next_cursor: None }))
@@ -412,7 +334,6 @@ pub(crate) async fn models(
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestProviderBody {
     /// The model's name at the provider; the first that is known if absent.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
 }
@@ -446,8 +367,7 @@ pub(crate) struct TestedProvider {
     responses((status = 200, description = "What came of it", body = TestedProvider)),
 )]
 pub(crate) async fn test(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ProviderId>,
     // Asking once more does no harm, and an old answer would say nothing of the present.
     Input { body, key: _ }: Input<TestProviderBody>,

@@ -1,7 +1,6 @@
 //! `/api/v1/input-requests`: what runs ask humans, and the answers.
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,15 +8,15 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
-use super::options::App;
+use super::idempotency::replayed;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::ids::InputId;
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
 
 /// The answer to a question.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnswerBody {
@@ -25,10 +24,8 @@ pub(crate) struct AnswerBody {
     #[serde(skip_serializing_if = "String::is_empty", default, alias = "action")]
     choice: String,
     /// What else is to be said. The model reads it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     text: Option<String>,
     /// The form that is asked for, filled in, if `choice` (or `action`, which is the same) is `accept`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     content: Option<Value>,
 }
@@ -40,7 +37,6 @@ impl RequestBody for AnswerBody {}
 #[into_params(parameter_in = Query)]
 pub(crate) struct FilterParams {
     /// Only those that stand there; `pending` for those that want an answer.
-    #[serde(default)]
     status: Option<InputState>,
 }
 
@@ -50,8 +46,7 @@ pub(crate) struct FilterParams {
     responses((status = 200, description = "A page", body = ListBody<InputRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<FilterParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -67,7 +62,7 @@ pub(crate) async fn list(
     params(("id" = InputId, Path, description = "The question")),
     responses((status = 200, description = "The question, with its answer if there is one", body = InputRecord)),
 )]
-pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
+pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
     Ok(Json(app.service.input_request(&principal, &id).await?))
 }
 
@@ -81,8 +76,7 @@ pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id
     responses((status = 200, description = "The question with its answer", body = InputRecord)),
 )]
 pub(crate) async fn answer(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<InputId>,
     Input { body, key }: Input<AnswerBody>,
 ) -> Answer<Response> {

@@ -1,4 +1,4 @@
-//! All routes, and what surrounds them.
+//! The router: all routes and the layers around them.
 
 use std::sync::Arc;
 
@@ -14,117 +14,28 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{
-    agents, approvals, audit, auth, conversations, copies, feedback, files, history, logins, mcp_logins, mcp_servers, openapi,
-    pins, providers, questions, request, runs, search, system, tickets, ui, usage, ws,
-};
+use super::{auth, openapi, request, routes, system, ui};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
-
-/// The routes that need a principal, with their descriptions.
-fn api() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(runs::start, runs::list))
-        .routes(routes!(runs::list_of_conversation))
-        .routes(routes!(runs::get))
-        .routes(routes!(runs::explain))
-        .routes(routes!(runs::cancel))
-        .routes(routes!(runs::resume))
-        .routes(routes!(runs::retry))
-        .routes(routes!(runs::get_call))
-        .routes(routes!(runs::retry_call))
-        .routes(routes!(runs::undo_call))
-        .routes(routes!(conversations::create, conversations::list))
-        .routes(routes!(conversations::get, conversations::update, conversations::delete))
-        .routes(routes!(conversations::messages, conversations::send))
-        .routes(routes!(conversations::compact))
-        .routes(routes!(files::upload, files::list))
-        .routes(routes!(files::get, files::delete))
-        .routes(routes!(files::content))
-        .routes(routes!(search::messages))
-        .routes(routes!(copies::fork))
-        .routes(routes!(copies::import))
-        .routes(routes!(history::rewind))
-        .routes(routes!(history::edit))
-        .routes(routes!(history::export))
-        .routes(routes!(feedback::give, feedback::withdraw))
-        .routes(routes!(feedback::list))
-        .routes(routes!(feedback::review))
-        .routes(routes!(agents::create, agents::list))
-        .routes(routes!(agents::get, agents::update, agents::delete))
-        .routes(routes!(agents::versions))
-        .routes(routes!(agents::version))
-        .routes(routes!(agents::roll_back))
-        .routes(routes!(approvals::list))
-        .routes(routes!(approvals::get, approvals::resolve))
-        .routes(routes!(approvals::grants))
-        .routes(routes!(approvals::revoke))
-        .routes(routes!(audit::list))
-        .routes(routes!(usage::list))
-        .routes(routes!(questions::list))
-        .routes(routes!(questions::get, questions::answer))
-        .routes(routes!(providers::create, providers::list))
-        .routes(routes!(providers::get, providers::update, providers::delete))
-        .routes(routes!(providers::models))
-        .routes(routes!(providers::test))
-        .routes(routes!(mcp_servers::create, mcp_servers::list))
-        .routes(routes!(mcp_servers::get, mcp_servers::update, mcp_servers::delete))
-        .routes(routes!(mcp_servers::start))
-        .routes(routes!(mcp_servers::stop))
-        .routes(routes!(mcp_servers::restart))
-        .routes(routes!(mcp_servers::tools))
-        .routes(routes!(mcp_servers::resources))
-        .routes(routes!(mcp_servers::prompts))
-        .routes(routes!(mcp_logins::begin, mcp_logins::forget))
-        .routes(routes!(mcp_servers::import))
-        .routes(routes!(mcp_servers::export))
-        .routes(routes!(logins::begin))
-        .routes(routes!(tickets::create))
-        .routes(routes!(pins::list))
-        .routes(routes!(pins::accept))
-        .routes(routes!(system::tools))
-}
-
-/// The routes of event streams, which a ticket in the URL opens too.
-fn streams() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
-}
-
-/// The routes that anybody may call, with their descriptions.
-fn open() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
-}
-
-/// The WebSocket, and where a browser comes back to from a login: they find out by themselves who calls.
-fn socket() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish)).routes(routes!(mcp_logins::finish))
-}
-
-/// All described routes.
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::base()).merge(api()).merge(streams()).merge(socket()).merge(open())
-}
 
 /// The HTTP API over `service`.
 pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let page = if options.page { ui::routes() } else { Router::new() };
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
-    let api: Router<App> = api().into();
-    let streams: Router<App> = streams().into();
-    let open: Router<App> = open().merge(socket()).into();
+    let api: Router<App> = routes::api().into();
+    let streams: Router<App> = routes::streams().into();
+    let open: Router<App> = routes::open().merge(routes::socket()).into();
     let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("/openapi.json")).into();
     Router::new()
         .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))
         .merge(streams.route_layer(from_fn_with_state(app.clone(), auth::require_or_ticket)))
         .merge(open)
-        .route("/openapi.json", get(system::document))
+        .route("/openapi.json", get(document))
         .route("/docs/errors/{code}", get(system::error_page))
         .merge(swagger)
         .merge(page)
@@ -139,11 +50,16 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
 /// Health and metrics alone: what a process answers that only works on runs.
 pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
-    let open: Router<App> = open().into();
+    let open: Router<App> = routes::open().into();
     open.layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(request::admit))
         .layer(from_fn_with_state(app.clone(), request::finish))
         .with_state(app)
+}
+
+/// Answers with the document that describes the API, which never changes while the process lives.
+async fn document() -> Response {
+    ([(CONTENT_TYPE, "application/json")], openapi::openapi_json()).into_response()
 }
 
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {

@@ -9,21 +9,22 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::accepted;
 use super::auth::Caller;
 use super::extract::{Id, Ids, Input, Params, PreferWait, RequestBody, Wants, cursor};
+use super::idempotency::replayed;
 use super::options::App;
 use super::page::PageParams;
 use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
-use super::{page, streams};
+use super::{etag, page, streams};
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};
 use crate::service::{Access, Error, EventPage, Replay, RequestKey, RetryCall, RunExplanation, RunFilter, StartRun, Waited};
 use crate::support::clock::UnixMillis;
 
-pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Where a log is read from.
@@ -99,18 +100,6 @@ pub(crate) async fn accept(
     Ok((StatusCode::ACCEPTED, headers, Json(body)).into_response())
 }
 
-/// Headers that say whether an answer is one of before.
-pub(crate) fn replayed(replay: Replay) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    match replay {
-        Replay::Fresh => {}
-        Replay::Replayed => {
-            headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-        }
-    }
-    headers
-}
-
 fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
     if let Ok(value) = HeaderValue::from_str(&format!("wait={}", app.service.wait_seconds(seconds))) {
         headers.insert(PREFERENCE_APPLIED, value);
@@ -135,15 +124,14 @@ fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
     ),
 )]
 pub(crate) async fn get(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<RunId>,
     PreferWait(wait): PreferWait,
     request: HeaderMap,
 ) -> Answer<Response> {
     let Some(seconds) = wait else {
         let run = app.service.run(&principal, &id).await?;
-        return Ok(page::tagged(&request, StatusCode::OK, &run));
+        return Ok(etag::tagged(&request, StatusCode::OK, &run));
     };
     let mut headers = HeaderMap::new();
     applied(&app, &mut headers, seconds);
@@ -151,7 +139,7 @@ pub(crate) async fn get(
         Waited::Settled(run) => (StatusCode::OK, run),
         Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
     };
-    Ok((headers, page::tagged(&request, status, &run)).into_response())
+    Ok((headers, etag::tagged(&request, status, &run)).into_response())
 }
 
 /// Selects runs.
@@ -206,8 +194,7 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<RunParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
@@ -223,8 +210,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list_of_conversation(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(filter): Params<RunParams>,
     Params(params): Params<PageParams>,
@@ -291,7 +277,7 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "What is known", body = RunExplanation)),
 )]
-pub(crate) async fn explain(State(app): State<App>, Caller(principal): Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
+pub(crate) async fn explain(Caller { app, principal }: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
     Ok(Json(app.service.explain_run(&principal, &id).await?))
 }
 
@@ -304,13 +290,12 @@ pub(crate) async fn explain(State(app): State<App>, Caller(principal): Caller, I
     responses((status = 202, description = "The run as it is now", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn cancel(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<RunId>,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
     let (run, replay) = app.service.cancel_run(&principal, &id, key).await?;
-    Ok(steered(run, replay))
+    Ok(accepted(replay, run))
 }
 
 /// Goes on with a run
@@ -322,14 +307,13 @@ pub(crate) async fn cancel(
     responses((status = 202, description = "The run that goes on", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn resume(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Id(id): Id<RunId>,
     Trace(trace): Trace,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
     let (run, replay) = app.service.resume_run(&principal, &id, key, trace).await?;
-    Ok(steered(run, replay))
+    Ok(accepted(replay, run))
 }
 
 /// Answers a message once more
@@ -372,11 +356,7 @@ pub(crate) async fn retry(
     params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
     responses((status = 200, description = "The call as it stands now", body = ToolCallRecord)),
 )]
-pub(crate) async fn get_call(
-    State(app): State<App>,
-    Caller(principal): Caller,
-    Ids(id, call): Ids<RunId, CallId>,
-) -> Answer<Json<ToolCallRecord>> {
+pub(crate) async fn get_call(Caller { app, principal }: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
     Ok(Json(app.service.tool_call(&principal, &id, &call).await?))
 }
 
@@ -385,7 +365,6 @@ pub(crate) async fn get_call(
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryCallBody {
     /// The arguments, if they are to be others than before. They must fit the tool's schema.
-    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     arguments: Option<Value>,
     /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
@@ -480,14 +459,6 @@ pub(crate) async fn undo_call(
     begun(&app, access, wants, wait, run, replay).await
 }
 
-fn steered(run: Run, replay: Replay) -> Response {
-    let mut headers = replayed(replay);
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)) {
-        headers.insert(LOCATION, value);
-    }
-    (StatusCode::ACCEPTED, headers, Json(run)).into_response()
-}
-
 /// Answers with a run that has taken the place of another in the form that the client wants.
 ///
 /// A stream begins with the run's first event, also for a repeated request: whoever repeats has not seen any of it.
@@ -501,13 +472,13 @@ async fn begun(app: &App, access: Access, wants: Wants, wait: Option<u64>, run: 
         return Ok((headers, streams::respond(app, access, start, framing)).into_response());
     }
     let Some(seconds) = wait else {
-        return Ok(steered(run, replay));
+        return Ok(accepted(replay, run));
     };
     let (status, run) = match app.service.wait_for_run(access.principal(), &run.id, seconds).await? {
         Waited::Settled(run) => (StatusCode::OK, run),
         Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
     };
-    let mut response = steered(run, replay);
+    let mut response = accepted(replay, run);
     *response.status_mut() = status;
     applied(app, response.headers_mut(), seconds);
     Ok(response)

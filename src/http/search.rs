@@ -1,6 +1,5 @@
 //! `/api/v1/search`: search in messages.
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -8,7 +7,6 @@ use utoipa::IntoParams;
 use super::auth::Caller;
 use super::conversations::Archived;
 use super::extract::Params;
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::types::ListBody;
@@ -36,8 +34,7 @@ pub(crate) struct SearchParams {
     responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(search): Params<SearchParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {

@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::auth::Caller;
-use super::openapi;
 use super::options::App;
 use super::problem::{Answer, Problem};
 use super::types::ToolsBody;
@@ -24,7 +23,7 @@ const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
     responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
 )]
-pub(crate) async fn tools(State(app): State<App>, Caller(principal): Caller) -> Answer<Json<ToolsBody>> {
+pub(crate) async fn tools(Caller { app, principal }: Caller) -> Answer<Json<ToolsBody>> {
     let (data, servers) = app.service.tools(&principal).await;
     let changed = app.service.tool_pins(&principal, Some(PinStatus::Changed)).await?;
     Ok(Json(ToolsBody { data, servers, changed }))
@@ -65,11 +64,6 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Va
 )]
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     text("text/plain; version=0.0.4", (app.options.metrics)())
-}
-
-/// The document that describes the API, which never changes while the process lives.
-pub(crate) async fn document() -> Response {
-    text("application/json", openapi::openapi_json())
 }
 
 /// What one error code means.

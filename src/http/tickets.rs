@@ -21,13 +21,10 @@ use crate::service::{Access, Error};
 #[serde(deny_unknown_fields)]
 pub(crate) struct StreamTicketBody {
     /// The event stream of this run.
-    #[serde(default)]
     run_id: Option<RunId>,
     /// The event stream of this conversation.
-    #[serde(default)]
     conversation_id: Option<ConversationId>,
     /// `true`: a WebSocket, on which everything can be done that the key can do.
-    #[serde(default)]
     socket: Option<bool>,
 }
 

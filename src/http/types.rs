@@ -30,24 +30,18 @@ pub(crate) struct StartRunBody {
     /// What the message says.
     input: ContentBody,
     /// The conversation: one of the caller's own, or a new id minted by the client. A new conversation if absent.
-    #[serde(default)]
     conversation_id: Option<ConversationId>,
     /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
     /// or else the server's default.
-    #[serde(default)]
     agent: Option<String>,
     /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
-    #[serde(default)]
     options: Option<ModelOptions>,
     /// Bounds of this run that are lower than the agent's.
-    #[serde(default)]
     limits: Option<RunLimits>,
     /// What to do if the conversation has an active run.
-    #[serde(default)]
     on_busy: Option<OnBusy>,
 }
 
@@ -81,20 +75,15 @@ pub(crate) struct SendMessageBody {
     content: ContentBody,
     /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
     /// or else the server's default.
-    #[serde(default)]
     agent: Option<String>,
     /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
-    #[serde(default)]
     options: Option<ModelOptions>,
     /// Bounds of this run that are lower than the agent's.
-    #[serde(default)]
     limits: Option<RunLimits>,
     /// What to do if the conversation has an active run.
-    #[serde(default)]
     on_busy: Option<OnBusy>,
 }
 
@@ -127,17 +116,13 @@ pub(crate) struct EditMessageBody {
     content: ContentBody,
     /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
     /// or else the server's default.
-    #[serde(default)]
     agent: Option<String>,
     /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
-    #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
-    #[serde(default)]
     options: Option<ModelOptions>,
     /// Bounds of this run that are lower than the agent's.
-    #[serde(default)]
     limits: Option<RunLimits>,
 }
 
@@ -156,22 +141,16 @@ impl EditMessageBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateConversationBody {
     /// An id minted by the client: `conv_` and a UUID.
-    #[serde(default)]
     pub id: Option<ConversationId>,
     /// A title, at most 255 characters.
-    #[serde(default)]
     pub title: Option<String>,
     /// Its own part of the system prompt, at most 10,000 characters.
-    #[serde(default)]
     pub system_prompt: Option<String>,
     /// What its user wants of every answer, at most 10,000 characters.
-    #[serde(default)]
     pub instructions: Option<String>,
     /// The agent of messages that name none: by name or id, `name@3` for that version of it. The server's default if absent.
-    #[serde(default)]
     pub agent: Option<String>,
     /// The model of messages that name none, as `provider/name`. The agent's if absent.
-    #[serde(default)]
     #[schema(max_length = 200)]
     pub model: Option<String>,
 }
@@ -187,23 +166,17 @@ impl RequestBody for CreateConversationBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateConversationBody {
     /// The new title, at most 255 characters.
-    #[serde(default)]
     pub title: Option<String>,
     /// Whether it is pinned: then it is not put away by itself.
-    #[serde(default)]
     pub pinned: Option<bool>,
     /// Whether it is put away.
-    #[serde(default)]
     pub archived: Option<bool>,
     /// All of its tags.
-    #[serde(default)]
     #[schema(max_items = 20)]
     pub tags: Option<Vec<String>>,
     /// Its own part of the system prompt, at most 10,000 characters; empty for none. Runs that begin later have it.
-    #[serde(default)]
     pub system_prompt: Option<String>,
     /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
-    #[serde(default)]
     pub instructions: Option<String>,
     /// The agent of later messages that name none: by name or id, `name@3` for that version of it; empty or `null` for the server's
     /// default.
@@ -260,6 +233,7 @@ pub(crate) struct ToolsBody {
 }
 
 /// An entry of a conversation's log. Types that a client does not know must be ignored.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EventEnvelope {
     /// Counts up within the conversation; the cursor of this event.
@@ -270,10 +244,8 @@ pub(crate) struct EventEnvelope {
     /// The conversation.
     pub conversation_id: ConversationId,
     /// The run, for events of a run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// The run's attempt, for events of a run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// When it happened, RFC 3339.
     pub at: String,
@@ -348,31 +320,23 @@ pub(crate) enum PartBody {
     /// A picture: `url` with `media_type`, or `file_id`.
     Image {
         /// Its media type, such as `image/png`; needed with `url`.
-        #[serde(default)]
         media_type: Option<String>,
         /// An `https:` or `data:` URL.
-        #[serde(default)]
         url: Option<String>,
         /// A picture that was uploaded.
-        #[serde(default)]
         file_id: Option<FileId>,
         /// A name to show.
-        #[serde(default)]
         name: Option<String>,
     },
     /// A file: `url` with `media_type`, or `file_id`.
     File {
         /// Its media type, such as `application/pdf`; needed with `url`.
-        #[serde(default)]
         media_type: Option<String>,
         /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
-        #[serde(default)]
         url: Option<String>,
         /// A file that was uploaded.
-        #[serde(default)]
         file_id: Option<FileId>,
         /// A name to show.
-        #[serde(default)]
         name: Option<String>,
     },
 }
@@ -388,6 +352,7 @@ impl From<PartBody> for NewPart {
 }
 
 /// What requests leave out of a conversation.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CompactedBody {
     /// Messages that are left out from now on and were not before.
@@ -395,10 +360,8 @@ pub(crate) struct CompactedBody {
     /// All that are left out.
     left_out: u32,
     /// The newest of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     through: Option<MessageId>,
     /// What stands for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<String>,
 }
 

@@ -1,6 +1,5 @@
 //! `/api/v1/usage`: what runs have used.
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -8,7 +7,6 @@ use utoipa::IntoParams;
 use super::audit::whose;
 use super::auth::Caller;
 use super::extract::Params;
-use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::types::ListBody;
@@ -38,8 +36,7 @@ pub(crate) struct UsageParams {
     responses((status = 200, description = "A page", body = ListBody<DayUsage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Caller(principal): Caller,
+    Caller { app, principal }: Caller,
     Params(filter): Params<UsageParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {

@@ -1,18 +1,11 @@
 //! The right to be served, and its end: what is open on behalf of a key ends soon after the key was revoked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::Service;
 use crate::domain::principal::Principal;
-
-/// How often the keys in use are looked up. Together with the time that a key is believed unseen, this bounds how long
-/// anything outlives the key that it was opened with.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Who calls, for as long as that is so. Whatever stays open keeps one, and ends when [`Access::over`] says so.
 #[derive(Debug, Clone)]
@@ -92,54 +85,16 @@ impl KeysInUse {
     }
 
     /// All of them; those with which nothing is open any more are forgotten.
-    fn hashes(&self) -> Vec<String> {
+    pub(super) fn hashes(&self) -> Vec<String> {
         let mut keys = self.lock();
         keys.retain(|_, key| key.strong_count() > 0);
         keys.keys().cloned().collect()
     }
 
     /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next look.
-    fn end(&self, hash: &str) {
+    pub(super) fn end(&self, hash: &str) {
         if let Some(key) = self.lock().remove(hash).and_then(|key| key.upgrade()) {
             key.revoked.cancel();
-        }
-    }
-}
-
-impl Service {
-    /// Asks the store every second, in one query, which of the keys in use here are still good, and ends what is open with the
-    /// others. Ends with `stop`.
-    ///
-    /// While the store does not answer, everything stays open: a key cannot be revoked then, and no event can be stored that a
-    /// stream would show.
-    pub async fn watch_keys(self: Arc<Self>, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(CHECK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing = false;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            let hashes = self.keys_in_use.hashes();
-            if hashes.is_empty() {
-                continue;
-            }
-            let live: HashSet<String> = match self.store.live_keys(&hashes).await {
-                Ok(live) => live.into_iter().collect(),
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the keys of open streams could not be checked");
-                    }
-                    failing = true;
-                    continue;
-                }
-            };
-            failing = false;
-            for hash in hashes.iter().filter(|hash| !live.contains(*hash)) {
-                self.keys.forget(hash);
-                self.keys_in_use.end(hash);
-            }
         }
     }
 }

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use super::agent_bounds::{bring_within, within};
 use super::configured::page_of_all;
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
 use super::providers::{TRIES, may_change};
 use super::{Error, Result, Service};
 use crate::domain::agent::{AgentProfile, InvalidProfile};
-use crate::domain::agent_bounds::{bring_within, within};
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of};
 use crate::domain::ids::AgentId;
 use crate::domain::preset::{self, Preset, id_of};

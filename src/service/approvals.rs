@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::input::{Replay, RequestKey};
+use super::idempotency::{Replay, RequestKey};
 use super::{Error, Result, Service};
 use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalScope, ApprovalTerms, Decision, ToolGrant};
 use crate::domain::ids::{GrantId, InputId};

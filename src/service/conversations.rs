@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, ExportForm, Result, Service};
 use crate::domain::change::StepKind;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::owned_log::OwnedLog;
+use super::owned_log::PAGE;
 use super::snapshot::take_snapshot;
-use super::stream::{Afresh, PAGE, Reader, ResetReason, Scope, StreamItem, is_gone};
+use super::stream::{Afresh, Reader, ResetReason, Scope, StreamItem, is_gone};
 use super::{Error, Result, Service};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId};

@@ -10,6 +10,7 @@ use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
 
 /// Why a run is or is not moving.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct RunExplanation {
     /// In one or a few sentences.
@@ -19,36 +20,28 @@ pub struct RunExplanation {
     /// The run.
     pub run: Run,
     /// Who works on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
     /// How often it was taken up.
     pub attempt: u32,
     /// How many of those times ended with the worker's death.
     pub crashes: u32,
     /// Runs that will be taken up first, if it can be taken up now.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_position: Option<i64>,
     /// Milliseconds until it can be taken up; negative: since when it could have been.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub claimable_in_ms: Option<i64>,
     /// The active run of the same conversation that it is queued behind.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub behind_run: Option<String>,
     /// What it waits for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitReason>,
     /// What it asks a human, and nobody has answered.
     pub questions: Vec<OpenQuestion>,
     /// Who asked for it to be cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_requested_by: Option<String>,
     /// What it is doing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepInfo>,
     /// Tools whose calls have begun and have no outcome.
     pub tools_under_way: Vec<String>,
     /// The last error.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<ProblemBody>,
 }
 

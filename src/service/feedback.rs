@@ -1,7 +1,7 @@
 //! What users think of answers.
 
 use super::audit::{AuditOf, owner_of};
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
 use super::{Error, Result, Service};
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};

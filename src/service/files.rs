@@ -1,12 +1,8 @@
 //! Files that people upload, for their messages to refer to.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::uploads::UploadSeat;
 use super::{Error, FileCursor, Page, PageRequest, Result, Service};
 use crate::documents::{FileDeps, Unreadable};
 use crate::domain::file::{FileFacts, FileLimits, FileOrigin, StoredFile, shown_name};
@@ -15,64 +11,6 @@ use crate::domain::message::Part;
 use crate::domain::principal::Principal;
 use crate::store::{NewFile, StoredOutcome, store_file};
 use crate::support::json;
-
-/// Uploads under way at a time, in this process: each holds its file in memory.
-const MAX_UPLOADS: usize = 8;
-
-/// The same of one owner.
-const MAX_UPLOADS_OF_ONE: usize = 2;
-
-/// How long an upload waits for others to end.
-const UPLOAD_TURN: Duration = Duration::from_secs(10);
-
-/// The uploads under way.
-pub(super) struct Uploads {
-    all: Arc<Semaphore>,
-    of_owners: Mutex<HashMap<UserId, usize>>,
-}
-
-impl Default for Uploads {
-    fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(MAX_UPLOADS)), of_owners: Mutex::default() }
-    }
-}
-
-impl Uploads {
-    fn of_owners(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
-        self.of_owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A seat of its owner's; it still has to wait for one of all.
-    fn seat(self: &Arc<Self>, owner: &UserId) -> Option<UploadSeat> {
-        let mut of_owners = self.of_owners();
-        let count = of_owners.entry(owner.clone()).or_default();
-        if *count >= MAX_UPLOADS_OF_ONE {
-            return None;
-        }
-        *count += 1;
-        Some(UploadSeat { uploads: Arc::clone(self), owner: owner.clone(), permit: None })
-    }
-}
-
-/// The right to hold a file in memory.
-pub struct UploadSeat {
-    uploads: Arc<Uploads>,
-    owner: UserId,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Drop for UploadSeat {
-    fn drop(&mut self) {
-        self.permit = None;
-        let mut of_owners = self.uploads.of_owners();
-        if let Some(count) = of_owners.get_mut(&self.owner) {
-            *count -= 1;
-            if *count == 0 {
-                of_owners.remove(&self.owner);
-            }
-        }
-    }
-}
 
 impl Service {
     /// The same with files.
@@ -95,10 +33,7 @@ impl Service {
 
     /// The same, for files that come with something else.
     pub(super) async fn begin_upload_of(&self, owner: &UserId) -> Result<UploadSeat> {
-        let mut seat = self.uploads.seat(owner).ok_or(Error::TooManyUploads)?;
-        let turn = tokio::time::timeout(UPLOAD_TURN, Arc::clone(&self.uploads.all).acquire_owned()).await;
-        seat.permit = Some(turn.map_err(|_| Error::TooManyUploads)?.map_err(|_| Error::Ending)?);
-        Ok(seat)
+        self.uploads.seat(owner).ok_or(Error::TooManyUploads)?.wait().await
     }
 
     /// Stores a file, if it is of a type that is accepted. The database hears of it piece by piece.
@@ -217,23 +152,5 @@ impl Service {
     pub(super) fn too_many_files(files: u32, most: u32, field: &str) -> Error {
         let words = format!("the conversation would have {files} uploaded files; it may have {most}: go on in a new one");
         Error::field(&format!("/{field}"), words)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn one_owner_holds_two_seats() {
-        let uploads = Arc::new(Uploads::default());
-        let (ada, ben) = (UserId::from_stored("user_1".to_owned()), UserId::from_stored("user_2".to_owned()));
-        let first = uploads.seat(&ada).unwrap();
-        let _second = uploads.seat(&ada).unwrap();
-        assert!(uploads.seat(&ada).is_none());
-        assert!(uploads.seat(&ben).is_some());
-        drop(first);
-        assert!(uploads.seat(&ada).is_some());
-        assert_eq!(uploads.of_owners().len(), 1, "who has none is forgotten");
     }
 }

@@ -1,23 +1,23 @@
 //! API keys: made once, kept as hashes, looked up with a short memory.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 
 use super::access::KeyInUse;
 use super::{Access, Result, Service};
 use crate::domain::principal::Principal;
 use crate::support::json::hash_bytes;
 
-/// How long a good key is believed without asking the store. A revoked key opens nothing after that, and what it has opened
-/// until then ends at the next look of [`Service::watch_keys`]: 3 s together, of the 5 s that are promised.
-const BELIEVED_FOR: Duration = Duration::from_secs(2);
-/// Keys remembered at a time; more make the memory start afresh.
-const REMEMBERED: usize = 10_000;
+/// How often the keys in use are looked up. Together with the time that a key is believed unseen, this bounds how long
+/// anything outlives the key that it was opened with.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
 /// Longer texts are no keys and are not even hashed.
 pub(super) const MAX_KEY_BYTES: usize = 512;
 
@@ -54,31 +54,43 @@ pub(super) fn secret(prefix: &str) -> std::result::Result<String, getrandom::Err
     Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(random)))
 }
 
-/// Keys that were good a moment ago, by hash.
-#[derive(Default)]
-pub(super) struct KeyCache(Mutex<HashMap<String, (Principal, Instant)>>);
-
-impl KeyCache {
-    fn get(&self, hash: &str) -> Option<Principal> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(hash).filter(|(_, since)| since.elapsed() < BELIEVED_FOR).map(|(principal, _)| principal.clone())
-    }
-
-    /// Remembers a key that the store was asked about at `asked`.
-    fn put(&self, hash: String, principal: Principal, asked: Instant) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        known.insert(hash, (principal, asked));
-    }
-
-    pub(super) fn forget(&self, hash: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(hash);
-    }
-}
-
 impl Service {
+    /// Asks the store every second, in one query, which of the keys in use here are still good, and ends what is open with the
+    /// others. Ends with `stop`.
+    ///
+    /// While the store does not answer, everything stays open: a key cannot be revoked then, and no event can be stored that a
+    /// stream would show.
+    pub async fn watch_keys(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(CHECK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let hashes = self.keys_in_use.hashes();
+            if hashes.is_empty() {
+                continue;
+            }
+            let live: HashSet<String> = match self.store.live_keys(&hashes).await {
+                Ok(live) => live.into_iter().collect(),
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "the keys of open streams could not be checked");
+                    }
+                    failing = true;
+                    continue;
+                }
+            };
+            failing = false;
+            for hash in hashes.iter().filter(|hash| !live.contains(*hash)) {
+                self.keys.forget(hash);
+                self.keys_in_use.end(hash);
+            }
+        }
+    }
+
     /// Whose key this is; `None` if it is nobody's.
     ///
     /// The key is compared by the hash of all of its bytes, in an index of the database: how long that takes says nothing

@@ -3,9 +3,7 @@
 //!
 //! What comes back is bound to who began it, as at [OpenRouter](super::logins), and to the server, its URL and its authorization server.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::Instant;
@@ -41,33 +39,6 @@ struct Target {
     reach: Reach,
     entry: OAuthEntry,
     owner: Option<UserId>,
-}
-
-/// Within which time logins are counted that one owner has begun.
-const BEGUN_WITHIN: Duration = Duration::from_secs(600);
-
-/// The logins that owners have begun lately in this process. Each asks servers of others for things before it is kept.
-#[derive(Default)]
-pub(super) struct BegunLogins(Mutex<HashMap<UserId, VecDeque<Instant>>>);
-
-impl BegunLogins {
-    /// Counts one more of an owner's, unless there are `most` already; 0 for no limit.
-    fn admit(&self, owner: &UserId, most: u32, now: Instant) -> Result<()> {
-        if most == 0 {
-            return Ok(());
-        }
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, begun| {
-            begun.retain(|at| now.duration_since(*at) < BEGUN_WITHIN);
-            !begun.is_empty()
-        });
-        let begun = all.entry(owner.clone()).or_default();
-        if begun.len() >= most as usize {
-            return Err(Error::TooManyLogins(most));
-        }
-        begun.push_back(now);
-        Ok(())
-    }
 }
 
 /// The place of a login that is under way.
@@ -196,24 +167,5 @@ impl Service {
             ServerTransport::Http { url, oauth: entry, reach, .. } => Ok(Target { url, reach, entry, owner }),
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => Err(refused("it is a process".to_owned())),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logins_are_counted_by_owner_and_for_ten_minutes() {
-        let (begun, start) = (BegunLogins::default(), Instant::now());
-        let (ann, bob) = (UserId::from_stored("user_ann".to_owned()), UserId::from_stored("user_bob".to_owned()));
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(begun.admit(&ann, 2, at(0)).is_ok() && begun.admit(&ann, 2, at(300)).is_ok());
-        assert!(begun.admit(&ann, 2, at(599)).is_err() && begun.admit(&bob, 2, at(599)).is_ok());
-        assert!(begun.admit(&ann, 2, at(600)).is_ok(), "the first one is ten minutes ago");
-        assert!(begun.admit(&ann, 2, at(601)).is_err());
-        assert!((0..100).all(|_| begun.admit(&ann, 0, at(602)).is_ok()));
-        assert!(begun.admit(&bob, 2, at(10_000)).is_ok());
-        assert_eq!(begun.0.lock().unwrap().len(), 1, "nobody is remembered for nothing");
     }
 }

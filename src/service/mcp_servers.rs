@@ -10,7 +10,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::configured::page_of_all;
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
+use super::mcp_deps::McpDeps;
 use super::providers::{TRIES, may_change, reach_of};
 use super::{Error, Result, Service};
 use crate::domain::ids::{McpServerId, UserId};
@@ -22,8 +23,8 @@ use crate::support::json as stable;
 use crate::support::nearest::nearest;
 use crate::support::seal::{SealError, Vault};
 use crate::tools::mcp::{
-    ConfiguredServer, KeptServer, McpPrompt, McpResource, McpServers, MemberRules, Secrets, ServerConfig, ServerTransport,
-    check_document, is_switched_off, last_words, part, read_kept,
+    ConfiguredServer, KeptServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, check_document,
+    is_switched_off, last_words, part, read_kept,
 };
 use crate::tools::{AuthState, ServerStatus};
 
@@ -35,19 +36,6 @@ const PROBE: Duration = Duration::from_secs(5);
 const PAGE: u32 = 100;
 /// What belongs to everybody is an administrator's.
 const NOT_YOURS: &str = "MCP servers of the server are an administrator's to change";
-
-/// What MCP servers are kept with.
-#[derive(Clone)]
-pub struct McpDeps {
-    /// Connects to them.
-    pub servers: Arc<McpServers>,
-    /// What those of members may be.
-    pub rules: MemberRules,
-    /// How many one owner may have.
-    pub max_per_owner: u32,
-    /// How many logins one owner may begin within 10 minutes; 0 for no limit.
-    pub max_logins: u32,
-}
 
 /// Values of variables that an entry names.
 pub type Variables = std::collections::BTreeMap<String, SecretString>;
@@ -156,6 +144,14 @@ impl Service {
     pub fn with_mcp_servers(mut self, servers: McpDeps) -> Self {
         self.mcp_servers = Some(servers);
         self
+    }
+
+    /// The tools on offer, and how their servers are doing. Connects to servers that are not connected yet.
+    pub async fn tools(&self, principal: &Principal) -> (Vec<Arc<ToolDefinition>>, Vec<ServerStatus>) {
+        let definitions = self.tools.definitions(&principal.user_id).await;
+        let servers = self.tools.servers(&principal.user_id).await;
+        let servers = servers.into_iter().map(|server| listed(server, principal)).collect();
+        (definitions, servers)
     }
 
     pub(super) fn mcp_deps(&self) -> Result<&McpDeps> {
@@ -593,7 +589,7 @@ fn cut(status: ServerStatus) -> ServerStatus {
 }
 
 /// A status as it stands in a list for a principal.
-pub(super) fn listed(status: ServerStatus, principal: &Principal) -> ServerStatus {
+fn listed(status: ServerStatus, principal: &Principal) -> ServerStatus {
     cut(shown(status, principal))
 }
 

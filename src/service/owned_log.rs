@@ -6,6 +6,9 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::store::{LogBounds, LogStore, StoreResult};
 
+/// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
+pub(super) const PAGE: u32 = 500;
+
 /// The logs of one owner.
 #[derive(Clone)]
 pub(super) struct OwnedLog {

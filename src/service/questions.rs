@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::input::{Replay, RequestKey, keyed};
+use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::ids::InputId;

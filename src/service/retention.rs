@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::stream::PAGE;
+use super::owned_log::PAGE;
 use crate::domain::fold::fold_deltas;
 use crate::store::{EndedRun, ServiceStore, StoreResult, is_full_page};
 

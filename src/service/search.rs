@@ -1,8 +1,9 @@
 //! Search in what people and models have said.
 
+use super::snippet::snippet;
 use super::{Error, Page, PageRequest, Result, SearchCursor, Service};
 use crate::domain::principal::Principal;
-use crate::domain::search::{FoundMessage, Terms, snippet, storable_query};
+use crate::domain::search::{FoundMessage, Terms, storable_query};
 
 impl Service {
     /// A page of messages with all words and phrases of `query`, newest first.

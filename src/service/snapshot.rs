@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::stream::PAGE;
+use super::owned_log::PAGE;
 use super::{Error, Result};
 use crate::domain::approval::{Approval, ApprovalState};
 use crate::domain::event::{EventBody, StoredEvent};

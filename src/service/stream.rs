@@ -15,11 +15,9 @@ use crate::store::{LogBounds, ServiceStore, StoreError, StoreResult, is_full_pag
 use crate::support::failpoint;
 
 use super::Error;
-use super::owned_log::OwnedLog;
+use super::owned_log::{OwnedLog, PAGE};
 use super::snapshot::{Snapshot, take_snapshot};
 
-/// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
-pub(super) const PAGE: u32 = 500;
 /// Events of the first page of a stream. Each further one is twice as large, up to [`PAGE`]: who asks and does not read shall not
 /// cost the others much.
 const FIRST_PAGE: u32 = 100;

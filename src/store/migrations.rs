@@ -5,7 +5,7 @@
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 
-use super::StoreError;
+use super::error::StoreError;
 
 /// Builds the migrator of a backend's folder in `migrations/`.
 ///

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Claim, ControlSignal, StoreResult, Sweep};
+use super::{Claim, ControlSignal, Renewal, StoreResult, Sweep};
 use crate::domain::ids::{NodeId, RunId};
 use crate::domain::record::{Fence, RunRecord};
 
@@ -35,9 +35,11 @@ pub trait QueueStore: Send + Sync {
     /// Loads a claimed run. `None` if the fence is no longer the newest.
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>>;
 
-    /// Renews leases in one statement, and returns those that are still held. A lease that expired longer than `grace_ms`
-    /// ago is not revived.
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
+    /// Renews the leases that `node` knows in one statement, and lists the leases of the node that it did not name.
+    ///
+    /// A lease that expired longer than `grace_ms` ago is not revived. A lease is named by its run, whatever its epoch: the
+    /// reply to a raised fence may be under way.
+    async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal>;
 
     /// Gives up leases that their worker could not renew because the database was away. It lives, so these claims do not count
     /// as crashes, and the runs can be claimed at once: for the reason for which they were claimed if they have not gone on since
@@ -45,10 +47,6 @@ pub trait QueueStore: Send + Sync {
     /// ended are left alone: repeating it changes nothing more. Returns the runs that still have theirs, because somebody else is at their
     /// rows: they are to be given up again.
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>>;
-
-    /// The fences of the leases that `node` was given in the last `age_ms`, by the database's clock: with what a claim has taken whose answer
-    /// was lost, and with what requests have claimed for the node's worker.
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>>;
 
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.
     /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`. With a

@@ -2,11 +2,17 @@
 //!
 //! Owns no state. Must not know which database a row came from, nor send any statement.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
+<<<<<<< HEAD
 use super::{Claim, NewConversation, RunView, StoreError, StoreResult};
+=======
+use super::{AuditCursor, Claim, EndedRun, NewConversation, Page, RunView, StoreError, StoreResult, UnnamedLease};
+>>>>>>> main
 use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::ApprovalPolicy;
@@ -477,9 +483,10 @@ pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) 
     readable.collect()
 }
 
-/// A lease as the right to write that it stands for: its run, the conversation, the epoch.
-pub(super) fn young_lease((run, conversation, epoch): (String, String, i64)) -> Fence {
-    Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch }
+/// Reads an unnamed lease: run, conversation, epoch, and age in milliseconds.
+pub(super) fn unnamed_lease((run, conversation, epoch, age_ms): (String, String, i64, i64)) -> UnnamedLease {
+    let fence = Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch };
+    UnnamedLease { fence, age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)) }
 }
 
 /// How much is loaded of what was said in a conversation.

@@ -67,6 +67,15 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
+    /// Returns the age from which a lease that this node does not know is an orphaned claim: half a lease.
+    ///
+    /// Shorter, a reply that is merely late would cost its run an attempt. Longer, the lease could expire before it is released,
+    /// and the takeover would count as a crash.
+    #[must_use]
+    pub fn orphan_age(&self) -> Duration {
+        self.lease / 2
+    }
+
     /// The defaults of DESIGN section 3.
     #[must_use]
     pub fn new(node: NodeId) -> Self {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::driver::Surround;
+use super::{WorkerDeps, WorkerOptions};
 use crate::domain::ids::PinId;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::{Input, RunState};
@@ -35,11 +35,16 @@ impl Accepted {
 }
 
 /// Takes out of what a run is about to be offered what has changed, and lets its state know.
-pub async fn hold(surround: &Surround, state: &mut RunState, input: &mut Input) -> StoreResult<()> {
+pub async fn hold(
+    deps: &WorkerDeps,
+    options: &WorkerOptions,
+    accepted: &Accepted,
+    state: &mut RunState,
+    input: &mut Input,
+) -> StoreResult<()> {
     let Input::Claimed { tools, .. } = input else { return Ok(()) };
-    if surround.options.hold_changed_tools {
-        let deps = &surround.deps;
-        let held = hold_changed(deps.store.as_ref(), &surround.accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
+    if options.hold_changed_tools {
+        let held = hold_changed(deps.store.as_ref(), accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
             tracing::error!(error = error as &dyn std::error::Error, "the run's tools could not be compared with what was seen");
         });
         state.know_held(held?);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::screen::brief;
+use super::safe_text::brief;
 
 /// Something that a run wants to know of its user.
 #[derive(Debug, Clone, PartialEq)]

@@ -12,10 +12,11 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use sse_stream::SseByteStream;
 
+use super::args::ChatArgs;
 use super::asking::Asked;
-use super::screen::{Ending, Screen, Shown, printable};
+use super::safe_text::printable;
+use super::screen::{Ending, Screen, Shown};
 use super::typing::Typing;
-use crate::app::cli::ChatArgs;
 use crate::app::config::{Environment, Loaded};
 use crate::app::healthcheck::reachable;
 use crate::support::http::client_for;

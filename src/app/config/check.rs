@@ -3,7 +3,7 @@
 use tracing_subscriber::filter::LevelFilter;
 
 use super::environment::{Environment, check_unquoted};
-use super::load::{ConfigError, invalid};
+use super::error::{ConfigError, invalid};
 use super::settings::{Config, LimitsConfig};
 use crate::domain::agent::{InvalidProfile, is_model};
 use crate::domain::budget::Budget;

@@ -25,12 +25,6 @@ impl Environment {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.as_str(), value.as_str()))
     }
-
-    /// All variables, for whoever has to hand some of them on.
-    #[must_use]
-    pub fn as_map(&self) -> &BTreeMap<String, String> {
-        &self.0
-    }
 }
 
 /// Refuses a value that begins and ends with quotes.

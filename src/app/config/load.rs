@@ -9,10 +9,12 @@ use toml::{Table, Value};
 
 use super::check::{check, check_named_variables};
 use super::environment::{Environment, check_unquoted};
+use super::error::{ConfigError, invalid};
 use super::settings::Config;
+use super::values::{error_words, fits, parse_value, put};
 use super::variables;
-use crate::provider::catalogue;
-use crate::support::nearest::{nearest, with_suggestion};
+use crate::provider::catalog;
+use crate::support::nearest::nearest;
 use crate::support::origin::parse_origin;
 
 /// Variables with a name of their own, and the key that each one sets.
@@ -109,31 +111,6 @@ impl Loaded {
     }
 }
 
-/// Why there are no settings. Messages name the key and its source, never a value: it may be a secret.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ConfigError {
-    /// A key or value that cannot be used.
-    #[error("{source_name}: {reason}")]
-    Invalid {
-        /// File, variable or flag.
-        source_name: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A file that was asked for and cannot be read.
-    #[error("cannot read the configuration file {path}: {reason}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// Why.
-        reason: String,
-    },
-}
-
-pub(super) fn invalid(source: impl fmt::Display, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Invalid { source_name: source.to_string(), reason: reason.into() }
-}
-
 /// The configuration file: the one named by flag or `CAPSTAN_CONFIG`, which must exist, or `capstan.toml` in the working
 /// folder, which may be missing.
 ///
@@ -206,7 +183,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
 /// # Errors
 /// [`ConfigError::Invalid`] for the first variable whose value begins and ends with quotes.
 pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
-    let known = catalogue::providers().ok().into_iter().flatten();
+    let known = catalog::providers().ok().into_iter().flatten();
     let of_providers = known.flat_map(|(_, provider)| provider.key_env.iter().chain(&provider.base_url_env)).map(String::as_str);
     let is_ours = |name: &&str| name.starts_with("CAPSTAN_") && OTHER_PREFIXES.iter().all(|prefix| !name.starts_with(prefix));
     let ours = environment.iter().map(|(name, _)| name).filter(is_ours);
@@ -220,7 +197,7 @@ pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
 /// The variables that say where a provider is, and the key that each one sets. A table that cannot be read has none; its tests
 /// see to it that it can.
 fn provider_places() -> impl Iterator<Item = (&'static str, String)> {
-    let known = catalogue::providers().ok().into_iter().flatten();
+    let known = catalog::providers().ok().into_iter().flatten();
     known.filter_map(|(name, provider)| Some((provider.base_url_env.as_deref()?, format!("providers.{name}.base_url"))))
 }
 
@@ -256,30 +233,6 @@ fn set(table: &mut Table, sources: &mut Sources, key: &str, text: &str, source: 
     Ok(())
 }
 
-/// Whether a key exists and takes this value: tried on settings that are defaults otherwise.
-pub(super) fn fits(key: &str, value: Value) -> Result<(), String> {
-    let mut alone = Table::new();
-    put(&mut alone, key, value).map_err(|()| format!("`{key}` is not a section"))?;
-    Config::deserialize(alone).map(drop).map_err(|error| error_words(&error))
-}
-
-pub(super) fn parse_value(text: &str) -> Option<Value> {
-    toml::from_str::<Table>(&format!("value = {text}")).ok()?.remove("value")
-}
-
-fn put(table: &mut Table, key: &str, value: Value) -> Result<(), ()> {
-    match key.split_once('.') {
-        None => {
-            table.insert(key.to_owned(), value);
-            Ok(())
-        }
-        Some((section, rest)) => match table.entry(section).or_insert_with(|| Value::Table(Table::new())) {
-            Value::Table(inner) => put(inner, rest, value),
-            _ => Err(()),
-        },
-    }
-}
-
 /// The dotted paths of all values in a table that are not tables themselves.
 pub(super) fn leaf_paths(table: &Table) -> Vec<String> {
     let mut paths = Vec::new();
@@ -290,26 +243,6 @@ pub(super) fn leaf_paths(table: &Table) -> Vec<String> {
         }
     }
     paths
-}
-
-/// The error without the text that it points into, which may hold a secret.
-fn error_words(error: &toml::de::Error) -> String {
-    let full = error.to_string();
-    let place = full.lines().find_map(|line| line.trim().strip_prefix("in `")).map(|rest| rest.trim_end_matches('`'));
-    let message = with_suggestion(&without_value(error.message()));
-    match place {
-        Some(place) => format!("{message}, in `{place}`"),
-        None => message,
-    }
-}
-
-/// serde quotes the value in `invalid type: string "...", expected ...`; only what was expected is kept.
-fn without_value(message: &str) -> String {
-    let quoted = message.starts_with("invalid type") || message.starts_with("invalid value");
-    match message.rsplit_once(", expected ") {
-        Some((_, expected)) if quoted => format!("wrong value: expected {expected}"),
-        _ => message.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -5,12 +5,15 @@
 
 mod check;
 mod environment;
+mod error;
 mod load;
 mod settings;
 mod show;
+mod values;
 mod variables;
 
 pub use environment::{Environment, is_quoted};
-pub use load::{ConfigError, Flag, Loaded, Source, Sources, check_variables, load, read_file};
+pub use error::ConfigError;
+pub use load::{Flag, Loaded, Source, Sources, check_variables, load, read_file};
 pub use settings::*;
 pub use show::show;

@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::environment::{Environment, check_unquoted};
-use super::load::{fits, parse_value};
+use super::values::{fits, parse_value};
 use crate::support::expand;
 
 /// Replaces the variables in all texts. A key that takes no text gets the value that the text spells, as in the environment. Whether

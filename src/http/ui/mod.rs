@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
+use super::etag;
 use super::options::App;
-use super::page;
 use super::problem::Answer;
 use crate::service::Error;
 
@@ -64,7 +64,7 @@ async fn asset(Path(file): Path<String>, request: HeaderMap) -> Answer<Response>
 impl Asset {
     /// The file, or 304 if the browser has it. It asks each time, so that after an update no file is older than another.
     fn answer(&self, request: &HeaderMap) -> Response {
-        let tag = page::entity_tag(self.body.as_bytes());
+        let tag = etag::entity_tag(self.body.as_bytes());
         let mut headers = HeaderMap::new();
         for (name, value) in [
             (CONTENT_SECURITY_POLICY, POLICY),
@@ -77,7 +77,7 @@ impl Asset {
         if let Ok(value) = HeaderValue::from_str(&tag) {
             headers.insert(ETAG, value);
         }
-        if page::is_known(request, &tag) {
+        if etag::is_known(request, &tag) {
             return (StatusCode::NOT_MODIFIED, headers).into_response();
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));

@@ -10,7 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tracing::{Instrument as _, Span};
 
-use super::session::{self, Identity};
+use super::identity::{self, Identity};
+use super::session;
 use crate::domain::problem::ProblemCode;
 use crate::domain::ticket::TicketTarget;
 use crate::http::auth::{self, bearer, by_ticket, is_own_origin, shown_from, ticket_in};
@@ -81,7 +82,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
         Auth::Keys => None,
     };
     match (key, ticket, local) {
-        (Some(key), _, _) => session::check(app, &key).await,
+        (Some(key), _, _) => identity::check(app, &key).await,
         (None, Some(ticket), _) => {
             let from = shown_from(headers, ShownFrom::Nowhere);
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))

@@ -1,12 +1,13 @@
 //! What clients may ask for over a WebSocket: the same use cases as over HTTP.
 
+use axum::http::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::frame::{Frame, Outcome};
-use super::session::{self, Identity};
-use super::subscriptions::Targets;
+use super::identity::{self, Identity};
+use super::subscriptions::{Target, Targets};
 use crate::domain::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use crate::domain::ids::{ConversationId, InputId, RunId};
 use crate::domain::input::InputAnswer;
@@ -14,29 +15,12 @@ use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
 use crate::domain::trace::TraceId;
 use crate::http::extract;
+use crate::http::idempotency;
 use crate::http::options::App;
 use crate::http::problem::{Answer, Problem};
 use crate::http::types::StartRunBody;
 use crate::http::wire;
 use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
-use crate::support::json::{canonical, hash_bytes};
-
-/// What a subscription is about: one per target and socket.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Target {
-    Conversation(ConversationId),
-    Run(RunId),
-}
-
-impl Target {
-    /// The target of a stream.
-    pub(super) fn of(scope: &Scope) -> Self {
-        match scope {
-            Scope::Conversation(id) => Self::Conversation(id.clone()),
-            Scope::Run { run_id, .. } => Self::Run(run_id.clone()),
-        }
-    }
-}
 
 /// What a request comes to.
 pub(super) enum Reply {
@@ -53,11 +37,8 @@ pub(super) enum Reply {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SubscribeParams {
-    #[serde(default)]
     conversation_id: Option<ConversationId>,
-    #[serde(default)]
     run_id: Option<RunId>,
-    #[serde(default)]
     after: Option<i64>,
 }
 
@@ -75,7 +56,6 @@ impl SubscribeParams {
 #[serde(deny_unknown_fields)]
 struct CancelParams {
     run_id: RunId,
-    #[serde(default)]
     idempotency_key: Option<String>,
 }
 
@@ -85,11 +65,8 @@ struct ResolveParams {
     id: InputId,
     #[serde(default, alias = "action")]
     choice: String,
-    #[serde(default)]
     text: Option<String>,
-    #[serde(default)]
     content: Option<Value>,
-    #[serde(default)]
     idempotency_key: Option<String>,
 }
 
@@ -98,15 +75,10 @@ struct ResolveParams {
 struct ApprovalParams {
     id: InputId,
     decision: Decision,
-    #[serde(default)]
     scope: Option<ApprovalScope>,
-    #[serde(default)]
     arguments: Option<Value>,
-    #[serde(default)]
     reason: Option<String>,
-    #[serde(default)]
     arguments_hash: Option<String>,
-    #[serde(default)]
     idempotency_key: Option<String>,
 }
 
@@ -151,7 +123,7 @@ fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
 
 /// A token that comes when the socket has its user already is checked, and changes nothing.
 async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
-    match session::check(app, &params.token).await? {
+    match identity::check(app, &params.token).await? {
         Identity::Known(known) if known.principal().user_id == principal.user_id => {
             Ok(Reply::Done(json!({ "authenticated": true }).into()))
         }
@@ -261,6 +233,5 @@ fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {
         let detail = "must be 1 to 255 bytes long, without control characters";
         return Err(Error::field("/params/idempotency_key", detail).into());
     }
-    let identity = format!("POST\n{path}\n{}", canonical(body));
-    Ok(RequestKey { key, fingerprint: hash_bytes(identity.as_bytes()) })
+    Ok(idempotency::request_key(key, &Method::POST, path, body))
 }

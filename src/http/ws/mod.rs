@@ -5,6 +5,7 @@
 
 mod connect;
 mod frame;
+mod identity;
 mod methods;
 mod session;
 mod subscriptions;

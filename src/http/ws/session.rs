@@ -8,14 +8,15 @@ use futures_util::{FutureExt as _, SinkExt as _};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout, timeout_at};
 
 use super::frame;
+use super::identity::{Identity, check};
 use super::methods::{self, Reply};
 use super::subscriptions::Subscriptions;
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemBody;
 use crate::domain::trace::TraceId;
 use crate::http::metrics::OpenStream;
-use crate::http::options::{App, Auth};
-use crate::http::problem::{Answer, Problem};
+use crate::http::options::App;
+use crate::http::problem::Problem;
 use crate::service::{Access, StoreError};
 
 /// How long the peer may take to answer a close.
@@ -68,24 +69,6 @@ impl Close {
     }
 }
 
-/// What the handshake said about who it is.
-pub(super) enum Identity {
-    /// This one.
-    Known(Access),
-    /// A key or ticket that is nobody's.
-    Refused,
-    /// Nothing yet.
-    Unsaid,
-}
-
-/// Whose key this is.
-pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
-    match &app.options.auth {
-        Auth::Open(principal) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        Auth::Keys => Ok(app.service.authenticate(key).await?.map_or(Identity::Refused, Identity::Known)),
-    }
-}
-
 /// The peer is gone, or the socket was closed.
 struct Gone;
 
@@ -100,7 +83,7 @@ pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, tra
             Err(None) => return,
         },
     };
-    let Some(_seat) = app.sockets.seat(&access.principal().user_id, app.options.limits.ws_max_per_principal) else {
+    let Some(_permit) = app.sockets.permit(&access.principal().user_id, app.options.limits.ws_max_per_principal) else {
         return close(&mut socket, Close::TooMany).await;
     };
     let _open = OpenStream::new("websocket");

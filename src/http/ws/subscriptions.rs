@@ -6,12 +6,29 @@ use std::pin::Pin;
 use futures_util::{Stream, stream};
 use tokio_stream::{StreamExt as _, StreamMap};
 
-use super::methods::Target;
+use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::http::options::App;
 use crate::http::problem::{Answer, Problem};
 use crate::http::wire;
-use crate::service::{Reader, StoreError, StreamItem};
+use crate::service::{Reader, Scope, StoreError, StreamItem};
+
+/// What a subscription is about: one per target and socket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    Conversation(ConversationId),
+    Run(RunId),
+}
+
+impl Target {
+    /// The target of a stream.
+    pub(super) fn of(scope: &Scope) -> Self {
+        match scope {
+            Scope::Conversation(id) => Self::Conversation(id.clone()),
+            Scope::Run { run_id, .. } => Self::Run(run_id.clone()),
+        }
+    }
+}
 
 /// What a reader said, rendered.
 struct Said {

@@ -77,15 +77,10 @@ pub(super) struct NewRun<'a> {
 impl PostgresStore {
     pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         // One connection for all of it, so that a burst of requests queues for each only once.
-        // While nobody writes, it is the log writer's: what the run says first comes soon after, and finds a database process at
-        // the other end that has just been busy with the same tables.
-        let (kept, mut taken, _borrowed) = match self.log.borrow_fresh() {
-            Some((taken, permit)) => (&self.log, taken, Some(permit)),
-            None => (&self.accept, self.accept.take().await?, None),
-        };
+        let mut taken = self.accept.take().await?;
         let cap = OwnerCap { most: self.owner_cap, since: self.low_water.marks().leases };
         let outcome = taken.ask(async |connection| accept_on(connection, accept, cap, key).await).await?;
-        kept.keep(taken);
+        self.accept.keep(taken);
         Ok(outcome)
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::answer::{ANSWER_LIMIT, Line};
 use super::kept::{Kept, TEST_AFTER_IDLE};
 use super::low_water::LowWater;
-use super::{lineage, migrate};
+use super::{clones, migrate};
 use crate::store::{OnCopy, StoreError, StoreResult};
 
 /// Sizes of the pools.
@@ -104,7 +104,7 @@ impl PostgresStore {
     pub async fn connect(url: &str, options: PostgresOptions) -> StoreResult<Self> {
         let plain = connect_options(url)?;
         migrate::migrate(&plain).await?;
-        lineage::check(&plain, options.on_copy).await?;
+        clones::check(&plain, options.on_copy).await?;
         // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
         // just-in-time compilation. A plan is kept as long as its connection, and one that was made while a table was small
         // must not go through all of it when it has grown: every frequent statement has an index.

@@ -15,6 +15,7 @@ pub(super) mod accept;
 mod accept_alone;
 pub(super) mod answer;
 mod cancel;
+mod clones;
 mod commit;
 pub(super) mod connect;
 pub(super) mod conversations;
@@ -24,7 +25,11 @@ mod files;
 mod fold;
 mod idempotency;
 mod kept;
+<<<<<<< HEAD
 mod lineage;
+=======
+mod keys;
+>>>>>>> main
 mod load;
 mod log;
 mod low_water;

@@ -12,7 +12,7 @@ use sqlx::{Connection as _, Sqlite, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::MachineClock;
-use super::lineage::Lineage;
+use super::clones::CloneMark;
 use crate::store::error::damage_was_met;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
 use crate::store::{CommonStore, Durability, Expired, RecordStore, Store, StoreError, StoreOptions, StoreResult};
@@ -61,7 +61,7 @@ pub struct SqliteStore {
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
     /// Of that one server, unless nobody looks for copies.
-    lineage: Option<Lineage>,
+    clone_mark: Option<CloneMark>,
 }
 
 impl SqliteStore {
@@ -95,8 +95,8 @@ impl SqliteStore {
 
         let writer = pool(1).connect_with(writer_options).await.map_err(StoreError::from)?;
         migrate(&writer, &path).await?;
-        let lineage = match options.exclusive {
-            true => Lineage::check(&writer, &path, options.durability, options.on_copy).await?,
+        let clone_mark = match options.exclusive {
+            true => CloneMark::check(&writer, &path, options.durability, options.on_copy).await?,
             false => None,
         };
         // Connected on first use: by then the writer has made the file.
@@ -110,7 +110,7 @@ impl SqliteStore {
             owner_cap,
             took_write: tokio::sync::Mutex::default(),
             lock: Mutex::new(lock),
-            lineage,
+            clone_mark,
         })
     }
 
@@ -263,8 +263,8 @@ impl Store for SqliteStore {
     }
 
     async fn leave_mark(&self) -> StoreResult<()> {
-        match &self.lineage {
-            Some(lineage) => lineage.leave(&self.writer).await,
+        match &self.clone_mark {
+            Some(clone_mark) => clone_mark.leave(&self.writer).await,
             None => Ok(()),
         }
     }

@@ -3,7 +3,8 @@
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use crate::domain::file::{decoded, is_text_type, may_be_pdf, tool_binary, utf8_text};
+use crate::domain::content::tool_binary;
+use crate::domain::file::{decoded, is_text_type, may_be_pdf, utf8_text};
 use crate::domain::message::ToolContent;
 use crate::support::json::is_same;
 

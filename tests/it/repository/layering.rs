@@ -12,7 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("provider", &["domain", "support"]),
     ("store", &["domain", "support"]),
     ("tools", &["domain", "support"]),
-    // Of the tools, the service only lists names.
+    // The service lists tools, and starts, stops and probes MCP servers. It executes no tool call.
     ("service", &["documents", "store", "live", "tools", "domain", "support"]),
     ("worker", &["documents", "engine", "live", "provider", "store", "tools", "domain", "support"]),
     ("http", &["service", "domain", "support"]),

@@ -101,7 +101,7 @@ async fn a_lease_that_was_left_behind_stops_no_claim(world: &World) {
     let fence = world.claim_one().await;
     assert_eq!(fence.run_id, old.run_id);
     assert!(fence.epoch > old.epoch);
-    assert_eq!(world.store.renew_leases(&world.node, &[old, fence.clone()], LONG, 0).await.unwrap(), [fence.run_id]);
+    assert_eq!(world.store.renew_leases(&world.node, &[old, fence.clone()], LONG, 0).await.unwrap().renewed, [fence.run_id]);
 }
 
 async fn a_claim_names_the_trace_that_started_the_run(world: &World) {

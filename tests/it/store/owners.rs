@@ -9,7 +9,7 @@ use crate::support::database::Kind;
 const NOBODYS: [(&str, &str); 9] = [
     ("_sqlx_migrations", "the schema"),
     ("users", "the owners"),
-    ("lineage", "the database"),
+    ("clone_detection", "the database"),
     ("tool_sets", "definitions, found by their content through a run"),
     ("agent_versions", "pieces of an agent, found through its row"),
     ("file_chunks", "pieces of a file, found through its row"),

@@ -142,7 +142,7 @@ async fn a_lease_is_renewed_while_everybody_else_waits() {
         looks.spawn(async move { store.next_claimable_in().await.map(|_| ()) });
     }
     blocked(&world, 6).await;
-    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
     assert!(!looks.is_empty() && looks.try_join_next().is_none(), "who looks into the queue waits still");
@@ -192,7 +192,7 @@ async fn every_connection_to_postgres_has_its_time_outs() {
     };
     fresh(world.store.create_conversation(new, None).await.unwrap());
     world.commit_one(deltas(&fence, 1)).await.unwrap();
-    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
     assert_eq!(renewed, [fence.run_id]);
 
     let seen = world.database.rows("SELECT place, statement, lock, idle, backend::text FROM sessions_seen ORDER BY place").await;
@@ -302,7 +302,7 @@ async fn the_holder_of_a_lost_claim_has_no_other_ones_fence() {
         assert_eq!(world.commit_one(started(&lost)).await, Err(Refused::Fenced));
         assert_eq!(world.store.raise_fence(&lost, 1).await.unwrap(), None);
         world.store.give_up_leases(std::slice::from_ref(&lost)).await.unwrap();
-        let renewed = world.store.renew_leases(&other, std::slice::from_ref(&new), LONG, 0).await.unwrap();
+        let renewed = world.store.renew_leases(&other, std::slice::from_ref(&new), LONG, 0).await.unwrap().renewed;
         assert_eq!(renewed, std::slice::from_ref(&new.run_id));
         world.commit_one(completed(&new)).await.unwrap();
     }

@@ -36,6 +36,8 @@ pub enum Fate {
     HeardLate(Arc<Notify>),
     /// Nothing, for ever.
     Hangs,
+    /// Ends its caller.
+    Panics,
 }
 
 type Judge = Box<dyn FnMut(&[RunWrite]) -> Fate + Send>;
@@ -110,6 +112,7 @@ async fn meet<T, F: Future<Output = StoreResult<T>>>(fate: Fate, call: impl Fn()
             done
         }
         Fate::Hangs => std::future::pending().await,
+        Fate::Panics => panic!("the call was told to panic"),
     }
 }
 
@@ -179,14 +182,11 @@ impl QueueStore for FaultyStore {
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
         self.troubled("load_run", || self.inner.load_run(fence)).await
     }
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
         self.troubled("renew_leases", || self.inner.renew_leases(node, fences, lease_ms, grace_ms)).await
     }
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.troubled("give_up_leases", || self.inner.give_up_leases(fences)).await
-    }
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
-        self.troubled("young_leases", || self.inner.young_leases(node, age_ms)).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the sweep was told to panic");

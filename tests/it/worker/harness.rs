@@ -244,6 +244,17 @@ pub fn options(ids: &SharedIds) -> WorkerOptions {
     options
 }
 
+/// Options with which an orphaned claim is released soon, and with which nothing else brings its run back.
+pub fn without_sweep(ids: &SharedIds) -> WorkerOptions {
+    WorkerOptions {
+        lease: Duration::from_secs(6),
+        renew: Duration::from_millis(200),
+        self_stop: Duration::from_secs(4),
+        sweep: Duration::from_secs(3600),
+        ..options(ids)
+    }
+}
+
 impl Harness {
     pub async fn new() -> Self {
         Self::on(Kind::Sqlite).await

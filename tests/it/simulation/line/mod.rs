@@ -237,15 +237,12 @@ impl QueueStore for Line {
         };
         self.call("loads", self.model.load_run(fence), seen).await
     }
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
-        let seen = |renewed: &Vec<RunId>| self.witness.renewed(node, fences, renewed, lease_ms, grace_ms);
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
+        let seen = |renewal: &Renewal| self.witness.renewed(node, fences, &renewal.renewed, lease_ms, grace_ms);
         self.call("renews", self.model.renew_leases(node, fences, lease_ms, grace_ms), seen).await
     }
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.call("gives leases up", self.model.give_up_leases(fences), |_| self.witness.gave_up(fences)).await
-    }
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
-        self.call("looks for its leases", self.model.young_leases(node, age_ms), |_| {}).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let seen = |sweep: &Sweep| {

@@ -1,0 +1,15 @@
+//! Standard output, where commands print their results.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+/// Writes to standard output. A reader that has closed it, such as `head`, is no error.
+pub fn print(text: &str) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output cannot be written"),
+        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
+    }
+}

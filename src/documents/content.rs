@@ -1,0 +1,100 @@
+//! Finds out what a file is, by its bytes, and reads the text in it.
+
+use super::page::{ACCEPTED, PDF, Refused, refused};
+use super::{office, pdf};
+use crate::domain::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
+use crate::support::text;
+
+/// What the first look at a file tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A picture of this media type.
+    Picture(&'static str),
+    /// A PDF document.
+    Pdf,
+    /// A ZIP archive, perhaps an office document.
+    Zip,
+    /// Text, or nothing that is known.
+    Other,
+}
+
+impl Kind {
+    /// Judged by the first bytes alone: neither name nor claim counts.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        if let Some(media_type) = picture_type(bytes) {
+            return Self::Picture(media_type);
+        }
+        match bytes {
+            [b'P', b'K', 3, 4, ..] => Self::Zip,
+            _ if may_be_pdf(bytes) => Self::Pdf,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it takes a reader that hostile bytes may bring down.
+    #[must_use]
+    pub fn needs_reader(self) -> bool {
+        match self {
+            Self::Pdf | Self::Zip => true,
+            Self::Picture(_) | Self::Other => false,
+        }
+    }
+}
+
+/// What a file is, and at most `most_chars` of its text. `known` is told what counts if the text is never found out, because the file brings
+/// its reader down.
+///
+/// # Errors
+/// If it is of no accepted type, empty, encrypted, damaged, or far larger than it looks.
+pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&FileFacts)) -> Result<FileFacts, Refused> {
+    if bytes.is_empty() {
+        return refused("the file is empty");
+    }
+    let (media_type, text) = match Kind::of(bytes) {
+        Kind::Picture(media_type) => {
+            if let Some(fault) = picture_fault(bytes) {
+                return refused(fault);
+            }
+            (media_type, None)
+        }
+        Kind::Pdf => match pdf::open(bytes) {
+            Ok(document) => {
+                known(&FileFacts { media_type: PDF.to_owned(), text: None });
+                (PDF, Some(pdf::text(&document, most_chars)))
+            }
+            Err(refused) if bytes.starts_with(b"%PDF-") => return Err(refused),
+            // A text may speak of PDFs.
+            Err(refused) => (text_type(name), Some(plain(bytes, most_chars).map_err(|_| refused)?)),
+        },
+        Kind::Zip => {
+            let (media_type, text) = office::read(bytes, most_chars)?;
+            (media_type, Some(text))
+        }
+        Kind::Other => (text_type(name), Some(plain(bytes, most_chars)?)),
+    };
+    Ok(FileFacts { media_type: media_type.to_owned(), text: text.filter(|text| !text.words.trim().is_empty()) })
+}
+
+/// Which sort of text; the only thing that a name decides.
+fn text_type(name: &str) -> &'static str {
+    let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+    match end.as_deref() {
+        Some("md" | "markdown") => "text/markdown",
+        Some("csv") => "text/csv",
+        Some("json") => "application/json",
+        Some(_) | None => "text/plain",
+    }
+}
+
+fn plain(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
+    match utf8_text(bytes) {
+        Some(words) => Ok(cut(words, most_chars)),
+        None => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
+    }
+}
+
+fn cut(words: &str, most_chars: usize) -> FileText {
+    let kept = text::prefix_chars(words, most_chars);
+    FileText { words: kept.to_owned(), is_cut: kept.len() < words.len() }
+}

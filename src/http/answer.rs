@@ -1,0 +1,33 @@
+//! Answers that name the place of a resource in `Location`.
+
+use axum::Json;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+
+use super::etag::tag;
+use super::idempotency::replayed;
+use crate::domain::run::Run;
+use crate::service::Replay;
+
+/// Answers that a resource was created at `place`. The entity tag is the resource's version, if it has one.
+pub(crate) fn created<T: Serialize>(replay: Replay, version: Option<i64>, place: &str, body: T) -> Response {
+    let mut headers = located(replay, place);
+    headers.extend(version.map(tag).unwrap_or_default());
+    (StatusCode::CREATED, headers, Json(body)).into_response()
+}
+
+/// Answers that a run is going on.
+pub(crate) fn accepted(replay: Replay, run: Run) -> Response {
+    let headers = located(replay, &format!("/api/v1/runs/{}", run.id));
+    (StatusCode::ACCEPTED, headers, Json(run)).into_response()
+}
+
+fn located(replay: Replay, place: &str) -> HeaderMap {
+    let mut headers = replayed(replay);
+    if let Ok(place) = HeaderValue::from_str(place) {
+        headers.insert(LOCATION, place);
+    }
+    headers
+}

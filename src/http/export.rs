@@ -1,0 +1,100 @@
+//! `/api/v1/conversations/{id}/export`: a conversation as a document.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::Caller;
+use super::extract::{Id, Params};
+use super::problem::{Answer, Problem};
+use crate::domain::ids::ConversationId;
+use crate::domain::message::Message;
+use crate::service::{Error, ExportForm, MessageCursor, Page, PageRequest};
+
+/// Messages that are read at a time.
+const PAGE: u32 = 100;
+
+/// How a conversation is written down.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ExportParams {
+    /// `json` holds all that the list of messages shows, `markdown` is for people.
+    #[param(inline, default = "json")]
+    format: Option<ExportFormat>,
+}
+
+/// The form of a document.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ExportFormat {
+    /// JSON.
+    #[default]
+    Json,
+    /// Markdown.
+    Markdown,
+}
+
+/// A conversation as a document
+///
+/// With every message that is part of it. One that changes meanwhile may be caught in between; a document that is cut off ends
+/// without the last bracket.
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}/export", tag = "conversations", operation_id = "export_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation"), ExportParams),
+    responses((status = 200, description = "The document", headers(("Content-Disposition" = String)),
+        content((serde_json::Value = "application/json"), (String = "text/markdown")))),
+)]
+pub(crate) async fn export(
+    Caller { app, principal }: Caller,
+    Id(id): Id<ConversationId>,
+    Params(params): Params<ExportParams>,
+) -> Answer<Response> {
+    let (form, media_type) = match params.format.unwrap_or_default() {
+        ExportFormat::Json => (ExportForm::Json, "application/json"),
+        ExportFormat::Markdown => (ExportForm::Markdown, "text/markdown; charset=utf-8"),
+    };
+    let service = Arc::clone(&app.service);
+    let beginning = service.export_beginning(&principal, &id, form).await?;
+    let disposition = format!("attachment; filename=\"{id}.{}\"", form.extension());
+    let pages = stream::try_unfold(Place::Beginning(beginning), move |place| {
+        let (service, principal, id) = (Arc::clone(&service), principal.clone(), id.clone());
+        async move {
+            let (text, after) = match place {
+                Place::Over => return Ok(None),
+                Place::Beginning(text) => return Ok(Some((text, Place::Messages(None)))),
+                Place::Messages(after) => {
+                    let first = after.is_none();
+                    let page = service.messages(&principal, &id, &PageRequest { limit: PAGE, after }).await.map_err(cut_off)?;
+                    (form.messages(&page.items, first), next(&page))
+                }
+            };
+            let piece = match after {
+                Some(after) => (text, Place::Messages(Some(after))),
+                None => (text + form.end(), Place::Over),
+            };
+            Ok::<_, std::io::Error>(Some(piece))
+        }
+    });
+    Ok(([(CONTENT_TYPE, media_type.to_owned()), (CONTENT_DISPOSITION, disposition)], Body::from_stream(pages)).into_response())
+}
+
+/// How far a document is written.
+enum Place {
+    Beginning(String),
+    Messages(Option<MessageCursor>),
+    Over,
+}
+
+fn next(page: &Page<Message>) -> Option<MessageCursor> {
+    page.next.as_deref().and_then(|next| next.parse().ok())
+}
+
+/// The answer has begun, so all that is left is to cut it off. The cause goes where that of every problem goes.
+fn cut_off(error: Error) -> std::io::Error {
+    std::io::Error::other(Problem::from(error).0.detail)
+}

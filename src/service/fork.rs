@@ -1,0 +1,74 @@
+//! Conversations that are made of what was said before: forks of others, and documents.
+
+use std::sync::Arc;
+
+use super::idempotency::{Replay, RequestKey, keyed};
+use super::{Error, Result, Service};
+use crate::domain::conversation::Conversation;
+use crate::domain::ids::ConversationId;
+use crate::domain::principal::Principal;
+use crate::store::{Copied, CopyConversation, CopySource, CopyUntil};
+
+impl Service {
+    /// A new conversation of the same owner with what was said in another one, as far as `until`. Nothing is executed.
+    pub async fn fork_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        until: CopyUntil,
+        title: Option<String>,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        let title = title.as_deref().map(|title| self.title("/title", title)).transpose()?;
+        self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
+    }
+
+    /// Makes the copy. Nobody can listen to it yet, so that there is nobody to be told.
+    pub(super) async fn copy(
+        &self,
+        principal: &Principal,
+        title: Option<String>,
+        source: CopySource,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        let limits = self.limits.copies;
+        let copy = CopyConversation {
+            id: ConversationId::generate(self.ids.as_ref()),
+            owner: principal.user_id.clone(),
+            title,
+            source,
+            limits,
+            max_conversations: self.limits.max_conversations,
+            ids: Arc::clone(&self.ids),
+            now: self.clock.now(),
+        };
+        let claim = self.claim(&principal.user_id, key);
+        let store = Arc::clone(&self.store);
+        let copied = self.whole(async move { keyed(store.copy_conversation(copy, claim).await?) });
+        let (copied, replay) = copied.await?;
+        let conversation = match copied {
+            Copied::Conversation(conversation) => *conversation,
+            Copied::Active { run_id } => return Err(Error::RunActive(run_id)),
+            Copied::PartsCalls => {
+                return Err(Error::Conflict(
+                    "this would part calls of tools from their results; end with the last message with results, or before the calls"
+                        .to_owned(),
+                ));
+            }
+            Copied::TooLarge => {
+                let (messages, bytes) = (limits.messages, limits.bytes);
+                return Err(Error::Conflict(format!(
+                    "these are more than {messages} messages or {bytes} bytes, the most that is copied; end earlier"
+                )));
+            }
+            Copied::TooMany => return Err(Error::TooManyConversations(self.limits.max_conversations)),
+            Copied::NoPoint => return Err(Error::NotFound("message or run in this conversation")),
+            Copied::NoConversation => return Err(Error::NotFound("conversation")),
+        };
+        if replay == Replay::Replayed {
+            // The record of the earlier request outlives the conversation.
+            self.conversation(principal, &conversation.id).await?;
+        }
+        Ok((conversation, replay))
+    }
+}

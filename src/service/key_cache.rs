@@ -1,0 +1,38 @@
+//! A short memory of keys that were good, so that not every request asks the store.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::principal::Principal;
+
+/// How long a good key is believed without asking the store. A revoked key opens nothing after that, and what it has opened
+/// until then ends at the next look of [`Service::watch_keys`](super::Service::watch_keys): 3 s together, of the 5 s that are promised.
+const BELIEVED_FOR: Duration = Duration::from_secs(2);
+/// Keys remembered at a time; more make the memory start afresh.
+const REMEMBERED: usize = 10_000;
+/// Keys that were good a moment ago, by hash.
+#[derive(Default)]
+pub(super) struct KeyCache(Mutex<HashMap<String, (Principal, Instant)>>);
+
+impl KeyCache {
+    pub(super) fn get(&self, hash: &str) -> Option<Principal> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(hash).filter(|(_, since)| since.elapsed() < BELIEVED_FOR).map(|(principal, _)| principal.clone())
+    }
+
+    /// Remembers a key that the store was asked about at `asked`.
+    pub(super) fn put(&self, hash: String, principal: Principal, asked: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(hash, (principal, asked));
+    }
+
+    pub(super) fn forget(&self, hash: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(hash);
+    }
+}

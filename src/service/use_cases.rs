@@ -1,0 +1,208 @@
+//! The state that all use cases share: the ports that they stand on, and bounds.
+//!
+//! Each use case is a method of [`Service`] in the file of its resource; none is here.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use super::access::KeysInUse;
+use super::begun_logins::BegunLogins;
+use super::endpoints::ProviderDeps;
+use super::error::{Error, Result};
+use super::key_cache::KeyCache;
+use super::mcp_deps::McpDeps;
+use super::uploads::Uploads;
+use crate::documents::FileDeps;
+use crate::domain::admission::Admission;
+use crate::domain::agent::AgentProfile;
+use crate::domain::budget::Allowance;
+use crate::domain::principal::Principal;
+use crate::live::Hub;
+use crate::store::{CopyLimits, ServiceStore};
+use crate::support::clock::SharedClock;
+use crate::support::ids::SharedIds;
+use crate::tools::Toolbox;
+
+/// Whether a model name is one that can be served.
+pub type KnowsModel = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Finds the model of runs that name none, where that is not settled when the server starts.
+#[async_trait]
+pub trait FindModel: Send + Sync {
+    /// The model, as `provider/name`. Asked at each such run.
+    ///
+    /// # Errors
+    /// In words: why there is none now, and the way out.
+    async fn find(&self) -> std::result::Result<String, String>;
+}
+
+/// Bounds of what one request or one principal may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServiceLimits {
+    /// Characters of all text of one message.
+    pub max_message_chars: usize,
+    /// Parts of one message.
+    pub max_message_parts: usize,
+    /// Runs of one principal that are not terminal; 0 for no limit.
+    pub max_active_runs: u32,
+    /// Conversations of one principal that are not archived; 0 for no limit.
+    pub max_conversations: u32,
+    /// What all runs of one principal may spend on one day together.
+    pub day: Allowance,
+    /// The longest that a request may wait for a run, in seconds.
+    pub max_wait_seconds: u64,
+    /// Agents that one owner may keep.
+    pub max_agents: u32,
+    /// Characters of the words beside a rating.
+    pub max_feedback_chars: usize,
+    /// The most that one fork or import copies.
+    pub copies: CopyLimits,
+}
+
+impl ServiceLimits {
+    /// Those that an agent may make stricter.
+    pub(super) fn admission(&self) -> Admission {
+        Admission {
+            max_message_chars: self.max_message_chars as u64,
+            max_active_runs: self.max_active_runs,
+            max_conversations: self.max_conversations,
+        }
+    }
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self {
+            max_message_chars: 100_000,
+            max_message_parts: 64,
+            max_active_runs: 0,
+            max_conversations: 0,
+            day: Allowance::default(),
+            max_wait_seconds: 60,
+            max_agents: 100,
+            max_feedback_chars: 4_000,
+            copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },
+        }
+    }
+}
+
+/// What the service stands on.
+pub struct ServiceDeps {
+    /// The database.
+    pub store: Arc<dyn ServiceStore>,
+    /// Wake-ups and the tail of the log.
+    pub hub: Arc<Hub>,
+    /// The tools, for listing only.
+    pub tools: Arc<dyn Toolbox>,
+    /// Wall-clock time.
+    pub clock: SharedClock,
+    /// New ids.
+    pub ids: SharedIds,
+    /// The agent that runs get unless they ask for another one.
+    pub default_profile: AgentProfile,
+    /// Which models are served.
+    pub models: KnowsModel,
+    /// Bounds.
+    pub limits: ServiceLimits,
+    /// Owns the commits under way: they end, with what follows from them, though whoever asked is gone. To be waited for
+    /// before the store is closed.
+    pub commits: TaskTracker,
+}
+
+/// The use cases. See the module documentation.
+pub struct Service {
+    pub(super) store: Arc<dyn ServiceStore>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) tools: Arc<dyn Toolbox>,
+    pub(super) clock: SharedClock,
+    pub(super) ids: SharedIds,
+    pub(super) default_profile: AgentProfile,
+    pub(super) models: KnowsModel,
+    pub(super) limits: ServiceLimits,
+    pub(super) commits: TaskTracker,
+    pub(super) keys: KeyCache,
+    pub(super) keys_in_use: KeysInUse,
+    pub(super) configured_keys: HashMap<String, Principal>,
+    pub(super) find_model: Option<Arc<dyn FindModel>>,
+    pub(super) providers: Option<ProviderDeps>,
+    pub(super) mcp_servers: Option<McpDeps>,
+    pub(super) files: FileDeps,
+    pub(super) uploads: Arc<Uploads>,
+    pub(super) begun_logins: BegunLogins,
+}
+
+impl Service {
+    /// The use cases over `deps`.
+    #[must_use]
+    pub fn new(deps: ServiceDeps) -> Self {
+        let ServiceDeps { store, hub, tools, clock, ids, default_profile, models, limits, commits } = deps;
+        Self {
+            store,
+            hub,
+            tools,
+            clock,
+            ids,
+            default_profile,
+            models,
+            limits,
+            commits,
+            keys: KeyCache::default(),
+            keys_in_use: KeysInUse::default(),
+            configured_keys: HashMap::new(),
+            find_model: None,
+            providers: None,
+            mcp_servers: None,
+            files: FileDeps::default(),
+            uploads: Arc::default(),
+            begun_logins: BegunLogins::default(),
+        }
+    }
+
+    /// The same with keys, by hash, that are valid beside those in the store.
+    #[must_use]
+    pub fn with_configured_keys(mut self, keys: HashMap<String, Principal>) -> Self {
+        self.configured_keys = keys;
+        self
+    }
+
+    /// The same, where runs that name no model get the one that `find_model` finds instead of the default profile's.
+    #[must_use]
+    pub fn with_model_to_find(mut self, find_model: Option<Arc<dyn FindModel>>) -> Self {
+        self.find_model = find_model;
+        self
+    }
+
+    /// Answers if the database does.
+    pub async fn ping(&self) -> Result<()> {
+        Ok(self.store.ping().await?)
+    }
+
+    /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped
+    /// with it, at any `await`; between a commit and its events that would keep them from everybody who listens.
+    pub(super) async fn whole<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        match self.commits.spawn(work.in_current_span()).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error::Ending),
+            },
+        }
+    }
+
+    /// New ids, for what names requests.
+    #[must_use]
+    pub fn ids(&self) -> &SharedIds {
+        &self.ids
+    }
+
+    /// Wall-clock time, for what is shown.
+    #[must_use]
+    pub fn clock(&self) -> &SharedClock {
+        &self.clock
+    }
+}
