@@ -173,7 +173,10 @@ const RUNS: &str = "run AS (
         END,
         answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
         -- From here on whoever gives the run up hands it back.
-        claim_cause = coalesce(p.claim_cause, CASE WHEN p.started THEN 'handed_back' ELSE r.claim_cause END),
+        claim_cause = CASE
+            WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN 'request'
+            ELSE coalesce(p.claim_cause, CASE WHEN p.started THEN 'handed_back' ELSE r.claim_cause END)
+        END,
         -- The claim counted itself as a crash in advance. A run that ends or is released under it has not crashed.
         crashes = CASE WHEN p.released OR p.finished THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
     FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text, contexts text,
@@ -292,7 +295,8 @@ const SUMMARIES: &str = "summary AS (
 )";
 
 const CONVERSATIONS: &str = "conversation AS (
-    UPDATE conversations v SET status = c.status, updated_at = now_ms()
+    UPDATE conversations v SET status = c.status,
+        updated_at = CASE WHEN v.status = c.status THEN v.updated_at ELSE now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
     WHERE v.id = h.conversation_id RETURNING h.ord, to_json(v.title)::text AS title
 )";

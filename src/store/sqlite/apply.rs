@@ -77,7 +77,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::StepEnded { step, status, usage } => {
                 let usage = usage.as_ref().map(|usage| encode("run_steps", "usage", run.as_str(), usage)).transpose()?;
                 batch.add(concat!(
-                    "UPDATE run_steps SET status = ?, usage = ?, ended_at = ",
+                    "UPDATE run_steps SET status = ?, usage = coalesce(?, usage), ended_at = ",
                     now!(),
                     " WHERE run_id = ? AND step = ?"
                 ));
