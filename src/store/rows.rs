@@ -15,7 +15,7 @@ use crate::domain::change::StepKind;
 use crate::domain::context::ContextPolicy;
 use crate::domain::conversation::{Conversation, ConversationStatus, LastRun};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
-use crate::domain::ids::{CallId, ConversationId, InputId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, InputId, RunId};
 use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
