@@ -477,7 +477,7 @@ impl Tables {
             Some(row) => {
                 row.status = status.as_str();
                 row.ended = true;
-                row.usage = usage;
+                row.usage = usage.or(row.usage.take());
             }
             None => {
                 let status = status.as_str();

@@ -295,7 +295,8 @@ const SUMMARIES: &str = "summary AS (
 )";
 
 const CONVERSATIONS: &str = "conversation AS (
-    UPDATE conversations v SET status = c.status, updated_at = now_ms()
+    UPDATE conversations v SET status = c.status,
+        updated_at = CASE WHEN v.status = c.status THEN v.updated_at ELSE now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
     WHERE v.id = h.conversation_id RETURNING h.ord, to_json(v.title)::text AS title
 )";

@@ -8,6 +8,7 @@ use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, PartId, UserId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
+use capstan::domain::model::Usage;
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, Committed, ConversationChange, LogBounds, PAGE_BYTES, Refused, is_full_page};
@@ -32,7 +33,9 @@ contract! {
     what_is_said_of_a_conversation_is_what_is_stored,
     an_end_is_complete_in_one_transaction,
     an_empty_batch_is_nothing,
+    unchanged_status_keeps_updated_at,
     ;
+    step_end_without_usage_keeps_usage,
     deleting_a_conversation_fences_its_writer,
     what_could_not_be_read_again_is_not_written,
 }
@@ -455,4 +458,32 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
 async fn an_empty_batch_is_nothing(world: &World) {
     assert_eq!(world.commit_all(&[]).await, []);
     world.store.ping().await.unwrap();
+}
+
+async fn unchanged_status_keeps_updated_at(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let status = |status| changes(&fence, vec![Change::Status(status, None)]);
+    let updated_at = async || world.store.conversation(&owner, &fence.conversation_id).await.unwrap().unwrap().updated_at;
+    world.store.change_conversation(&owner, &fence.conversation_id, &ConversationChange::title("tea"), NOW).await.unwrap().unwrap();
+    world.commit_one(status(RunStatus::Queued)).await.unwrap();
+    assert_eq!(updated_at().await, NOW.to_rfc3339(), "it was queued before");
+    world.commit_one(status(RunStatus::Processing)).await.unwrap();
+    let changed = updated_at().await;
+    assert_ne!(changed, NOW.to_rfc3339());
+    world.commit_one(status(RunStatus::Processing)).await.unwrap();
+    assert_eq!(updated_at().await, changed);
+}
+
+async fn step_end_without_usage_keeps_usage(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let used = Usage { input_tokens: 30, ..Usage::default() };
+    let end = |step, usage| Change::StepEnded { step, status: StepStatus::Completed, usage };
+    let begin = |step| Change::StepStarted { step, kind: StepKind::Model };
+    world.commit_one(changes(&fence, vec![begin(1), end(1, Some(used)), end(1, None)])).await.unwrap();
+    world.commit_one(changes(&fence, vec![begin(2), end(2, Some(used))])).await.unwrap();
+    world.commit_one(changes(&fence, vec![end(2, None)])).await.unwrap();
+    let steps = world.database.rows(&format!("SELECT usage FROM run_steps WHERE run_id = '{}' ORDER BY step", fence.run_id)).await;
+    assert!(steps.len() == 2 && steps.iter().all(|step| step[0].as_deref().is_some_and(|usage| usage.contains("30"))), "{steps:?}");
 }
