@@ -13,11 +13,11 @@ use capstan_fuzz::domain::change::RunCounters;
 use capstan_fuzz::domain::context::{Capacity, ContextPolicy, json_tokens};
 use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use capstan_fuzz::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
-use capstan_fuzz::domain::model::Usage;
+use capstan_fuzz::domain::model::{ModelRequest, Usage};
 use capstan_fuzz::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan_fuzz::domain::run::RunStatus;
 use capstan_fuzz::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
-use capstan_fuzz::engine::{Input, RunState, Surroundings, count_ahead, counts_tokens, decide, model_request};
+use capstan_fuzz::engine::{Command, Input, RunState, Surroundings, count_ahead, counts_tokens, decide};
 use capstan_fuzz::support::clock::UnixMillis;
 use capstan_fuzz::support::ids::SequentialIds;
 use capstan_fuzz::support::tokens::Tokenizer;
@@ -298,6 +298,15 @@ fn first_count(record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> Duration {
     began.elapsed()
 }
 
+/// The request of a decision that makes a model call.
+fn request_of(commands: Vec<Command>) -> Box<ModelRequest> {
+    let mut requests = commands.into_iter().filter_map(|command| match command {
+        Command::CallModel(request) => Some(request),
+        Command::RankTools | Command::Reserve(_) | Command::RunTool(_) | Command::Reconcile(_) | Command::Stop => None,
+    });
+    requests.next().expect("the decision makes a model call")
+}
+
 /// The fastest of many rounds: what is decided before a model call, and the request of it.
 fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], tokenizer: Option<Tokenizer>) -> (Duration, usize) {
     let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
@@ -309,7 +318,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], 
         let began = Instant::now();
         let decision = decide(&state, input, &around);
         state.apply(&decision.changes);
-        let request = black_box(model_request(&state));
+        let request = black_box(request_of(decision.commands));
         fastest = fastest.min(began.elapsed());
         assert_eq!(request.tools.len(), tools.len(), "a request that is not the one that is meant");
         messages = request.messages.len();

@@ -11,20 +11,20 @@ use super::output::print;
 use super::parts::{self, Opener};
 use super::upkeep;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges};
-use crate::store::{Expired, Store};
+use crate::store::{Expired, FileStore, QueueStore, Store};
 
 /// Removes what has expired and folds what is old; or only says what it would do.
 pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
     remove_expired(store.as_ref(), loaded.config.retention.audit_ms(), mode).await?;
     take_over(store.as_ref(), mode).await?;
-    remove_files(store.as_ref(), loaded.config.retention.unused_files_ms(), mode).await?;
+    remove_files(store.records(), loaded.config.retention.unused_files_ms(), mode).await?;
     tidy(&store, loaded.config.retention.tidy_ages(), mode).await?;
     let Some(age_ms) = loaded.config.retention.deltas_ms() else {
         store.close().await;
         return print("nothing is folded: retention.deltas_days is 0\n");
     };
-    let mut folder = Folder::new(Arc::clone(&store), age_ms, mode);
+    let mut folder = Folder::new(store.clone(), age_ms, mode);
     let bar = bar();
     if !bar.is_hidden() {
         bar.set_length(folder.left().await.context("runs to fold cannot be counted")?);
@@ -64,10 +64,11 @@ async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode
             let (tickets, records) = upkeep::remove_expired(store).await;
             let tickets = tickets.context("expired tickets cannot be removed")?;
             let records = records.context("old idempotency records cannot be removed")?;
-            let audit = upkeep::remove_old_audit(store, audit_ms).await.context("old rows of the audit cannot be removed")?;
+            let audit =
+                upkeep::remove_old_audit(store.records(), audit_ms).await.context("old rows of the audit cannot be removed")?;
             let spending = upkeep::remove_old_spending(store).await;
             let spending = spending.context("what budgets of days gone by have counted cannot be removed")?;
-            let tool_sets = upkeep::remove_unused_tool_sets(store).await;
+            let tool_sets = upkeep::remove_unused_tool_sets(store.records()).await;
             let tool_sets = tool_sets.context("sets of tools that no run names cannot be removed")?;
             ("removed", Expired { tickets, records, audit, spending, tool_sets })
         }
@@ -82,7 +83,7 @@ async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode
 
 /// Puts runs back into the queue whose worker is gone; or only says how many there are. Most of them at once look like an outage of
 /// the database, after which their workers may yet be alive: that is left to the servers, who know how long they were in touch.
-async fn take_over(store: &dyn Store, mode: FoldMode) -> anyhow::Result<()> {
+async fn take_over(store: &dyn QueueStore, mode: FoldMode) -> anyhow::Result<()> {
     const AT_A_TIME: u32 = 50;
     let most = if mode == FoldMode::Fold { AT_A_TIME } else { 0 };
     let mut taken = 0;
@@ -107,7 +108,7 @@ async fn take_over(store: &dyn Store, mode: FoldMode) -> anyhow::Result<()> {
 }
 
 /// Removes files that no message has; or only says how many there are.
-async fn remove_files(store: &dyn Store, age_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
+async fn remove_files(store: &dyn FileStore, age_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
     let line = match (mode, age_ms) {
         (FoldMode::Fold, _) => {
             let removed = upkeep::remove_unused_files(store, age_ms).await.context("unused files cannot be removed")?;
@@ -127,12 +128,12 @@ async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow:
     const CANNOT: &str = "old conversations cannot be tidied; what was done stays, and the command may be repeated";
     let bar = bar();
     if mode == FoldMode::Fold && !bar.is_hidden() {
-        let mut counting = Tidier::new(Arc::clone(store), None, ages, FoldMode::Count);
+        let mut counting = Tidier::new(store.clone(), None, ages, FoldMode::Count);
         while counting.step().await.context("old conversations cannot be counted")? {}
         let Tidied { archived, deleted } = counting.tidied();
         bar.set_length(archived + deleted);
     }
-    let mut tidier = Tidier::new(Arc::clone(store), None, ages, mode);
+    let mut tidier = Tidier::new(store.clone(), None, ages, mode);
     while tidier.step().await.context(CANNOT)? {
         let Tidied { archived, deleted } = tidier.tidied();
         bar.set_position(archived + deleted);

@@ -12,7 +12,7 @@ use crate::domain::ids::ProviderId;
 use crate::domain::provider::ModelEntry;
 use crate::provider::breaker::{BreakerLimits, Health};
 use crate::provider::embeddings::EmbeddingClient;
-use crate::provider::{ModelClient, catalogue};
+use crate::provider::{ModelClient, catalog};
 
 /// How long nobody asks a provider until its client goes, with its key.
 const IDLE: Duration = Duration::from_secs(600);
@@ -33,13 +33,13 @@ impl Made {
     /// What its owner says that a model costs, or else what is charged at its place.
     pub fn prices(&self, name: &str) -> Option<Prices> {
         let own = self.models.iter().find(|model| model.name == name).and_then(|model| model.prices);
-        own.or_else(|| catalogue::model_at(&self.place, name).prices())
+        own.or_else(|| catalog::model_at(&self.place, name).prices())
     }
 
     /// What a model reads at most, and whether it sees pictures, as its owner says or as is known of it.
     pub fn capacity(&self, name: &str) -> Capacity {
         let own = self.models.iter().find(|model| model.name == name);
-        let known = catalogue::model_at(&self.place, name).capacity();
+        let known = catalog::model_at(&self.place, name).capacity();
         Capacity {
             window: own.and_then(|model| model.context).or(known.window),
             tokenizer: own.and_then(|model| model.tokenizer).or(known.tokenizer),

@@ -29,7 +29,7 @@ pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyh
         let (known, role) = (known.as_str(), role.as_str());
         bail!("{name} has the role {known}, with all their keys; `capstan users role {name} {role}` changes it");
     }
-    let user = parts::ensure_user(store.as_ref(), name, known.or(role).unwrap_or(UserRole::Member), &sources).await?;
+    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member), &sources).await?;
     let key = new_key().context("the operating system gives no random bytes")?;
     let id = KeyId::generate(sources.ids.as_ref());
     store.create_key(id, &user.id, &key.hash, &key.label, sources.clock.now()).await.context("the key cannot be stored")?;

@@ -13,7 +13,7 @@ use super::config::{Config, Environment, Synchronous, is_quoted};
 use crate::domain::ids::UserId;
 use crate::domain::principal::{Principal, User, UserRole};
 use crate::service::hash_key;
-use crate::store::{self, Durability, OnCopy, Store, StoreOptions};
+use crate::store::{self, Durability, KeyStore, OnCopy, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
 use crate::support::outbound::Reach;
@@ -177,7 +177,7 @@ pub fn member_rules(config: &Config) -> MemberRules {
 ///
 /// # Errors
 /// If the database cannot be written.
-pub async fn local_principal(store: &dyn Store, sources: &Sources) -> anyhow::Result<Principal> {
+pub async fn local_principal(store: &dyn KeyStore, sources: &Sources) -> anyhow::Result<Principal> {
     Ok(principal(ensure_user(store, LOCAL_USER, UserRole::Admin, sources).await?))
 }
 
@@ -185,7 +185,11 @@ pub async fn local_principal(store: &dyn Store, sources: &Sources) -> anyhow::Re
 ///
 /// # Errors
 /// If the database cannot be written.
-pub async fn configured_keys(config: &Config, store: &dyn Store, sources: &Sources) -> anyhow::Result<HashMap<String, Principal>> {
+pub async fn configured_keys(
+    config: &Config,
+    store: &dyn KeyStore,
+    sources: &Sources,
+) -> anyhow::Result<HashMap<String, Principal>> {
     let mut keys = HashMap::new();
     for key in &config.auth.keys {
         let hash = match (&key.key_hash, &key.key) {
@@ -203,7 +207,7 @@ pub async fn configured_keys(config: &Config, store: &dyn Store, sources: &Sourc
 ///
 /// # Errors
 /// If the database cannot be written.
-pub async fn ensure_user(store: &dyn Store, name: &str, role: UserRole, sources: &Sources) -> anyhow::Result<User> {
+pub async fn ensure_user(store: &dyn KeyStore, name: &str, role: UserRole, sources: &Sources) -> anyhow::Result<User> {
     let id = UserId::generate(sources.ids.as_ref());
     store.ensure_user(id, name, role, sources.clock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))
 }

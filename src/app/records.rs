@@ -26,8 +26,7 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions,
 use crate::domain::provider::{ModelEntry, ProviderKind, ProviderRecord, Reach};
 use crate::provider::breaker::{Breaker, BreakerLimits};
 use crate::provider::embeddings::{self, Embedder, Embedders, EmbeddingClient, EmbeddingLimits};
-use crate::provider::openai::Accent;
-use crate::provider::{ClientOptions, ModelClient, ModelStream, catalogue, list_models, openrouter, priced};
+use crate::provider::{self, ClientOptions, ModelClient, ModelStream, Quirks, catalog, openrouter, priced};
 use crate::service::{ConfiguredProvider, Endpoints, Target, Unfit, is_provider_name, open_target};
 use crate::store::{Store, patiently};
 use crate::support::clock::{Clock as _, SystemClock, UnixMillis};
@@ -170,15 +169,15 @@ fn options(target: &Target<'_>) -> ClientOptions {
     options
 }
 
-/// The accent that the record says, or that of who lives where it leads.
-fn accent(record: &ProviderRecord) -> Result<Accent, Unfit> {
-    let Some(said) = &record.accent else { return Ok(catalogue::accent_at(&record.base_url)) };
-    let read = Accent::deserialize(Value::Object(said.clone()));
+/// Returns the quirks that the record says, or those of the provider at its base URL.
+fn quirks(record: &ProviderRecord) -> Result<Quirks, Unfit> {
+    let Some(said) = &record.accent else { return Ok(catalog::quirks_at(&record.base_url)) };
+    let read = Quirks::deserialize(Value::Object(said.clone()));
     read.map_err(|error| Unfit { pointer: "/accent", reason: error.to_string() })
 }
 
 fn build(target: &Target<'_>) -> Result<Arc<dyn ModelClient>, Unfit> {
-    let client = catalogue::client(target.record.kind, options(target), accent(target.record)?);
+    let client = provider::client(target.record.kind, options(target), quirks(target.record)?);
     client.map_err(|error| Unfit { pointer: "/base_url", reason: error.to_string() })
 }
 
@@ -224,7 +223,7 @@ impl ModelClient for Records {
             request.model = name;
             return Ok(priced(made.client.stream(request).await?, prices));
         }
-        let prices = catalogue::model(&request.model).prices();
+        let prices = catalog::model(&request.model).prices();
         Ok(priced(self.configured.stream(request).await?, prices))
     }
 
@@ -233,7 +232,7 @@ impl ModelClient for Records {
         match self.find(owner, provider).await {
             Ok(Some(made)) => made.capacity(name),
             // Who cannot be found now is asked for all the same later, and then says why not.
-            Ok(None) | Err(_) => catalogue::model(model).capacity(),
+            Ok(None) | Err(_) => catalog::model(model).capacity(),
         }
     }
 }
@@ -258,7 +257,7 @@ impl Embedders for Records {
 #[async_trait]
 impl Endpoints for Records {
     fn usual_url(&self, kind: ProviderKind) -> Option<&'static str> {
-        let known = catalogue::providers().ok()?;
+        let known = catalog::providers().ok()?;
         let named = known.get(kind.as_str())?;
         let place = named.shares.as_ref().map_or(Some(named), |other| known.get(other))?;
         place.base_url.as_deref()
@@ -269,8 +268,8 @@ impl Endpoints for Records {
     }
 
     async fn models(&self, target: &Target<'_>) -> Result<Vec<ModelEntry>, ModelError> {
-        let accent = accent(target.record).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))?;
-        list_models(target.record.kind, &accent, &options(target), LIST_PATIENCE).await
+        let client = build(target).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))?;
+        client.list_models(LIST_PATIENCE).await
     }
 
     async fn test(&self, target: &Target<'_>, model: &str) -> Result<(), ModelError> {
@@ -292,7 +291,7 @@ impl Endpoints for Records {
     }
 
     fn known(&self, model: &str) -> ModelEntry {
-        let facts = catalogue::model(model);
+        let facts = catalog::model(model);
         ModelEntry {
             context: facts.context,
             max_output: facts.output,

@@ -106,7 +106,7 @@ impl Server {
         models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
         let vault = secrets::vault(&config)?;
         secrets::require_keys(store.as_ref(), &vault).await?;
-        let keys = parts::configured_keys(&config, store.as_ref(), &sources).await?;
+        let keys = parts::configured_keys(&config, store.records(), &sources).await?;
         let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
         let socket = listen::bind(config.server.listen)?;
@@ -142,7 +142,7 @@ impl Server {
         let worker = match config.server.role {
             Role::All | Role::Worker => {
                 let deps = WorkerDeps {
-                    store: Arc::clone(&store),
+                    store: store.clone(),
                     hub: Arc::clone(&hub),
                     models: Arc::clone(&records) as _,
                     tools: Arc::clone(&tools) as _,
@@ -157,7 +157,7 @@ impl Server {
             Role::Api => None,
         };
 
-        let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.as_ref(), &sources).await?) };
+        let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records(), &sources).await?) };
         let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
         let service = service(&config, &store, &hub, &tools, &models, &sources, commits.clone());
         let providers =
@@ -342,7 +342,7 @@ fn service(
         DefaultModel::FirstListed(later) => Some(Arc::clone(later) as Arc<dyn FindModel>),
     };
     let service = Service::new(ServiceDeps {
-        store: Arc::clone(store),
+        store: store.clone(),
         hub: Arc::clone(hub),
         tools: Arc::clone(tools) as _,
         clock: Arc::clone(&sources.clock),

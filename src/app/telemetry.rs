@@ -72,7 +72,7 @@ fn describe() {
     describe_counter!("capstan_embedding_failures_total", "Times that there were no vectors of tools, by code");
     describe_counter!("capstan_embedding_tokens_total", "Tokens of texts that were turned into vectors");
     describe_counter!("capstan_unsendable_requests_total", "Requests to models that broke the rules and were not sent");
-    describe_gauge!("capstan_provider_open", "1 while a provider that keeps failing is left alone, by provider");
+    describe_gauge!("capstan_provider_open", "1 while the circuit breaker of a provider is open, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server to be free");
     describe_gauge!("capstan_mcp_processes", "Processes of MCP servers, with those that are about to start or end");
     describe_counter!("capstan_mcp_escaped_total", "Processes that had left the group of their MCP server and were ended");

@@ -13,7 +13,7 @@ use super::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
-use crate::store::{Expired, SEARCH_PIECE, Store, StoreResult};
+use crate::store::{AuditStore, BudgetStore, Expired, FileStore, RetentionStore, RunStore, Store, StoreResult};
 
 /// How often runs are counted by their status, for the gauge of them.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
@@ -69,14 +69,13 @@ pub fn start(
     }
     tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
     tasks.spawn(sort_samples(metrics, stop.clone()));
-    tasks.spawn(count_runs(Arc::clone(store), stop.clone()));
+    tasks.spawn(count_runs(store.clone(), stop.clone()));
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
     tasks.spawn(raise_low_water(Arc::clone(store), stop.clone()));
     tasks.spawn(clean(Arc::clone(store), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(mark(Arc::clone(store), stop.clone()));
-    tasks.spawn(index(Arc::clone(store), stop.clone()));
-    tasks.spawn(follow_logs(Arc::clone(store), Arc::clone(hub), stop.clone()));
+    tasks.spawn(follow_logs(store.clone(), Arc::clone(hub), stop.clone()));
 }
 
 /// Puts the samples of histograms into their buckets: until then, each takes room of its own.
@@ -86,7 +85,7 @@ async fn sort_samples(handle: PrometheusHandle, stop: CancellationToken) {
     }
 }
 
-async fn count_runs(store: Arc<dyn Store>, stop: CancellationToken) {
+async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
     let mut shown: Vec<String> = Vec::new();
     while pause(COUNT_EVERY, &stop).await {
         // A database that does not answer is the worker's to report; the gauges keep their last value.
@@ -133,7 +132,7 @@ async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
 
 async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
-        match remove_old_audit(store.as_ref(), audit_ms).await {
+        match remove_old_audit(store.records(), audit_ms).await {
             Ok(removed) => tracing::debug!(removed, "removed old rows of the audit"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old rows of the audit could not be removed"),
         }
@@ -146,7 +145,7 @@ async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationT
                 );
             }
         }
-        match remove_unused_tool_sets(store.as_ref()).await {
+        match remove_unused_tool_sets(store.records()).await {
             Ok(removed) => tracing::debug!(removed, "removed sets of tools that no run names"),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "sets of tools that no run names could not be removed");
@@ -190,7 +189,7 @@ pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, 
 /// Begins with a pass at the start, like [`fold`].
 async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: CancellationToken) {
     loop {
-        match remove_unused_files(store.as_ref(), age_ms).await {
+        match remove_unused_files(store.records(), age_ms).await {
             Ok(0) => {}
             Ok(removed) => tracing::info!(removed, "removed files that no message has"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "unused files could not be removed"),
@@ -206,7 +205,7 @@ async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: Cancella
 }
 
 /// Removes files that no message has and that are old enough, piece by piece. Returns how many.
-pub async fn remove_unused_files(store: &dyn Store, age_ms: Option<u64>) -> StoreResult<u64> {
+pub async fn remove_unused_files(store: &dyn FileStore, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
     to_the_end(|| store.remove_unused_files(age_ms)).await
 }
@@ -223,18 +222,18 @@ pub async fn count_expired(store: &dyn Store, audit_ms: Option<u64>) -> StoreRes
 }
 
 /// Removes rows of the audit that are old enough, piece by piece. Returns how many.
-pub async fn remove_old_audit(store: &dyn Store, age_ms: Option<u64>) -> StoreResult<u64> {
+pub async fn remove_old_audit(store: &dyn AuditStore, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
     to_the_end(|| store.remove_old_audit(age_ms)).await
 }
 
 /// Removes what budgets of days gone by have counted, piece by piece. Returns how many rows.
-pub async fn remove_old_spending(store: &dyn Store) -> StoreResult<u64> {
+pub async fn remove_old_spending(store: &dyn BudgetStore) -> StoreResult<u64> {
     to_the_end(|| store.remove_old_spending()).await
 }
 
 /// Removes sets of tools that no run names any more, piece by piece. Returns how many.
-pub async fn remove_unused_tool_sets(store: &dyn Store) -> StoreResult<u64> {
+pub async fn remove_unused_tool_sets(store: &dyn RetentionStore) -> StoreResult<u64> {
     to_the_end(|| store.remove_unused_tool_sets()).await
 }
 
@@ -261,36 +260,10 @@ async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
     }
 }
 
-/// Takes the messages into the index of the search that were stored before there was one, and ends.
-async fn index(store: Arc<dyn Store>, stop: CancellationToken) {
-    let mut indexed = 0;
-    loop {
-        let begun = Instant::now();
-        let rest = match store.index_messages(SEARCH_PIECE).await {
-            Ok(0) if indexed == 0 => return,
-            Ok(0) => {
-                tracing::info!(messages = indexed, "older messages can be searched now");
-                return;
-            }
-            Ok(piece) => {
-                indexed += piece;
-                begun.elapsed() * FOLD_REST
-            }
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "older messages could not be indexed; tried again");
-                CLEAN_EVERY
-            }
-        };
-        if !pause(rest, &stop).await {
-            return;
-        }
-    }
-}
-
 /// Begins with a pass at the start, for servers that never live long.
 async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
     loop {
-        let mut folder = Folder::new(Arc::clone(&store), age_ms, FoldMode::Fold);
+        let mut folder = Folder::new(store.clone(), age_ms, FoldMode::Fold);
         loop {
             let begun = Instant::now();
             match folder.step().await {
@@ -317,7 +290,7 @@ async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
 /// Begins with a pass at the start, like [`fold`].
 async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: CancellationToken) {
     loop {
-        let mut tidier = Tidier::new(Arc::clone(&store), Some(Arc::clone(&hub)), ages, FoldMode::Fold);
+        let mut tidier = Tidier::new(store.clone(), Some(Arc::clone(&hub)), ages, FoldMode::Fold);
         loop {
             let begun = Instant::now();
             match tidier.step().await {

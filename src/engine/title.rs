@@ -3,10 +3,9 @@
 use crate::domain::ids::{MessageId, PartId};
 use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::{ModelOptions, ModelRequest};
+use crate::engine::machine::RunState;
 use crate::support::ids::IdSource;
 use crate::support::text;
-
-use super::state::RunState;
 
 /// The longest title that a model makes, in characters.
 const MAX_CHARS: usize = 60;
@@ -48,7 +47,7 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
         tools: Vec::new(),
         options: ModelOptions { max_output_tokens: Some(MAX_TOKENS), ..ModelOptions::default() },
         // That of the run's requests: a model that has answered them is not loaded anew for the title.
-        window: record.profile.context.said_window(run.capacity_of(model).window),
+        window: record.profile.context.said_window(run.facts.capacity_of(model).window),
     })
 }
 
@@ -75,7 +74,7 @@ pub fn cleaned_title(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::cleaned_title;
+    use crate::engine::title::cleaned_title;
 
     #[test]
     fn titles_are_plain_and_short() {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::domain::event::SharedEvent;
 use crate::domain::ids::{ConversationId, RunId};
 
-use super::{Reception, Signal};
+use super::{HandOff, Signal};
 
 /// Bounds of one subscription's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub struct Hub {
     grown_signal: Signal,
     queue_signal: Signal,
     control_signal: Signal,
-    reception: Reception,
+    hand_off: HandOff,
     /// Called with the conversations of each published batch; wakes other nodes.
     announce: Mutex<Option<Announce>>,
     /// Called when workers of other nodes may have something to do.
@@ -150,7 +150,7 @@ impl Hub {
             grown_signal: Signal::default(),
             queue_signal: Signal::default(),
             control_signal: Signal::default(),
-            reception: Reception::default(),
+            hand_off: HandOff::default(),
             announce: Mutex::default(),
             wake_elsewhere: Mutex::default(),
         })
@@ -319,10 +319,10 @@ impl Hub {
         &self.control_signal
     }
 
-    /// Where the worker of this process takes runs on as they are accepted.
+    /// Returns the way of accepted runs to the worker of this process.
     #[must_use]
-    pub fn reception(&self) -> &Reception {
-        &self.reception
+    pub fn hand_off(&self) -> &HandOff {
+        &self.hand_off
     }
 
     /// Says that a run may have become claimable, here and elsewhere.

@@ -1,169 +1,109 @@
-//! A breaker before a provider: after failures in a row that are the provider's own, it is left alone for a while, so that runs
-//! wait or go to another model at once instead of each finding out for itself.
+//! A circuit breaker before a provider: after failures in a row that are the provider's own, runs wait or go to another model at
+//! once.
+//!
+//! Decides which ends of an answer are failures. Must not know dialects.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
-use tokio::time::Instant;
 
-use super::{ModelClient, ModelStream};
+use super::model_client::{ModelClient, ModelStream};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest};
+pub use crate::support::breaker::BreakerLimits;
+use crate::support::breaker::{BreakerChange, BreakerPermit, CircuitBreaker};
 
-/// When a breaker opens, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BreakerLimits {
-    /// Failures in a row; 0 for a breaker that never opens.
-    pub failures: u32,
-    /// How long nothing is asked. After that one request finds out, and the others go on waiting until it begins to be answered.
-    pub open: Duration,
-}
-
-/// What is known of a provider's health. Outlives clients that are made anew for the same place.
+/// The health of a provider. Outlives clients that are made anew for the same place.
 #[derive(Clone)]
 pub struct Health(Arc<Gauge>);
 
+/// The breaker of a provider, and its metric.
+struct Gauge {
+    provider: String,
+    breaker: CircuitBreaker,
+}
+
 impl Health {
-    /// Nothing is known yet. `provider` is its name in errors and metrics.
+    /// Returns the health of a provider with this name in errors and metrics: the breaker is closed.
     #[must_use]
     pub fn new(provider: &str, limits: BreakerLimits) -> Self {
-        Self(Arc::new(Gauge { provider: provider.to_owned(), limits, state: Mutex::default() }))
+        Self(Arc::new(Gauge { provider: provider.to_owned(), breaker: CircuitBreaker::new(limits) }))
+    }
+
+    /// Lets a request through.
+    fn enter(&self) -> Result<Watch, ModelError> {
+        let permit = self.0.breaker.enter().map_err(|open| {
+            let message = format!(
+                "provider {} failed {} times in a row and is not asked for another {} s",
+                self.0.provider,
+                open.failures,
+                open.wait.as_secs().max(1)
+            );
+            let wait = u64::try_from(open.wait.as_millis()).unwrap_or(u64::MAX);
+            let refusal = ModelError::new(ModelErrorKind::Unavailable, &message);
+            ModelError { retry_after_ms: Some(wait), not_asked: true, ..refusal }
+        })?;
+        Ok(Watch { gauge: Arc::clone(&self.0), permit })
+    }
+}
+
+impl Gauge {
+    fn set_open(&self, is_open: bool) {
+        metrics::gauge!("capstan_provider_open", "provider" => self.provider.clone()).set(if is_open { 1.0 } else { 0.0 });
+    }
+}
+
+/// A provider without any client is not open either.
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        if self.breaker.is_open() {
+            self.set_open(false);
+        }
     }
 }
 
 /// A client with a breaker.
 pub struct Breaker {
     inner: Arc<dyn ModelClient>,
-    gauge: Arc<Gauge>,
+    health: Health,
 }
 
 impl Breaker {
-    /// A closed breaker before a client. `provider` is its name in errors and metrics.
+    /// Puts a closed breaker before a client. `provider` is its name in errors and metrics.
     #[must_use]
     pub fn new(provider: &str, inner: Arc<dyn ModelClient>, limits: BreakerLimits) -> Self {
         Self::with(&Health::new(provider, limits), inner)
     }
 
-    /// A breaker before a client, as open as the provider's health says.
+    /// Puts a breaker before a client that is as open as the provider's health says.
     #[must_use]
     pub fn with(health: &Health, inner: Arc<dyn ModelClient>) -> Self {
-        Self { inner, gauge: Arc::clone(&health.0) }
+        Self { inner, health: health.clone() }
     }
 }
 
 #[async_trait]
 impl ModelClient for Breaker {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
-        let watch = Watch { gauge: Arc::clone(&self.gauge), is_probe: self.gauge.enter()?, told: false };
+        let mut watch = self.health.enter()?;
         match self.inner.stream(request).await {
             Ok(answer) => Ok(Box::pin(Watched { answer, watch })),
             Err(error) => {
-                watch.ended(Err(&error));
+                watch.failed(&error);
                 Err(error)
             }
         }
     }
 }
 
-/// What is known of the provider's health.
-struct Gauge {
-    provider: String,
-    limits: BreakerLimits,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    failures: u32,
-    open_until: Option<Instant>,
-    /// Whether a request is under way that finds out.
-    probing: bool,
-}
-
-impl Gauge {
-    /// Lets a request through, and says whether it is the one that finds out.
-    fn enter(&self) -> Result<bool, ModelError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(until) = state.open_until else { return Ok(false) };
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() && !state.probing {
-            state.probing = true;
-            return Ok(true);
-        }
-        // Whoever comes while one finds out looks again soon: it need only begin to be answered.
-        let left = left.max(Duration::from_secs(1));
-        let message = format!(
-            "provider {} failed {} times in a row and is not asked for another {} s",
-            self.provider,
-            state.failures,
-            left.as_secs().max(1)
-        );
-        let wait = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        let refusal = ModelError::new(ModelErrorKind::Unavailable, &message);
-        Err(ModelError { retry_after_ms: Some(wait), not_asked: true, ..refusal })
+/// Returns whether a failure says that the provider itself is not well, for all requests.
+fn is_providers_own(error: &ModelError) -> bool {
+    if error.over_total_limit {
+        return false;
     }
-
-    fn ended(&self, end: Result<(), &ModelError>, is_probe: bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match end {
-            Err(error) if is_providers_own(error.kind) && !error.over_total_limit => {
-                state.failures = state.failures.saturating_add(1);
-                let opens = self.limits.failures > 0 && state.failures >= self.limits.failures;
-                if opens && (state.open_until.is_none() || is_probe) {
-                    state.open_until = Some(Instant::now() + self.limits.open);
-                    metrics::gauge!("capstan_provider_open", "provider" => self.provider.clone()).set(1.0);
-                    tracing::warn!(provider = self.provider, failures = state.failures, error = %error, "provider is left alone");
-                }
-            }
-            // An answer, or an error that an unhealthy provider could not have given.
-            Ok(()) | Err(_) => {
-                self.close(&mut state);
-                state.failures = 0;
-            }
-        }
-        if is_probe {
-            state.probing = false;
-        }
-    }
-
-    /// The request that finds out begins to be answered: nobody waits for the end of that, which may take minutes. The failures
-    /// so far stay counted, so that the next one opens it again at once.
-    fn found_out(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.probing = false;
-        self.close(&mut state);
-    }
-
-    fn close(&self, state: &mut State) {
-        if state.open_until.take().is_some() {
-            metrics::gauge!("capstan_provider_open", "provider" => self.provider.clone()).set(0.0);
-            tracing::info!(provider = self.provider, "provider answers again");
-        }
-    }
-
-    /// Nobody waited for the end, which says nothing.
-    fn given_up(&self, is_probe: bool) {
-        if is_probe {
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).probing = false;
-        }
-    }
-}
-
-/// A provider that nobody asks any more is not left alone either.
-impl Drop for Gauge {
-    fn drop(&mut self) {
-        if self.state.get_mut().unwrap_or_else(PoisonError::into_inner).open_until.is_some() {
-            metrics::gauge!("capstan_provider_open", "provider" => self.provider.clone()).set(0.0);
-        }
-    }
-}
-
-/// Whether a failure says that the provider itself is not well, whoever asks.
-fn is_providers_own(kind: ModelErrorKind) -> bool {
-    match kind {
+    match error.kind {
         ModelErrorKind::Overloaded
         | ModelErrorKind::Unavailable
         | ModelErrorKind::Timeout
@@ -183,34 +123,27 @@ fn is_providers_own(kind: ModelErrorKind) -> bool {
 /// One request that was let through.
 struct Watch {
     gauge: Arc<Gauge>,
-    is_probe: bool,
-    told: bool,
+    permit: BreakerPermit,
 }
 
 impl Watch {
-    fn ended(mut self, end: Result<(), &ModelError>) {
-        self.tell(end);
+    fn failed(&mut self, error: &ModelError) {
+        // Other errors an unhealthy provider could not have given.
+        let change = if is_providers_own(error) { self.permit.failed() } else { self.permit.succeeded() };
+        self.tell(change, Some(error));
     }
 
-    fn begins(&mut self) {
-        if std::mem::take(&mut self.is_probe) {
-            self.gauge.found_out();
+    fn tell(&self, change: BreakerChange, error: Option<&ModelError>) {
+        let provider = &self.gauge.provider;
+        match change {
+            BreakerChange::None => return,
+            BreakerChange::Opened { failures } => {
+                let error = error.map(tracing::field::display);
+                tracing::warn!(provider, failures, error, "circuit breaker opened");
+            }
+            BreakerChange::Closed => tracing::info!(provider, "circuit breaker closed"),
         }
-    }
-
-    fn tell(&mut self, end: Result<(), &ModelError>) {
-        if !self.told {
-            self.told = true;
-            self.gauge.ended(end, self.is_probe);
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if !self.told {
-            self.gauge.given_up(self.is_probe);
-        }
+        self.gauge.set_open(self.gauge.breaker.is_open());
     }
 }
 
@@ -223,12 +156,18 @@ impl Stream for Watched {
     type Item = Result<ModelEvent, ModelError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        let item = this.answer.as_mut().poll_next(cx);
+        let Self { answer, watch } = self.get_mut();
+        let item = answer.as_mut().poll_next(cx);
         match &item {
-            Poll::Ready(Some(Ok(ModelEvent::Finished(_)))) => this.watch.tell(Ok(())),
-            Poll::Ready(Some(Err(error))) => this.watch.tell(Err(error)),
-            Poll::Ready(Some(Ok(_))) => this.watch.begins(),
+            Poll::Ready(Some(Ok(ModelEvent::Finished(_)))) => {
+                let change = watch.permit.succeeded();
+                watch.tell(change, None);
+            }
+            Poll::Ready(Some(Err(error))) => watch.failed(error),
+            Poll::Ready(Some(Ok(_))) => {
+                let change = watch.permit.answering();
+                watch.tell(change, None);
+            }
             Poll::Ready(None) | Poll::Pending => {}
         }
         item
@@ -238,6 +177,9 @@ impl Stream for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
     use crate::domain::model::{ModelFinish, ModelOptions};
     use futures_util::StreamExt as _;
     use std::collections::VecDeque;
@@ -346,9 +288,9 @@ mod tests {
             let _ = ask(&breaker).await;
         }
         tokio::time::advance(Duration::from_secs(31)).await;
-        assert!(breaker.gauge.enter().unwrap(), "this one finds out");
-        assert!(breaker.gauge.enter().is_err());
-        drop(Watch { gauge: Arc::clone(&breaker.gauge), is_probe: true, told: false });
+        let given_up = breaker.health.enter().unwrap();
+        assert!(breaker.health.enter().is_err(), "the one before finds out");
+        drop(given_up);
         ask(&breaker).await.unwrap();
         assert_eq!(inner.0.lock().unwrap().1, 4);
     }

@@ -1,33 +1,35 @@
 //! The client of any dialect: sends a request and turns the answer into events as it comes.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use reqwest::Client;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::adapt::{self, Change, Learned, MAX_REPEATS};
-use super::answer::{self, Events};
+use super::catalog::models;
+use super::connection::Connection;
 use super::dialect::Dialect;
 use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits, Timed};
+use super::model_client::{ModelClient, ModelStream, SetupError};
 use super::secrets::Secrets;
+use super::stream::Events;
 use super::transport::{self, Answer};
 use super::vendors::Vendor;
-use super::{ModelClient, ModelStream, SetupError, catalogue, refusals};
+use super::{list, refusals};
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
-use crate::domain::provider::CallLimits;
+use crate::domain::provider::{CallLimits, ModelEntry};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::outbound::Reach;
 
 /// Where and how to ask.
 pub struct ClientOptions {
-    /// The API's URL, such as `https://api.openai.com/v1`. What is missing of the path is the dialect's to add.
+    /// The API's URL, such as `https://api.openai.com/v1`. The dialect adds missing parts of the path.
     pub base_url: String,
     /// The key; local servers need none.
     pub api_key: Option<SecretString>,
@@ -68,8 +70,21 @@ impl ClientOptions {
         }
     }
 
-    /// Sets the limits for all models and, over those, for single ones. Whoever sets any for all means them for models that are
-    /// known to think long, too.
+    /// Returns the key, unless it is blank.
+    pub(super) fn key(&self) -> Option<&SecretString> {
+        self.api_key.as_ref().filter(|key| !key.expose_secret().trim().is_empty())
+    }
+
+    /// Prepares a connection with the headers of a dialect.
+    ///
+    /// # Errors
+    /// If the URL or a header cannot be used.
+    pub(super) fn connect(&self, headers: HeaderMap) -> Result<Connection, SetupError> {
+        Connection::new(&self.base_url, headers, &self.headers, &self.limits, self.reach)
+    }
+
+    /// Sets the limits for all models and, over those, for single ones. Limits for all hold for models that are known to
+    /// think long, too.
     pub fn set_limits<'a>(&mut self, all: &CallLimits, single: impl IntoIterator<Item = (&'a str, CallLimits)>) {
         self.limits = StreamLimits::default().with(all);
         self.patient = !all.limits_answers();
@@ -81,10 +96,7 @@ impl ClientOptions {
 /// Speaks one dialect with one endpoint.
 pub(super) struct DialectClient<D> {
     dialect: D,
-    http: Client,
-    /// The headers of every request, which the HTTP client sends unasked.
-    headers: HeaderMap,
-    secrets: Secrets,
+    connection: Connection,
     limits: StreamLimits,
     model_limits: BTreeMap<String, StreamLimits>,
     patient: bool,
@@ -101,18 +113,10 @@ impl<D: Dialect> DialectClient<D> {
     /// # Errors
     /// If the key or a header cannot be used.
     pub(super) fn new(dialect: D, options: ClientOptions) -> Result<Self, SetupError> {
-        let ClientOptions { base_url, api_key, limits, model_limits, patient, streaming, headers, reach, clock, vendor } = options;
-        let key = api_key.filter(|key| !key.expose_secret().trim().is_empty());
-        let mut sent = dialect.headers(key.as_ref())?;
-        for (name, value) in headers {
-            let parsed = HeaderName::try_from(&name).map_err(|_| SetupError::Header { name: name.clone() })?;
-            sent.insert(parsed, header(&name, value.expose_secret())?);
-        }
-        sent.values_mut().for_each(|value| value.set_sensitive(true));
-        let secrets = Secrets::of(&base_url, &sent);
-        let http = transport::client(&base_url, sent.clone(), &limits, reach)?;
+        let connection = options.connect(dialect.headers(options.key())?)?;
+        let ClientOptions { limits, model_limits, patient, streaming, clock, vendor, .. } = options;
         let learned = Arc::default();
-        Ok(Self { dialect, http, headers: sent, secrets, limits, model_limits, patient, streaming, clock, vendor, learned })
+        Ok(Self { dialect, connection, limits, model_limits, patient, streaming, clock, vendor, learned })
     }
 }
 
@@ -121,9 +125,7 @@ impl<D> DialectClient<D> {
     pub(super) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
         DialectClient {
             dialect,
-            http: self.http.clone(),
-            headers: self.headers.clone(),
-            secrets: self.secrets.clone(),
+            connection: self.connection.clone(),
             limits: self.limits,
             model_limits: self.model_limits.clone(),
             patient: self.patient,
@@ -142,29 +144,9 @@ impl<D> DialectClient<D> {
         if let Some(own) = self.model_limits.get(model) {
             return *own;
         }
-        let known = catalogue::model(model).first_byte_s.filter(|_| self.patient);
+        let known = models::model(model).first_byte_s.filter(|_| self.patient);
         known.map_or(self.limits, |seconds| self.limits.for_thinking(Duration::from_secs(seconds)))
     }
-}
-
-/// The value of a header.
-///
-/// # Errors
-/// If it holds a character that no header can carry; the error names the header only.
-pub(super) fn header(name: &str, value: &str) -> Result<HeaderValue, SetupError> {
-    HeaderValue::try_from(value).map_err(|_| SetupError::Header { name: name.to_owned() })
-}
-
-/// The headers of a provider that takes its key as a bearer token.
-///
-/// # Errors
-/// If the key holds a character that no header can carry.
-pub(super) fn bearer(key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-    let mut headers = HeaderMap::new();
-    if let Some(key) = key {
-        headers.insert(AUTHORIZATION, header("authorization", &format!("Bearer {}", key.expose_secret().trim()))?);
-    }
-    Ok(headers)
 }
 
 /// Waits for the first event that says something.
@@ -189,6 +171,11 @@ impl<D: Dialect> ModelClient for DialectClient<D> {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         self.ask(&request).await
     }
+
+    async fn list_models(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
+        let asked = list::ask(&self.connection.http, self.dialect.model_list(), patience, self.clock.now()).await;
+        asked.map_err(|error| self.connection.secrets.hide(self.vendor.classify(error)))
+    }
 }
 
 impl<D: Dialect> DialectClient<D> {
@@ -197,7 +184,7 @@ impl<D: Dialect> DialectClient<D> {
     fn headers_of(&self, request: &ModelRequest) -> HeaderMap {
         let mut all = HeaderMap::new();
         for (name, own) in &self.dialect.request_headers(request) {
-            let values: Vec<&[u8]> = self.headers.get_all(name).iter().chain([own]).map(HeaderValue::as_bytes).collect();
+            let values: Vec<&[u8]> = self.connection.headers.get_all(name).iter().chain([own]).map(HeaderValue::as_bytes).collect();
             let mut joined = HeaderValue::from_bytes(&values.join(&b", "[..])).unwrap_or_else(|_| own.clone());
             joined.set_sensitive(true);
             all.insert(name, joined);
@@ -251,8 +238,8 @@ impl<D: Dialect> DialectClient<D> {
 
     async fn ask_once(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
         let clean = |secrets: Secrets, vendor: Vendor| move |error| secrets.hide(vendor.classify(error));
-        let stream = self.send(request).await.map_err(clean(self.secrets.clone(), self.vendor))?;
-        let stream: ModelStream = Box::pin(stream.map_err(clean(self.secrets.clone(), self.vendor)));
+        let stream = self.send(request).await.map_err(clean(self.connection.secrets.clone(), self.vendor))?;
+        let stream: ModelStream = Box::pin(stream.map_err(clean(self.connection.secrets.clone(), self.vendor)));
         // Some providers refuse a part in the first event of an answer.
         if adapt::may_be_refused(request) { until_it_speaks(stream).await } else { Ok(stream) }
     }
@@ -266,8 +253,9 @@ impl<D: Dialect> DialectClient<D> {
         }
         let total = Deadline::after(limits.total);
         let body = self.dialect.body(request, self.streaming)?;
-        let decoder = self.dialect.decoder(request, body.len());
+        let mut decoder = self.dialect.decoder(request, body.len());
         let post = self
+            .connection
             .http
             .post(self.dialect.url(&request.model, self.streaming)?)
             .header(CONTENT_TYPE, "application/json")
@@ -282,9 +270,8 @@ impl<D: Dialect> DialectClient<D> {
                 Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))
             }
             Answer::Document(document) => {
-                let mut events = VecDeque::new();
-                answer::whole(decoder, &document, &mut events)?;
-                Ok(Box::pin(futures_util::stream::iter(events.into_iter().map(Ok))))
+                decoder.document(&document)?;
+                Ok(Box::pin(stream::iter(decoder.into_events().into_iter().map(Ok))))
             }
         }
     }

@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
 
-use super::catalogue;
+use super::catalog::models;
 use super::project::Source;
 use crate::domain::ids::PartId;
 use crate::domain::message::{FilePart, Message, Part, Role, TextPart};
@@ -34,7 +32,7 @@ pub(super) fn file_text(file: &FilePart) -> Option<String> {
 
 /// Whether a model takes a system prompt as such.
 pub(super) fn takes_system(model: &str) -> bool {
-    catalogue::model(model).system_role != Some(false)
+    models::model(model).system_role != Some(false)
 }
 
 /// The request as a model can take it that knows no system prompt: the first message of the user begins with it.
@@ -56,18 +54,4 @@ pub(super) fn for_model(request: &ModelRequest) -> Cow<'_, ModelRequest> {
 /// What cannot be said on a wire and must not be left out.
 pub(super) fn cannot_say(what: &str, way_out: &str) -> ModelError {
     ModelError::new(ModelErrorKind::InvalidRequest, &format!("{what}; {way_out}"))
-}
-
-/// The body of a request as JSON text.
-pub(super) fn written(body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
-    serde_json::to_vec(body).map_err(|error| cannot_write(&error))
-}
-
-/// A part of a body as JSON text, which is written into the body as it is.
-pub(super) fn raw(part: &impl Serialize) -> Result<Box<RawValue>, ModelError> {
-    to_raw_value(part).map_err(|error| cannot_write(&error))
-}
-
-fn cannot_write(error: &serde_json::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}"))
 }

@@ -9,23 +9,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName};
-use reqwest::{Client, Url};
-use secrecy::{ExposeSecret as _, SecretString};
+use reqwest::Url;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::client::{ClientOptions, bearer, header};
-use super::compose::written;
-use super::failure::RequestNames;
+use super::client::ClientOptions;
+use super::connection::{Connection, key_header};
+use super::endpoint::{endpoint_url, ollama_url};
+use super::failure::{self, RequestNames};
+use super::json_body::written;
 use super::limits::{Deadline, StreamLimits};
-use super::ollama::operation_url;
-use super::secrets::Secrets;
-use super::tally::Count;
-use super::transport::{self, Answer, endpoint_url};
+use super::model_client::SetupError;
+use super::stream::lenient::Count;
+use super::transport::{self, Answer};
 use super::vendors::Vendor;
-use super::{SetupError, failure};
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::ProviderKind;
@@ -128,7 +127,7 @@ pub fn openai(options: ClientOptions, limits: EmbeddingLimits) -> Result<Arc<dyn
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn ollama(options: ClientOptions, limits: EmbeddingLimits) -> Result<Arc<dyn EmbeddingClient>, SetupError> {
-    let url = operation_url(&options.base_url, "embed")?;
+    let url = ollama_url(&options.base_url, "embed")?;
     Ok(Arc::new(HttpEmbeddings::new(Wire::Ollama, url, options, limits)?))
 }
 
@@ -144,8 +143,7 @@ enum Wire {
 struct HttpEmbeddings {
     wire: Wire,
     url: Url,
-    http: Client,
-    secrets: Secrets,
+    connection: Connection,
     limits: EmbeddingLimits,
     patience: StreamLimits,
     clock: SharedClock,
@@ -164,20 +162,12 @@ struct Body<'a> {
 
 impl HttpEmbeddings {
     fn new(wire: Wire, url: Url, options: ClientOptions, limits: EmbeddingLimits) -> Result<Self, SetupError> {
-        let ClientOptions { base_url, api_key, limits: mut patience, headers, reach, clock, vendor, .. } = options;
-        let key: Option<SecretString> = api_key.filter(|key| !key.expose_secret().trim().is_empty());
-        let mut sent = bearer(key.as_ref())?;
-        for (name, value) in headers {
-            let parsed = HeaderName::try_from(&name).map_err(|_| SetupError::Header { name: name.clone() })?;
-            sent.insert(parsed, header(&name, value.expose_secret())?);
-        }
-        sent.values_mut().for_each(|value| value.set_sensitive(true));
-        let secrets = Secrets::of(&base_url, &sent);
-        let http = transport::client(&base_url, sent, &patience, reach)?;
+        let connection = options.connect(key_header("authorization", options.key())?)?;
+        let ClientOptions { limits: mut patience, clock, vendor, .. } = options;
         // The first byte of an answer comes when all of it is there.
         patience.total = patience.total.min(WHOLE_ANSWER);
         patience.first_byte = patience.total;
-        Ok(Self { wire, url, http, secrets, limits, patience, clock, vendor })
+        Ok(Self { wire, url, connection, limits, patience, clock, vendor })
     }
 
     async fn ask(&self, model: &str, texts: &[&str], all: &mut Embeddings) -> Result<(), ModelError> {
@@ -186,7 +176,8 @@ impl HttpEmbeddings {
             Wire::Ollama => None,
         };
         let body = written(&Body { model, input: texts, dimensions: self.limits.dimensions, encoding_format })?;
-        let post = self.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
+        let post =
+            self.connection.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
         let total = Deadline::after(self.patience.total);
         let names = RequestNames { model, tools: &[] };
         let document = match transport::send(post.body(body), None, &self.patience, total, self.clock.now(), names).await? {
@@ -241,7 +232,7 @@ impl EmbeddingClient for HttpEmbeddings {
                 bytes <= self.limits.bytes_per_request
             });
             let (batch, later) = rest.split_at(fits.count().max(1));
-            self.ask(model, batch, &mut all).await.map_err(|error| self.secrets.hide(self.vendor.classify(error)))?;
+            self.ask(model, batch, &mut all).await.map_err(|error| self.connection.secrets.hide(self.vendor.classify(error)))?;
             rest = later;
         }
         Ok(all)

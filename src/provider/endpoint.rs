@@ -1,10 +1,75 @@
-//! Where the requests of chat completions and of Responses go.
+//! URLs of operations below the base URLs that operators give.
 
 use reqwest::Url;
 
-use super::SetupError;
-use super::transport::endpoint_url;
+use super::model_client::SetupError;
 use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::support::redact::error_text;
+
+/// The URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
+///
+/// # Errors
+/// If the base is no URL of HTTP.
+pub fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
+    let (url, path) = base_url(base)?;
+    let path = if path.is_empty() { "/v1".to_owned() } else { path };
+    Ok(with_operation(url, path, operation))
+}
+
+/// The URL of an operation of an API whose paths have a version in front, below a base URL that may end in one.
+///
+/// # Errors
+/// If the base is no URL of HTTP.
+pub(super) fn versioned_url(base: &str, version: &str, operation: &str) -> Result<Url, SetupError> {
+    let (url, path) = base_url(base)?;
+    let whole = !operation.is_empty() && path.ends_with(operation);
+    let mut segments = path.rsplit('/');
+    // Vertex names project and publisher behind the version.
+    let has_version = segments.next().is_some_and(is_version) || segments.next() == Some("publishers");
+    let path = if whole || has_version { path } else { format!("{path}/{version}") };
+    Ok(with_operation(url, path, operation))
+}
+
+/// `v1`, `v1beta` and the like.
+fn is_version(segment: &str) -> bool {
+    let rest = segment.strip_prefix('v').unwrap_or_default();
+    rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// A base URL, and its path without a slash at the end.
+fn base_url(base: &str) -> Result<(Url, String), SetupError> {
+    let refuse = |reason: &str| SetupError::BaseUrl { url: error_text(base), reason: reason.to_owned() };
+    let url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(refuse("the scheme is neither http nor https"));
+    }
+    let path = url.path().trim_end_matches('/').to_owned();
+    Ok((url, path))
+}
+
+fn with_operation(mut url: Url, path: String, operation: &str) -> Url {
+    if path.ends_with(operation) {
+        url.set_path(&path);
+    } else {
+        url.set_path(&format!("{path}{operation}"));
+    }
+    url
+}
+
+/// The URL of an operation of an Ollama.
+///
+/// # Errors
+/// If the base is no URL of HTTP.
+pub(super) fn ollama_url(base: &str, operation: &str) -> Result<Url, SetupError> {
+    // OLLAMA_HOST may be a host and a port.
+    let base = base.trim();
+    let mut url = if base.contains("://") { endpoint_url(base, "")? } else { endpoint_url(&format!("http://{base}"), "")? };
+    let whole = format!("/api/{operation}");
+    let root = url.path().trim_end_matches('/').to_owned();
+    let root = [whole.as_str(), "/api", "/v1"].iter().find_map(|end| root.strip_suffix(end)).unwrap_or(&root).to_owned();
+    url.set_path(&format!("{root}{whole}"));
+    Ok(url)
+}
 
 /// A base URL that may name chat completions already, without them, so that another operation can stand there.
 pub(super) fn without_operation(base: &str) -> String {
@@ -15,7 +80,7 @@ pub(super) fn without_operation(base: &str) -> String {
     url.into()
 }
 
-/// The URL of an accent at a base URL.
+/// The URL template of a provider at a base URL.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     root: Url,
@@ -25,7 +90,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads the template of an accent.
+    /// Reads the template.
     ///
     /// # Errors
     /// If the base is no URL of HTTP, or the template stands below no base.
@@ -87,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_of_accents() {
+    fn url_templates_fill_in_base_and_model() {
         const AZURE: &str = "{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21";
         for (base, template, url) in [
             ("https://host", "{base}/chat/completions", "https://host/v1/chat/completions"),
@@ -106,5 +171,58 @@ mod tests {
             assert_eq!(azure.of(model).unwrap_err().kind, ModelErrorKind::InvalidRequest, "{model}");
         }
         assert!(Endpoint::new("https://host", "/chat").is_err() && Endpoint::new("host", "{base}/chat").is_err());
+    }
+
+    #[test]
+    fn endpoints_of_all_sorts_of_base_urls() {
+        for (base, url) in [
+            ("https://api.openai.com", "https://api.openai.com/v1/chat/completions"),
+            ("https://api.openai.com/", "https://api.openai.com/v1/chat/completions"),
+            ("https://api.openai.com/v1/", "https://api.openai.com/v1/chat/completions"),
+            ("http://localhost:11434/v1", "http://localhost:11434/v1/chat/completions"),
+            ("https://host/v1beta/openai", "https://host/v1beta/openai/chat/completions"),
+            ("https://host/d/gpt?api-version=1", "https://host/d/gpt/chat/completions?api-version=1"),
+            ("https://host/v1/chat/completions", "https://host/v1/chat/completions"),
+        ] {
+            assert_eq!(endpoint_url(base, "/chat/completions").unwrap().as_str(), url, "{base}");
+        }
+        for base in ["localhost:8000", "ftp://host/v1", "", "/v1"] {
+            assert!(endpoint_url(base, "/chat/completions").is_err(), "{base}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_added_once() {
+        for (base, url) in [
+            ("https://api.anthropic.com", "https://api.anthropic.com/v1/messages"),
+            ("https://api.anthropic.com/v1/", "https://api.anthropic.com/v1/messages"),
+            ("https://host/anthropic", "https://host/anthropic/v1/messages"),
+            ("https://host/v1/account/gateway/anthropic", "https://host/v1/account/gateway/anthropic/v1/messages"),
+            ("https://host/v2beta", "https://host/v2beta/messages"),
+            ("https://host/vertex?x=1", "https://host/vertex/v1/messages?x=1"),
+            ("https://host/a/v1/messages", "https://host/a/v1/messages"),
+        ] {
+            assert_eq!(versioned_url(base, "v1", "/messages").unwrap().as_str(), url, "{base}");
+        }
+        assert!(versioned_url("host", "v1", "/messages").is_err());
+    }
+
+    #[test]
+    fn ollama_base_urls_end_in_any_path() {
+        for (base, url) in [
+            ("http://127.0.0.1:11434", "http://127.0.0.1:11434/api/chat"),
+            ("http://127.0.0.1:11434/", "http://127.0.0.1:11434/api/chat"),
+            ("http://127.0.0.1:11434/api", "http://127.0.0.1:11434/api/chat"),
+            ("http://127.0.0.1:11434/v1/", "http://127.0.0.1:11434/api/chat"),
+            ("http://127.0.0.1:11434/api/chat", "http://127.0.0.1:11434/api/chat"),
+            ("https://gate/ollama", "https://gate/ollama/api/chat"),
+            ("https://gate/ollama/v1", "https://gate/ollama/api/chat"),
+            ("localhost:11434", "http://localhost:11434/api/chat"),
+        ] {
+            assert_eq!(ollama_url(base, "chat").unwrap().as_str(), url, "{base}");
+        }
+        for base in ["", "ftp://host"] {
+            assert!(ollama_url(base, "chat").is_err(), "{base}");
+        }
     }
 }

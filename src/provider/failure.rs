@@ -1,4 +1,4 @@
-//! What a provider's error means.
+//! The meaning of a provider's error.
 //!
 //! The class comes from the status and from the typed fields of the body. Words decide where most providers have no code: for a
 //! request that is larger than the model's window, for money that is spent, for a prompt that is blocked, and for what in a
@@ -10,9 +10,12 @@ use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::failure_codes::{kind_of_code, kind_of_status};
+use super::error_facts::{
+    Rank, error_facts, is_specific, kind_of_code, kind_of_status, kind_of_words, kind_without_status, refuses_reasoning,
+    vendor_code,
+};
+use super::refused_tool;
 use super::wait::{self, retry_after};
-use super::{failure_words as words, refused_tool};
 use crate::domain::model::{ErrorDetails, ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
@@ -35,7 +38,7 @@ pub(super) fn from_response(
     now: UnixMillis,
     names: RequestNames<'_>,
 ) -> ModelError {
-    let mut said = Said::read(body);
+    let mut said = ErrorBody::read(body);
     if status.is_redirection() {
         said.words = "the provider answered with a redirect, which is not followed: configure the final URL".to_owned();
     }
@@ -57,7 +60,7 @@ pub(super) fn from_response(
 
 /// The error that a provider sent as part of an answer that had begun well.
 pub(super) fn from_event(error: &Value) -> ModelError {
-    let mut said = Said::default();
+    let mut said = ErrorBody::default();
     said.take(error, 0);
     if said.words.is_empty() {
         said.words = "the provider broke off with an error".to_owned();
@@ -81,27 +84,10 @@ pub(super) fn unannounced(data: &str) -> Option<ModelError> {
     error.map(from_event)
 }
 
-/// The fields that hold an error's words.
-const WORDS: [&str; 4] = ["message", "msg", "error_message", "error_msg"];
-
-/// The fields that hold its codes and its status.
-const CODES: [&str; 10] = [
-    "code",
-    "error_code",
-    "type",
-    "error_type",
-    "status",
-    "status_code",
-    "statusCode",
-    "raw_status_code",
-    "http_code",
-    "http_status_code",
-];
-
 /// Whether an object says that something failed: that it has, or so in words beside a code.
 fn says_failure(fields: &Map<String, Value>) -> bool {
     let is_given = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
-    let mut words = WORDS.iter().filter_map(|name| fields.get(*name)?.as_str());
+    let mut words = error_facts().fields.words.iter().filter_map(|name| fields.get(name)?.as_str());
     let has_words = words.any(|words| !words.is_empty() && !is_success(words));
     let has_code = |name: &str| match fields.get(name) {
         Some(Value::Number(code)) if name == "status" => code.as_u64().is_some_and(is_status),
@@ -118,7 +104,8 @@ fn says_failure(fields: &Map<String, Value>) -> bool {
         Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) | None => false,
     };
     let is_denied = fields.get("success") == Some(&Value::Bool(false));
-    is_given("detail") || is_denied || has_code("error_code") || (has_words && CODES.iter().any(|name| has_code(name)))
+    let mut codes = error_facts().fields.codes.iter();
+    is_given("detail") || is_denied || has_code("error_code") || (has_words && codes.any(|name| has_code(name)))
 }
 
 /// Whether a number is the status of a refusal.
@@ -134,7 +121,7 @@ fn is_success(text: &str) -> bool {
 
 /// The fields of an error's body that mean something.
 #[derive(Debug, Default)]
-struct Said {
+struct ErrorBody {
     words: String,
     codes: Vec<String>,
     /// Fields of the request that it is about, as paths.
@@ -145,7 +132,7 @@ struct Said {
     headers: HeaderMap,
 }
 
-impl Said {
+impl ErrorBody {
     fn read(body: &[u8]) -> Self {
         let mut said = Self::default();
         match serde_json::from_slice::<Value>(body) {
@@ -163,32 +150,17 @@ impl Said {
 
     /// The offered tool whose definition is refused.
     fn refused_tool(&self, status: StatusCode, tools: &[Arc<ToolDefinition>]) -> Option<String> {
-        // Groq refuses the calls that its own models make, in similar words.
-        let is_of_the_answer = self.codes.iter().any(|code| code == "tool_use_failed");
+        let is_of_the_answer = self.codes.iter().any(|code| error_facts().refused_tool.not_of_codes.contains(code));
         if is_of_the_answer || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
             return None;
         }
         refused_tool::find(self.places.iter().map(String::as_str).chain([self.words.as_str()]), tools)
     }
 
-    /// Whether it is about reasoning that is not taken back: signed or sealed for somebody else, or of an item that is not there.
+    /// Returns whether it is about reasoning that is not taken back: signed or sealed for others, or of an item that is not there.
     fn refuses_signed(&self) -> bool {
-        const SIGNED: [&str; 11] = [
-            // The part of the wire that says how they are bound goes with them.
-            "anthropic-beta",
-            "thinking-binding",
-            "block_binding",
-            "encrypted_content",
-            "encrypted content",
-            "signature",
-            "thinking block",
-            "redacted_thinking",
-            "`thinking`",
-            "type 'reasoning'",
-            "item with id",
-        ];
         let all = self.codes.iter().chain(&self.places).chain([&self.words]);
-        all.map(|text| text.to_lowercase()).any(|text| SIGNED.iter().any(|phrase| text.contains(phrase)))
+        all.into_iter().any(|text| refuses_reasoning(text))
     }
 
     /// The error object is at the top, under `error` or `detail`, in a list, or part of the first choice; nested ones carry the more exact code.
@@ -210,7 +182,7 @@ impl Said {
                 if let Some(inner @ (Value::Object(_) | Value::Array(_))) = fields.get("message") {
                     self.take(inner, depth + 1);
                 }
-                for name in WORDS {
+                for name in &error_facts().fields.words {
                     if let Some(text) = fields.get(name).and_then(Value::as_str) {
                         self.add_words(text);
                     }
@@ -226,16 +198,16 @@ impl Said {
                     self.take_detail(detail);
                 }
                 let has = |name: &str| fields.contains_key(name);
-                for name in CODES {
+                for name in &error_facts().fields.codes {
                     match fields.get(name) {
                         // Forms that one vendor alone uses say whose number it is.
                         Some(Value::Number(number))
                             if name == "error_code" && has("error_msg") && number.as_u64().is_none_or(|code| !is_status(code)) =>
                         {
-                            self.add_code(format!("baidu_{number}"));
+                            self.add_code(vendor_code("baidu", &number.to_string()));
                         }
                         Some(Value::String(code)) if name == "status" && has("msg") && has("body") && !code.is_empty() => {
-                            self.add_code(format!("iflow_{code}"));
+                            self.add_code(vendor_code("iflow", code));
                             self.add_code(code.to_ascii_lowercase());
                         }
                         Some(Value::String(code)) => self.add_code(code.to_ascii_lowercase()),
@@ -325,44 +297,20 @@ impl Said {
     }
 }
 
-fn classify(status: Option<u16>, said: &Said) -> ModelErrorKind {
+fn classify(status: Option<u16>, said: &ErrorBody) -> ModelErrorKind {
     let kinds = || said.codes.iter().filter_map(|code| kind_of_code(code));
-    let is_refusal = status.is_none_or(|status| matches!(status, 400 | 403 | 412 | 422 | 429));
-    if let Some(kind) = words::refusal(&said.words).filter(|_| is_refusal) {
+    if let Some(kind) = kind_of_words(&said.words, status, Rank::First) {
         return kind;
     }
     // A code that says more than the status: the same 400 may be a full window or a refused key.
     if let Some(kind) = kinds().find(|kind| is_specific(*kind)) {
         return kind;
     }
-    if status.is_none_or(|status| matches!(status, 400 | 413 | 422 | 429 | 500)) && words::says_overflow(&said.words) {
-        return ModelErrorKind::ContextOverflow;
+    if let Some(kind) = kind_of_words(&said.words, status, Rank::Last) {
+        return kind;
     }
-    let is_exhausted = || said.codes.iter().any(|code| matches!(code.as_str(), "resource_exhausted" | "too_many_requests_error"));
-    match status {
-        Some(status) => kind_of_status(status),
-        None if is_exhausted() => ModelErrorKind::RateLimit,
-        None => kinds().next().unwrap_or(ModelErrorKind::Unavailable),
-    }
-}
-
-/// Whether a kind says more than that the request failed.
-pub(super) fn is_specific(kind: ModelErrorKind) -> bool {
-    match kind {
-        ModelErrorKind::Auth
-        | ModelErrorKind::Quota
-        | ModelErrorKind::RateLimit
-        | ModelErrorKind::Overloaded
-        | ModelErrorKind::ContextOverflow
-        | ModelErrorKind::BadStream
-        | ModelErrorKind::ContentFilter => true,
-        ModelErrorKind::Unavailable
-        | ModelErrorKind::Timeout
-        | ModelErrorKind::Network
-        | ModelErrorKind::InvalidRequest
-        | ModelErrorKind::IncompleteStream
-        | ModelErrorKind::EmptyResponse => false,
-    }
+    let without_status = || said.codes.iter().find_map(|code| kind_without_status(code));
+    status.map(kind_of_status).or_else(without_status).or_else(|| kinds().next()).unwrap_or(ModelErrorKind::Unavailable)
 }
 
 #[cfg(test)]

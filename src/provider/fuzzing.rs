@@ -3,7 +3,7 @@
 //! Only with the feature `fuzzing`, and in tests, which play the seeds of the fuzzers. The checks panic where something does
 //! not hold: that is how a fuzzer hears of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -11,13 +11,12 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use serde_json::Value;
 
-use super::answer::{self, Events};
-use super::dialect::Decode;
+use super::frames::{ByteStream, Frames, Framing};
 use super::limits::StreamLimits;
 use super::lines::LineFrames;
 use super::schema::{self, Dress};
 use super::sse::SseFrames;
-use super::transport::{ByteStream, Frames, Framing};
+use super::stream::{AnswerDecoder, Events, StreamAdapter};
 use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 
@@ -169,10 +168,9 @@ fn limits() -> StreamLimits {
     StreamLimits { after_finish: Duration::from_secs(3_600), ..StreamLimits::default() }
 }
 
-fn document(decoder: impl Decode, bytes: &[u8]) -> Said {
-    let mut events = VecDeque::new();
-    let failed = answer::whole(decoder, bytes, &mut events).err().map(|error| error.kind);
-    Said { events: events.into(), failed }
+fn document(mut decoder: AnswerDecoder<impl StreamAdapter>, bytes: &[u8]) -> Said {
+    let failed = decoder.document(bytes).err().map(|error| error.kind);
+    Said { events: decoder.into_events().into(), failed }
 }
 
 /// Divides a fuzzer's bytes: a few that say how the rest is cut, and the rest.

@@ -7,8 +7,8 @@ use futures_util::{Stream, TryStreamExt as _};
 use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::io::StreamReader;
 
+use super::frames::{ByteStream, Frame};
 use super::sse::{MAX_ANSWER_BYTES, MAX_EVENT_BYTES, bad_frame, too_large};
-use super::transport::{ByteStream, Frame};
 use crate::domain::model::{ModelError, ModelErrorKind};
 
 type Bytes = Pin<Box<dyn Stream<Item = Result<bytes::Bytes, std::io::Error>> + Send>>;

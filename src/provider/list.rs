@@ -1,4 +1,4 @@
-//! The models that an endpoint lists, whatever wire it speaks.
+//! The models that an endpoint lists, in any dialect.
 //!
 //! Facts: <https://platform.openai.com/docs/api-reference/models/list>, <https://openrouter.ai/docs/api-reference/list-available-models>,
 //! <https://docs.anthropic.com/en/api/models-list>, <https://ai.google.dev/api/models>,
@@ -6,22 +6,18 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName};
-use secrecy::ExposeSecret as _;
+use reqwest::{Client, Url};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::client::{ClientOptions, header};
 use super::failure::RequestNames;
-use super::openai::Accent;
-use super::secrets::Secrets;
-use super::transport::{base_url, client, endpoint_url, network_error, refusal, versioned_url};
-use super::{SetupError, limits};
+use super::limits;
+use super::transport::{network_error, refusal};
 use crate::domain::cost::{LongPrices, Price, Prices};
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::domain::provider::{ModelEntry, ProviderKind};
+use crate::domain::provider::ModelEntry;
+use crate::support::clock::UnixMillis;
+use crate::support::http::body_within;
 
 /// The most bytes of a list. That of OpenRouter has half of one.
 const MAX_LIST_BYTES: usize = 8 * 1024 * 1024;
@@ -29,87 +25,23 @@ const MAX_LIST_BYTES: usize = 8 * 1024 * 1024;
 /// The most models of a list.
 const MAX_MODELS: usize = 2_000;
 
-/// The models that an endpoint lists, in its order.
+/// Asks for the models that an endpoint lists, in its order.
 ///
 /// # Errors
 /// A typed failure, like that of a model call.
-pub async fn list_models(
-    kind: ProviderKind,
-    accent: &Accent,
-    options: &ClientOptions,
-    patience: Duration,
-) -> Result<Vec<ModelEntry>, ModelError> {
-    let unusable = |error: SetupError| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string());
-    let (url, headers) = request(kind, accent, options).map_err(unusable)?;
-    let secrets = Secrets::of(&options.base_url, &headers);
-    ask(url, headers, options, patience).await.map_err(|error| secrets.hide(options.vendor.classify(error)))
-}
-
-async fn ask(url: Url, headers: HeaderMap, options: &ClientOptions, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
-    let unusable = |error: SetupError| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string());
-    let http = client(url.as_str(), headers, &options.limits, options.reach).map_err(unusable)?;
+pub(super) async fn ask(http: &Client, url: Url, patience: Duration, now: UnixMillis) -> Result<Vec<ModelEntry>, ModelError> {
     let asked = timeout(patience, async {
         let response = http.get(url).send().await.map_err(network_error)?;
         if !response.status().is_success() {
-            return Err(
-                refusal(response, tokio::time::Instant::now() + patience, options.clock.now(), RequestNames::default()).await
-            );
+            return Err(refusal(response, Instant::now() + patience, now, RequestNames::default()).await);
         }
-        let (mut body, mut chunks) = (Vec::new(), Box::pin(response.bytes_stream()));
-        while let Some(chunk) = chunks.next().await {
-            body.extend_from_slice(&chunk.map_err(network_error)?);
-            if body.len() > MAX_LIST_BYTES {
-                return Err(ModelError::new(ModelErrorKind::BadStream, "the list of models is too long"));
-            }
-        }
-        Ok(body)
+        let body = body_within(response, MAX_LIST_BYTES).await.map_err(network_error)?;
+        body.ok_or_else(|| ModelError::new(ModelErrorKind::BadStream, "the list of models is too long"))
     });
     let body = asked.await.map_err(|_| limits::timeout("the list of models did not come", patience))??;
     let list: Value = serde_json::from_slice(&body)
         .map_err(|error| ModelError::new(ModelErrorKind::BadStream, &format!("the list of models is not JSON: {error}")))?;
     read(&list).ok_or_else(|| ModelError::new(ModelErrorKind::BadStream, "the list of models has no models in it"))
-}
-
-fn request(kind: ProviderKind, accent: &Accent, options: &ClientOptions) -> Result<(Url, HeaderMap), SetupError> {
-    let base = options.base_url.as_str();
-    let (mut url, key_header) = match kind {
-        ProviderKind::Openai => {
-            let base = base.trim_end_matches('/');
-            (endpoint_url(base.strip_suffix("/chat/completions").unwrap_or(base), "/models")?, accent.key_header.as_str())
-        }
-        ProviderKind::OpenaiResponses => (endpoint_url(base, "/models")?, "authorization"),
-        ProviderKind::Anthropic => (versioned_url(base, "v1", "/models")?, "x-api-key"),
-        ProviderKind::Gemini => (versioned_url(base, "v1beta", "/models")?, "x-goog-api-key"),
-        ProviderKind::Ollama => {
-            let (mut url, path) = base_url(base)?;
-            let path = path.strip_suffix("/v1").or_else(|| path.strip_suffix("/api")).unwrap_or(&path);
-            url.set_path(&format!("{path}/api/tags"));
-            (url, "authorization")
-        }
-    };
-    // One page is asked for that holds them all.
-    match kind {
-        ProviderKind::Anthropic => drop(url.query_pairs_mut().append_pair("limit", "1000")),
-        ProviderKind::Gemini => drop(url.query_pairs_mut().append_pair("pageSize", "1000")),
-        ProviderKind::Openai | ProviderKind::OpenaiResponses | ProviderKind::Ollama => {}
-    }
-    let mut headers = HeaderMap::new();
-    if kind == ProviderKind::Anthropic {
-        headers.insert("anthropic-version", header("anthropic-version", "2023-06-01")?);
-    }
-    let key = options.api_key.as_ref().map(|key| key.expose_secret().trim()).filter(|key| !key.is_empty());
-    if let Some(key) = key {
-        let value =
-            if key_header == "authorization" { header(key_header, &format!("Bearer {key}"))? } else { header(key_header, key)? };
-        let name = HeaderName::try_from(key_header).map_err(|_| SetupError::Header { name: key_header.to_owned() })?;
-        headers.insert(name, value);
-    }
-    for (name, value) in &options.headers {
-        let parsed = HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.clone() })?;
-        headers.insert(parsed, header(name, value.expose_secret())?);
-    }
-    headers.values_mut().for_each(|value| value.set_sensitive(true));
-    Ok((url, headers))
 }
 
 /// The models of a list in any of the known shapes. Those without a name are left out.
@@ -165,30 +97,6 @@ fn read_prices(pricing: &Value) -> Option<Prices> {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn every_wire_has_its_list() {
-        use ProviderKind as Kind;
-        for (kind, base, url, key_header) in [
-            (Kind::Openai, "https://api.openai.com", "https://api.openai.com/v1/models", "authorization"),
-            (Kind::Openai, "https://openrouter.ai/api/v1/", "https://openrouter.ai/api/v1/models", "authorization"),
-            (Kind::Openai, "https://h/v1/chat/completions", "https://h/v1/models", "authorization"),
-            (Kind::OpenaiResponses, "https://h/v1", "https://h/v1/models", "authorization"),
-            (Kind::Anthropic, "https://api.anthropic.com", "https://api.anthropic.com/v1/models?limit=1000", "x-api-key"),
-            (Kind::Anthropic, "https://h/x/v1/", "https://h/x/v1/models?limit=1000", "x-api-key"),
-            (Kind::Gemini, "https://h", "https://h/v1beta/models?pageSize=1000", "x-goog-api-key"),
-            (Kind::Gemini, "https://h/v1beta", "https://h/v1beta/models?pageSize=1000", "x-goog-api-key"),
-            (Kind::Ollama, "http://127.0.0.1:11434", "http://127.0.0.1:11434/api/tags", "authorization"),
-            (Kind::Ollama, "http://127.0.0.1:11434/v1", "http://127.0.0.1:11434/api/tags", "authorization"),
-            (Kind::Ollama, "http://127.0.0.1:11434/api", "http://127.0.0.1:11434/api/tags", "authorization"),
-        ] {
-            let options = ClientOptions { api_key: Some("sk".into()), ..ClientOptions::new(base) };
-            let (asked, headers) = request(kind, &Accent::default(), &options).unwrap();
-            assert_eq!(asked.as_str(), url, "{kind:?} {base}");
-            assert!(headers[key_header].to_str().unwrap().ends_with("sk") && headers[key_header].is_sensitive(), "{kind:?}");
-        }
-        assert!(request(Kind::Gemini, &Accent::default(), &ClientOptions::new("nonsense")).is_err());
-    }
 
     #[test]
     fn lists_have_several_shapes() {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -10,12 +9,15 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
+use super::connection::http_client;
 use super::failure::RequestNames;
+use super::limits::{self, StreamLimits};
+use super::model_client::SetupError;
 use super::secrets::Secrets;
-use super::transport::{client, network_error, refusal};
-use super::{SetupError, StreamLimits, limits};
+use super::transport::{network_error, refusal};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::clock::UnixMillis;
+use crate::support::http::body_within;
 use crate::support::outbound::Reach;
 
 /// The most bytes of an answer.
@@ -70,21 +72,15 @@ async fn ask(
 ) -> Result<SecretString, ModelError> {
     let unusable = |error: SetupError| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string());
     let url = format!("{}/auth/keys", api_url(site));
-    let http = client(&url, HeaderMap::new(), &StreamLimits::default(), Reach::Anywhere).map_err(unusable)?;
+    let http = http_client(&url, HeaderMap::new(), &StreamLimits::default(), Reach::Anywhere).map_err(unusable)?;
     let body = json!({"code": code, "code_verifier": verifier.expose_secret(), "code_challenge_method": "S256"});
     let asked = timeout(patience, async {
         let response = http.post(url).json(&body).send().await.map_err(network_error)?;
         if !response.status().is_success() {
             return Err(refusal(response, Instant::now() + patience, now, RequestNames::default()).await);
         }
-        let (mut body, mut chunks) = (Vec::new(), Box::pin(response.bytes_stream()));
-        while let Some(chunk) = chunks.next().await {
-            body.extend_from_slice(&chunk.map_err(network_error)?);
-            if body.len() > MAX_BYTES {
-                return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is too long"));
-            }
-        }
-        Ok(body)
+        let body = body_within(response, MAX_BYTES).await.map_err(network_error)?;
+        body.ok_or_else(|| ModelError::new(ModelErrorKind::BadStream, "the answer is too long"))
     });
     let body = asked.await.map_err(|_| limits::timeout("no key came", patience))??;
     // The error would quote the answer, in which a key may be.

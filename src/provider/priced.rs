@@ -2,7 +2,7 @@
 
 use futures_util::StreamExt as _;
 
-use super::ModelStream;
+use super::model_client::ModelStream;
 use crate::domain::cost::Prices;
 use crate::domain::model::ModelEvent;
 

@@ -1,9 +1,8 @@
-//! Which refusals of providers are about a part of the request, by the table `catalogue/refusals.toml`.
-
-use std::sync::OnceLock;
+//! Which refusals of providers are about a part of the request, by the table `catalog/refusals.toml`.
 
 use serde::Deserialize;
 
+use super::catalog::table::Table;
 use crate::domain::model::{ModelError, ModelErrorKind};
 
 /// A kind of part that a provider may refuse.
@@ -75,11 +74,13 @@ struct Rule {
     fields: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct Rules {
     refusal: Vec<Rule>,
 }
+
+static RULES: Table<Rules> = Table::new("refusals", include_str!("catalog/refusals.toml"));
 
 impl Rule {
     fn matches(&self, error: &ModelError, words: &str) -> bool {
@@ -125,18 +126,8 @@ pub(super) fn find(error: &ModelError) -> Vec<Refusal> {
         return Vec::new();
     }
     let words = error.message.to_lowercase();
-    let matching = rules().iter().filter(|rule| rule.matches(error, &words));
+    let matching = RULES.get().refusal.iter().filter(|rule| rule.matches(error, &words));
     matching.map(|rule| Refusal { part: rule.part, meaning: rule.means }).collect()
-}
-
-fn read() -> Result<Vec<Rule>, toml::de::Error> {
-    toml::from_str::<Table>(include_str!("catalogue/refusals.toml")).map(|table| table.refusal)
-}
-
-/// The rules in order; a test reads them, so that they are never empty.
-fn rules() -> &'static [Rule] {
-    static TABLE: OnceLock<Vec<Rule>> = OnceLock::new();
-    TABLE.get_or_init(|| read().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -146,11 +137,29 @@ mod tests {
     use rstest::rstest;
 
     #[test]
-    fn refusal_table_can_be_read() {
-        let rules = read().unwrap();
-        assert!(rules.iter().all(|rule| !rule.codes.is_empty() || !rule.texts.is_empty()));
+    fn refusal_table_rules_are_reachable() {
+        let rules = &RULES.checked().unwrap().refusal;
         let lower = |texts: &[String]| texts.iter().all(|text| *text == text.to_lowercase());
-        assert!(rules.iter().all(|rule| lower(&rule.texts) && lower(&rule.with) && lower(&rule.codes)));
+        for rule in rules {
+            assert!(!rule.codes.is_empty() || !rule.texts.is_empty());
+            assert!(lower(&rule.texts) && lower(&rule.with) && lower(&rule.codes));
+            let found = |status: Option<u16>, words: &str, code: &str| {
+                let details = ErrorDetails { codes: vec![code.to_owned()], fields: rule.fields.iter().take(1).cloned().collect() };
+                let error = ModelError::new(ModelErrorKind::InvalidRequest, words);
+                find(&ModelError { status, details: Some(Box::new(details)), ..error })
+            };
+            let expected = Refusal { part: rule.part, meaning: rule.means };
+            for code in &rule.codes {
+                assert!(found(None, "", code).contains(&expected), "{code}");
+            }
+            for text in &rule.texts {
+                let words = rule.with.first().map_or_else(|| text.clone(), |with| format!("{text} {with}"));
+                for status in &rule.status {
+                    assert!(found(Some(*status), &words, "").contains(&expected), "{words}");
+                }
+                assert!(found(None, &words, "").contains(&expected), "{words}");
+            }
+        }
     }
 
     fn first(error: &ModelError) -> Option<Refusal> {

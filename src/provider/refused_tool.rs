@@ -4,20 +4,8 @@
 
 use std::sync::Arc;
 
+use super::error_facts::error_facts;
 use crate::domain::tool::ToolDefinition;
-
-/// The lists of tools in requests, as paths name them, the innermost first: Gemini's tools are one list within another.
-const LISTS: [&str; 4] = ["function_declarations", "functionDeclarations", "functions", "tools"];
-
-/// The words around the name of a refused tool, in lower case.
-const AROUND_NAMES: [(&str, &str); 3] = [
-    // OpenAI, DeepSeek and gateways before them.
-    ("invalid schema for function '", "'"),
-    // Groq.
-    ("invalid json schema for tool ", ","),
-    // Vertex.
-    ("`", "` functiondeclaration"),
-];
 
 /// The refused one of the tools that a request offered, if one of these texts says which it is: fields that name a place, then
 /// words. If they complain of several, the first.
@@ -28,7 +16,11 @@ pub(super) fn find<'a>(texts: impl Iterator<Item = &'a str> + Clone, tools: &[Ar
 
 /// `tools[2].function.parameters`, `tools.2.custom.input_schema`, `tools[0].function_declarations[2].name`.
 fn index_in(text: &str) -> Option<usize> {
-    LISTS.iter().find_map(|list| text.match_indices(list).find_map(|(at, _)| index_at(text, at, list)))
+    error_facts()
+        .refused_tool
+        .lists
+        .iter()
+        .find_map(|list| text.match_indices(list.as_str()).find_map(|(at, _)| index_at(text, at, list)))
 }
 
 fn index_at(text: &str, at: usize, list: &str) -> Option<usize> {
@@ -45,10 +37,10 @@ fn index_at(text: &str, at: usize, list: &str) -> Option<usize> {
 fn name_in(text: &str, tools: &[Arc<ToolDefinition>]) -> Option<String> {
     // The same places as in the text itself: only ASCII changes, byte for byte.
     let lower = text.to_ascii_lowercase();
-    AROUND_NAMES.iter().find_map(|(before, after)| {
-        lower.match_indices(before).find_map(|(at, _)| {
+    error_facts().refused_tool.names.iter().find_map(|[before, after]| {
+        lower.match_indices(before.as_str()).find_map(|(at, _)| {
             let from = at + before.len();
-            let length = lower.get(from..)?.find(after)?;
+            let length = lower.get(from..)?.find(after.as_str())?;
             let name = text.get(from..from + length)?;
             // Names that may not stand on a wire as they are have an underscore before them there.
             let is_named = |tool: &&Arc<ToolDefinition>| tool.name == name || name.strip_prefix('_') == Some(tool.name.as_str());

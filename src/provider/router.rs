@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{ModelClient, ModelStream};
+use super::model_client::{ModelClient, ModelStream};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// Sends each request to the client of its provider. The client sees the bare name of the model.

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures_util::Stream;
 use sse_stream::{Sse, SseByteStream};
 
+use super::frames::{ByteStream, Frame};
 use super::strays::Strays;
-use super::transport::{ByteStream, Frame};
 use crate::domain::model::{ModelError, ModelErrorKind};
 
 /// The most bytes that one event may have.

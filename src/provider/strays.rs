@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use super::json_text::Shape;
+use super::stream::Shape;
 
 /// Mends the bytes of a stream, however they are cut.
 #[derive(Debug, Default)]

@@ -1,53 +1,27 @@
 //! HTTP to a provider: one POST, its limits, and the beginning of the answer.
 
-use std::error::Error as _;
-use std::pin::Pin;
-
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::header::HeaderMap;
-use reqwest::{Client, RequestBuilder, Response, Url, redirect};
+use reqwest::{RequestBuilder, Response};
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
 use super::failure::RequestNames;
+use super::frames::{Frames, Framing};
 use super::limits::{Deadline, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
 use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
-use super::{SetupError, failure, monitor};
+use super::{failure, monitor};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::clock::UnixMillis;
-use crate::support::http::client_for;
-use crate::support::outbound::{self, Reach};
-
-/// The bytes of an answer; every failure is already typed.
-pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
+use crate::support::http::chain_without_url;
 
 /// The most bytes that the headers of an answer may have together. What is above some hundred thousand is not even read.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
 
 /// The most bytes of an error's body that are looked at.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
-
-/// How a dialect cuts a streamed answer into frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// Server-sent events.
-    Events,
-    /// One JSON document a line.
-    Lines,
-}
-
-/// One frame of a streamed answer.
-pub(super) struct Frame {
-    /// The type of a server-sent event, if it has one.
-    pub(super) event: Option<String>,
-    /// Its text.
-    pub(super) data: String,
-}
-
-/// The frames of an answer; every failure is already typed.
-pub(super) type Frames = Pin<Box<dyn Stream<Item = Result<Frame, ModelError>> + Send>>;
 
 /// An answer that has begun, by what its first byte says. The content type is not asked: gateways send events as JSON, JSON
 /// as events, and both as text.
@@ -56,68 +30,6 @@ pub(super) enum Answer {
     Events(Frames),
     /// One JSON document, whole.
     Document(Vec<u8>),
-}
-
-/// An HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
-pub(super) fn client(url: &str, headers: HeaderMap, limits: &StreamLimits, reach: Reach) -> Result<Client, SetupError> {
-    outbound::check(&endpoint_url(url, "")?, reach)?;
-    outbound::guarded(client_for(url), reach)
-        .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
-        .default_headers(headers)
-        .connect_timeout(limits.connect)
-        .redirect(redirect::Policy::none())
-        .build()
-        .map_err(|error| SetupError::Client(error.without_url()))
-}
-
-/// The URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
-///
-/// # Errors
-/// If the base is no URL of HTTP.
-pub fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
-    let (url, path) = base_url(base)?;
-    let path = if path.is_empty() { "/v1".to_owned() } else { path };
-    Ok(with_operation(url, path, operation))
-}
-
-/// The URL of an operation of an API whose paths have a version in front, below a base URL that may end in one.
-///
-/// # Errors
-/// If the base is no URL of HTTP.
-pub(super) fn versioned_url(base: &str, version: &str, operation: &str) -> Result<Url, SetupError> {
-    let (url, path) = base_url(base)?;
-    let whole = !operation.is_empty() && path.ends_with(operation);
-    let mut segments = path.rsplit('/');
-    // Vertex names project and publisher behind the version.
-    let has_version = segments.next().is_some_and(is_version) || segments.next() == Some("publishers");
-    let path = if whole || has_version { path } else { format!("{path}/{version}") };
-    Ok(with_operation(url, path, operation))
-}
-
-/// `v1`, `v1beta` and the like.
-fn is_version(segment: &str) -> bool {
-    let rest = segment.strip_prefix('v').unwrap_or_default();
-    rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
-
-/// A base URL, and its path without a slash at the end.
-pub(super) fn base_url(base: &str) -> Result<(Url, String), SetupError> {
-    let refuse = |reason: &str| SetupError::BaseUrl { url: crate::support::redact::error_text(base), reason: reason.to_owned() };
-    let url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(refuse("the scheme is neither http nor https"));
-    }
-    let path = url.path().trim_end_matches('/').to_owned();
-    Ok((url, path))
-}
-
-fn with_operation(mut url: Url, path: String, operation: &str) -> Url {
-    if path.ends_with(operation) {
-        url.set_path(&path);
-    } else {
-        url.set_path(&format!("{path}{operation}"));
-    }
-    url
 }
 
 /// Sends a request, which holds these names, and waits for the first byte of its answer.
@@ -258,65 +170,10 @@ pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis,
 
 /// A connection that could not be made, or broke before the answer began.
 pub(super) fn network_error(error: reqwest::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::Network, &words(error))
+    ModelError::new(ModelErrorKind::Network, &chain_without_url(error))
 }
 
 /// A connection that broke within the answer.
 fn cut_error(error: reqwest::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::IncompleteStream, &format!("the answer was cut: {}", words(error)))
-}
-
-/// The error with its causes, without the URL, which may hold a key.
-fn words(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !words.ends_with(&text) {
-            words.push_str(": ");
-            words.push_str(&text);
-        }
-        cause = error.source();
-    }
-    words
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endpoints_of_all_sorts_of_base_urls() {
-        for (base, url) in [
-            ("https://api.openai.com", "https://api.openai.com/v1/chat/completions"),
-            ("https://api.openai.com/", "https://api.openai.com/v1/chat/completions"),
-            ("https://api.openai.com/v1/", "https://api.openai.com/v1/chat/completions"),
-            ("http://localhost:11434/v1", "http://localhost:11434/v1/chat/completions"),
-            ("https://host/v1beta/openai", "https://host/v1beta/openai/chat/completions"),
-            ("https://host/d/gpt?api-version=1", "https://host/d/gpt/chat/completions?api-version=1"),
-            ("https://host/v1/chat/completions", "https://host/v1/chat/completions"),
-        ] {
-            assert_eq!(endpoint_url(base, "/chat/completions").unwrap().as_str(), url, "{base}");
-        }
-        for base in ["localhost:8000", "ftp://host/v1", "", "/v1"] {
-            assert!(endpoint_url(base, "/chat/completions").is_err(), "{base}");
-        }
-    }
-
-    #[test]
-    fn a_version_is_added_once() {
-        for (base, url) in [
-            ("https://api.anthropic.com", "https://api.anthropic.com/v1/messages"),
-            ("https://api.anthropic.com/v1/", "https://api.anthropic.com/v1/messages"),
-            ("https://host/anthropic", "https://host/anthropic/v1/messages"),
-            ("https://host/v1/account/gateway/anthropic", "https://host/v1/account/gateway/anthropic/v1/messages"),
-            ("https://host/v2beta", "https://host/v2beta/messages"),
-            ("https://host/vertex?x=1", "https://host/vertex/v1/messages?x=1"),
-            ("https://host/a/v1/messages", "https://host/a/v1/messages"),
-        ] {
-            assert_eq!(versioned_url(base, "v1", "/messages").unwrap().as_str(), url, "{base}");
-        }
-        assert!(versioned_url("host", "v1", "/messages").is_err());
-    }
+    ModelError::new(ModelErrorKind::IncompleteStream, &format!("the answer was cut: {}", chain_without_url(error)))
 }

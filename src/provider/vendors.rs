@@ -1,25 +1,9 @@
 //! The error codes that mean something at one vendor only.
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
-
 use reqwest::Url;
-use serde::Deserialize;
 
-use super::failure::is_specific;
+use super::error_facts::{VendorCodes, is_specific, vendors};
 use crate::domain::model::{ModelError, ModelErrorKind};
-
-/// A vendor's own codes.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VendorCodes {
-    providers: Vec<String>,
-    hosts: Vec<String>,
-    #[serde(default)]
-    codes: BTreeMap<String, ModelErrorKind>,
-    #[serde(default)]
-    statuses: BTreeMap<String, ModelErrorKind>,
-}
 
 /// The vendor behind an endpoint, if it is one that has error codes of its own.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,16 +43,6 @@ impl Vendor {
     }
 }
 
-fn read() -> Result<BTreeMap<String, VendorCodes>, toml::de::Error> {
-    toml::from_str(include_str!("catalogue/vendors.toml"))
-}
-
-/// The table; a test reads it, so that it is never empty.
-fn vendors() -> &'static BTreeMap<String, VendorCodes> {
-    static TABLE: OnceLock<BTreeMap<String, VendorCodes>> = OnceLock::new();
-    TABLE.get_or_init(|| read().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,11 +52,6 @@ mod tests {
         let details = ErrorDetails { codes: vec![code.to_owned()], fields: Vec::new() };
         let error = ModelError::new(ModelErrorKind::InvalidRequest, "x");
         ModelError { status, details: Some(Box::new(details)), ..error }
-    }
-
-    #[test]
-    fn vendor_table_can_be_read() {
-        assert!(read().unwrap().len() >= 3);
     }
 
     #[test]

@@ -2,14 +2,12 @@
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
+use super::error_facts::after_wait_phrase;
 use crate::support::clock::UnixMillis;
 
 /// From this number on it is a moment in milliseconds, from the next on one in seconds; less is a number of seconds.
 const MOMENT_MS: f64 = 1e11;
 const MOMENT_S: f64 = 1e8;
-
-/// The words after which providers name a wait that no header does.
-const BEFORE_WAITS: [&str; 3] = ["try again in ", "retry in ", "retry after "];
 
 /// How long to wait by the headers of a refusal, in milliseconds: the first that can be read, rounded up. A moment that is past
 /// is no wait.
@@ -47,8 +45,7 @@ fn of_used_up_limits(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
 /// The wait that a sentence names: `Please try again in 1m2.5s`.
 pub(super) fn in_words(words: &str) -> Option<u64> {
     let lower = words.to_ascii_lowercase();
-    BEFORE_WAITS.iter().find_map(|before| {
-        let rest = lower.split_once(before)?.1;
+    after_wait_phrase(&lower).find_map(|rest| {
         let text = rest.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';')).next()?.trim_end_matches('.');
         in_units(text)
     })

@@ -85,7 +85,7 @@ impl Service {
             text: facts.text,
         };
         let most = self.files.limits.per_owner(origin);
-        match store_file(self.store.as_ref(), &new, bytes, most).await? {
+        match store_file(self.store.records(), &new, bytes, most).await? {
             StoredOutcome::Stored(file) => Ok(file),
             StoredOutcome::Full => {
                 let which = match origin {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::event::SharedEvent;
 use crate::domain::ids::ConversationId;
 use crate::live::Hub;
-use crate::store::{LogStore, Store, StoreResult, is_full_page};
+use crate::store::{LogStore, ServiceStore, StoreResult, is_full_page};
 
 /// How often the heads of watched logs are read where other processes may write to them.
 const EVERY: Duration = Duration::from_millis(250);
@@ -35,9 +35,9 @@ const AT_A_TIME: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the logs of which it hears that they have grown, and asks the store every 250 ms (2 s if it is not
-/// [`Store::is_shared`]), in one query, how far those are that somebody here listens to. Notifications are faster, and only an
+/// [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)), in one query, how far those are that somebody here listens to. Notifications are faster, and only an
 /// addition to it. Neither waits for the other. Ends with `stop`.
-pub async fn follow_logs(store: Arc<dyn Store>, hub: Arc<Hub>, stop: CancellationToken) {
+pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: CancellationToken) {
     let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
     stop.run_until_cancelled(follow(store.as_ref(), &hub, every)).await;
 }

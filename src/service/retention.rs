@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::owned_log::PAGE;
 use crate::domain::fold::fold_deltas;
-use crate::store::{EndedRun, Store, StoreResult, is_full_page};
+use crate::store::{EndedRun, ServiceStore, StoreResult, is_full_page};
 
 /// Runs that are looked up at a time.
 const RUNS: u32 = 100;
@@ -36,7 +36,7 @@ pub enum FoldStep {
 
 /// One pass over all runs that ended long enough ago.
 pub struct Folder {
-    store: Arc<dyn Store>,
+    store: Arc<dyn ServiceStore>,
     age_ms: u64,
     mode: FoldMode,
     waiting: VecDeque<EndedRun>,
@@ -51,7 +51,7 @@ pub struct Folder {
 impl Folder {
     /// Concerns runs that ended at least `age_ms` ago by the database's clock.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, age_ms: u64, mode: FoldMode) -> Self {
+    pub fn new(store: Arc<dyn ServiceStore>, age_ms: u64, mode: FoldMode) -> Self {
         Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
     }
 

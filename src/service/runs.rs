@@ -18,7 +18,7 @@ use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::{Principal, UserRole};
 use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, Edited, Page, PageRequest, RunCursor, RunFilter, RunView, StoreError, Taker};
+use crate::store::{AcceptRun, Accepted, Cancelled, Edited, Page, PageRequest, RunCursor, RunFilter, RunView, Taker};
 use crate::support::failpoint;
 
 /// A message that was accepted, with the run that answers it.
@@ -88,7 +88,7 @@ impl Service {
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
         let tail = self.hub.subscribe(&conversation_id);
-        let seat = self.hub.reception().reserve();
+        let slot = self.hub.hand_off().reserve();
         let trace = request.trace.clone();
         let accept = AcceptRun {
             owner: principal.user_id.clone(),
@@ -105,7 +105,7 @@ impl Service {
             max_conversations: admission.max_conversations,
             max_files: self.files.limits.max_per_conversation,
             trace: request.trace,
-            taker: seat.as_ref().map(|seat| Taker { node: seat.node().clone(), lease_ms: seat.lease_ms() }),
+            taker: slot.as_ref().map(|slot| Taker { node: slot.node().clone(), lease_ms: slot.lease_ms() }),
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
@@ -120,16 +120,7 @@ impl Service {
                     Ok((accepted_edit(edited)?, replay))
                 }),
             };
-            let (accepted, replay) = match written {
-                Ok(answered) => answered?,
-                Err(error) => {
-                    // It may be stored all the same, and claimed for a worker that would never hear of it.
-                    if let Some(seat) = seat.filter(|_| matches!(error, StoreError::Unavailable(_))) {
-                        hub.reception().lose(seat);
-                    }
-                    return Err(error.into());
-                }
-            };
+            let (accepted, replay) = written??;
             failpoint::reached("C02");
             let mut handed = None;
             let (run, message, first_seq, events) = match accepted {
@@ -137,7 +128,7 @@ impl Service {
                     for run in &interrupted {
                         hub.notify_control(run);
                     }
-                    handed = seat.zip(claim);
+                    handed = slot.zip(claim);
                     (run, message, first_seq, events)
                 }
                 Accepted::Steered { run, message, first_seq, events } => {
@@ -157,7 +148,7 @@ impl Service {
             publish(&hub, &run.conversation_id, events);
             failpoint::reached("C03");
             match handed {
-                Some((seat, claim)) => seat.take(claim, trace),
+                Some((slot, claim)) => slot.hand_over(claim, trace),
                 None => hub.notify_queue(),
             }
             Ok((run, message, first_seq, replay))

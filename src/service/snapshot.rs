@@ -12,7 +12,7 @@ use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::run::Run;
-use crate::store::{BeforeCursor, EarlierPage, Store, is_full_page};
+use crate::store::{BeforeCursor, EarlierPage, ServiceStore, is_full_page};
 
 /// Messages in a snapshot; earlier ones are read from the list of messages.
 const MAX_MESSAGES: u32 = 500;
@@ -92,7 +92,12 @@ pub struct ActiveRun {
 /// messages, which are put in. So the snapshot is exactly the state at its `head`, however busy the conversation is. Where the
 /// unfinished message is too large for a frame, that `head` is the event before the message begins: the stream then repeats the
 /// message from its start.
-pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversation: &ConversationId, head: i64) -> Result<Snapshot> {
+pub(super) async fn take_snapshot(
+    store: &dyn ServiceStore,
+    owner: &UserId,
+    conversation: &ConversationId,
+    head: i64,
+) -> Result<Snapshot> {
     let page = EarlierPage { before: None, limit: MAX_MESSAGES, bytes: MAX_MESSAGE_BYTES };
     let newest = store.earlier_messages(owner, conversation, page).await?;
     let newest = newest.ok_or(Error::NotFound("conversation"))?;

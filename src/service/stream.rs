@@ -11,7 +11,7 @@ use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::fold::swallows;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
-use crate::store::{LogBounds, Store, StoreError, StoreResult, is_full_page};
+use crate::store::{LogBounds, ServiceStore, StoreError, StoreResult, is_full_page};
 use crate::support::failpoint;
 
 use super::Error;
@@ -137,7 +137,7 @@ pub(super) enum Afresh {
     /// With the event after this one.
     From(i64),
     /// With a snapshot of the conversation.
-    Snapshot(Arc<dyn Store>),
+    Snapshot(Arc<dyn ServiceStore>),
 }
 
 /// What a page of the log comes to.

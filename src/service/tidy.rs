@@ -11,7 +11,7 @@ use super::retention::FoldMode;
 use super::runs::publish;
 use crate::domain::ids::ConversationId;
 use crate::live::Hub;
-use crate::store::{Store, StoreResult, Tidying};
+use crate::store::{ServiceStore, StoreResult, Tidying};
 
 /// Conversations that are looked up at a time.
 const PIECE: u32 = 100;
@@ -38,7 +38,7 @@ pub struct Tidied {
 
 /// One pass over all conversations.
 pub struct Tidier {
-    store: Arc<dyn Store>,
+    store: Arc<dyn ServiceStore>,
     /// Who is told that a conversation has changed or is gone, if anybody in this process listens.
     hub: Option<Arc<Hub>>,
     mode: FoldMode,
@@ -53,7 +53,7 @@ pub struct Tidier {
 impl Tidier {
     /// A pass that has not begun. With [`FoldMode::Count`] nothing is changed.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, hub: Option<Arc<Hub>>, ages: TidyAges, mode: FoldMode) -> Self {
+    pub fn new(store: Arc<dyn ServiceStore>, hub: Option<Arc<Hub>>, ages: TidyAges, mode: FoldMode) -> Self {
         // What is put away now is not deleted in the same pass.
         let archive = ages.archive_ms.map(|age| (Tidying::Archive, age));
         let delete = ages.delete_ms.map(|age| (Tidying::Delete, age));

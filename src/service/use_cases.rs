@@ -23,7 +23,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::budget::Allowance;
 use crate::domain::principal::Principal;
 use crate::live::Hub;
-use crate::store::{CopyLimits, Store};
+use crate::store::{CopyLimits, ServiceStore};
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
@@ -94,7 +94,7 @@ impl Default for ServiceLimits {
 /// What the service stands on.
 pub struct ServiceDeps {
     /// The database.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn ServiceStore>,
     /// Wake-ups and the tail of the log.
     pub hub: Arc<Hub>,
     /// The tools, for listing only.
@@ -116,7 +116,7 @@ pub struct ServiceDeps {
 
 /// The use cases. See the module documentation.
 pub struct Service {
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn ServiceStore>,
     pub(super) hub: Arc<Hub>,
     pub(super) tools: Arc<dyn Toolbox>,
     pub(super) clock: SharedClock,

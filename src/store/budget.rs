@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::StoreResult;
-use crate::domain::budget::{Amount, Lost, Reserve, Reserved, Standing};
+use crate::domain::budget::{Amount, Lost, Reserve, Reserved};
 use crate::domain::cost::Cost;
 use crate::domain::ids::UserId;
 use crate::domain::record::Fence;
@@ -39,23 +39,6 @@ pub(super) fn parts(amount: Amount) -> (i64, i64) {
 pub(super) fn amount(tokens: i64, cost: i64) -> Amount {
     let number = |kept: i64| u64::try_from(kept).unwrap_or(0);
     Amount { tokens: number(tokens), cost: Cost::trillionths(number(cost)) }
-}
-
-/// The answer to who reserves, by a row of its owner's day: with `day`, `left_ms`, and tokens and cost of what is spent, of what others
-/// have `held`, and of what was `lost`. Returns the day too.
-pub(super) fn judge<'r, R>(reserve: &Reserve, of_conversation: Amount, row: &'r R) -> Result<(i64, Reserved), sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let kept = |tokens, cost| Ok::<_, sqlx::Error>(amount(row.try_get(tokens)?, row.try_get(cost)?));
-    let of_day = Standing {
-        spent: kept("tokens", "cost")?.plus(kept("lost_tokens", "lost_cost")?),
-        held: kept("held_tokens", "held_cost")?,
-    };
-    let (day, left_ms): (i64, i64) = (row.try_get("day")?, row.try_get("left_ms")?);
-    Ok((day, reserve.judge(of_conversation, of_day, day, u64::try_from(left_ms).unwrap_or(0))))
 }
 
 /// Reads a row with `day, held_tokens, held_cost`.

@@ -1,21 +1,17 @@
-//! One call of a tool with its whole result, read from its row: the same for both backends.
+//! Tool calls, read from their rows: the same for both backends.
 
 use serde_json::Value;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::StoreResult;
-use super::rows::{decode, word};
+use super::rows::{decode, unsigned, word};
 use crate::domain::call_record::ToolCallRecord;
+use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId};
-use crate::domain::tool::{Repair, ToolCallState, ToolOutcome};
+use crate::domain::tool::{Repair, ToolCall, ToolCallState, ToolOutcome};
 use crate::support::clock::UnixMillis;
 
-/// What [`read_call_record`] reads of a row `t` of `tool_calls`. Beside it belong `written`, the arguments that its message holds, as
-/// JSON, and `tool`, its name at its server.
-pub(super) const CALL_COLUMNS: &str = "t.id, t.run_id, t.message_id, t.name, t.server, t.arguments, t.state, t.outcome, t.repair, \
-     t.undoes, t.started_at, t.ended_at";
-
-/// Reads [`CALL_COLUMNS`], `written` and `tool`.
+/// Reads a row of `tool_calls`, with `written`, the arguments in its message as JSON, and `tool`, its name at its server.
 pub(super) fn read_call_record<'r, R>(row: &'r R) -> StoreResult<ToolCallRecord>
 where
     R: Row,
@@ -56,5 +52,40 @@ where
         started_at: time("started_at")?,
         finished_at: time("ended_at")?,
         id: CallId::from_stored(id),
+    })
+}
+
+/// Reads a row of `tool_calls` as its run goes on with it.
+pub(super) fn read_call<'r, R>(row: &'r R, run_id: &RunId) -> StoreResult<ToolCall>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let id: String = row.try_get("id")?;
+    let arguments: String = row.try_get("arguments")?;
+    let replay: String = row.try_get("replay")?;
+    let state: String = row.try_get("state")?;
+    let outcome: Option<String> = row.try_get("outcome")?;
+    let repair: Option<String> = row.try_get("repair")?;
+    Ok(ToolCall {
+        arguments: decode("tool_calls", "arguments", &id, &arguments)?,
+        replay: decode("tool_calls", "replay", &id, &replay)?,
+        state: word("tool_calls", "state", &id, &state, ToolCallState::from_word)?,
+        outcome: outcome.map(|outcome| decode("tool_calls", "outcome", &id, &outcome)).transpose()?,
+        repair: repair.map(|repair| decode("tool_calls", "repair", &id, &repair)).transpose()?,
+        id: CallId::from_stored(id),
+        run_id: run_id.clone(),
+        message_id: MessageId::from_stored(row.try_get("message_id")?),
+        step: unsigned(row.try_get("step")?),
+        position: unsigned(row.try_get("position")?),
+        provider_call_id: row.try_get("provider_call_id")?,
+        name: row.try_get("name")?,
+        server: row.try_get("server")?,
+        key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
+        undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
+        handle: row.try_get::<Option<String>, _>("handle")?.map(Handle::from_stored),
+        arguments_hash: row.try_get("arguments_hash")?,
     })
 }

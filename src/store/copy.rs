@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::feedback::Rated;
-use super::{IdempotencyClaim, StoreError, StoreResult, rows};
+use super::{StoreResult, rows};
 use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus, ForkedFrom, LastRun};
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
@@ -191,7 +191,7 @@ pub(super) struct SourceRow {
     /// With the run's first message only.
     pub profile: Option<String>,
     pub agent: String,
-    pub agent_version: i32,
+    pub agent_version: i64,
     pub model: String,
     pub finish_reason: Option<String>,
     pub error: Option<String>,
@@ -205,7 +205,6 @@ impl SourceRow {
         &'static str: sqlx::ColumnIndex<R>,
         String: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
         i64: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-        i32: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
         bool: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
     {
         Ok(Self {
@@ -464,11 +463,6 @@ impl Renamed<'_> {
         let ids = self.ids;
         self.calls.entry(id.clone()).or_insert_with(|| CallId::generate(ids)).clone()
     }
-}
-
-/// What a request with this key is answered with when it comes again.
-pub(super) fn outcome(key: &IdempotencyClaim, copied: &Copied) -> Result<String, StoreError> {
-    rows::encode_storable("idempotency_keys", "outcome", &key.key, copied)
 }
 
 #[cfg(test)]

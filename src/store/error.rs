@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::sqlite::SqliteError;
 
+/// Result of every store call.
+pub type StoreResult<T> = Result<T, StoreError>;
+
 /// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -52,6 +55,12 @@ impl StoreError {
             Self::Unavailable(_) | Self::Contended(_) | Self::Damaged(_) => true,
             Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
         }
+    }
+
+    /// Returns whether a statement met a row that is there already.
+    pub(super) fn is_unique_violation(&self) -> bool {
+        let Self::Statement(sqlx::Error::Database(error)) = self else { return false };
+        error.is_unique_violation()
     }
 }
 

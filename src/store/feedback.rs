@@ -150,7 +150,6 @@ where
     &'static str: ColumnIndex<R>,
     String: Decode<'r, R::Database> + Type<R::Database>,
     i64: Decode<'r, R::Database> + Type<R::Database>,
-    i32: Decode<'r, R::Database> + Type<R::Database>,
 {
     let read = |row: &'r R| -> StoreResult<(i64, FeedbackRecord)> {
         let (id, at): (String, i64) = (row.try_get("id")?, row.try_get("rated_at")?);

@@ -29,24 +29,6 @@ pub struct EarlierMessages {
 }
 
 impl EarlierMessages {
-    /// Reads rows as [`listed`] does, with their `position`, newest first. One beyond the limit, or without its body, only shows
-    /// that there is more.
-    pub(super) fn read<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Self>
-    where
-        R: Row,
-        &'static str: ColumnIndex<R>,
-        String: Decode<'r, R::Database> + Type<R::Database>,
-        i64: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        let mut items = Vec::new();
-        for row in found.iter().take(limit as usize) {
-            let Some(message) = listed(row)? else { break };
-            items.push((BeforeCursor(row.try_get("position")?), message));
-        }
-        items.reverse();
-        Ok(Self { earlier: found.len() > items.len(), items })
-    }
-
     /// The messages as a page whose next one is of the messages before it.
     #[must_use]
     pub fn into_page(self) -> Page<Message> {

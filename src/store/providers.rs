@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::pages::written_by_us;
-use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
+use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult};
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};
-use crate::support::clock::UnixMillis;
+use crate::domain::provider::ProviderRecord;
 use crate::support::seal::Sealed;
 
 /// The last one of a page that goes by name.
@@ -117,7 +116,7 @@ pub enum SecretOf {
 
 impl SecretOf {
     /// Reads the word that queries say.
-    fn from_word(word: &str) -> Option<Self> {
+    pub(super) fn from_word(word: &str) -> Option<Self> {
         match word {
             "provider" => Some(Self::Provider),
             "mcp_server" => Some(Self::McpServer),
@@ -183,48 +182,6 @@ pub trait ProviderStore: Send + Sync {
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool>;
 }
 
-/// The columns that [`read_provider`] reads.
-macro_rules! provider_columns {
-    () => {
-        "id, owner_id, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits, accent, enabled, created_at,
-         updated_at, version"
-    };
-}
-pub(super) use provider_columns;
-
-/// Reads [`provider_columns`].
-pub(super) fn read_provider<'r, R>(row: &'r R) -> StoreResult<ProviderRecord>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-    bool: Decode<'r, R::Database> + Type<R::Database>,
-{
-    const TABLE: &str = "providers";
-    let text = |column: &'static str| -> Result<String, sqlx::Error> { row.try_get(column) };
-    let id = text("id")?;
-    let sealed = read_sealed(row)?;
-    let hint: Option<String> = row.try_get("key_hint")?;
-    let accent: Option<String> = row.try_get("accent")?;
-    Ok(ProviderRecord {
-        owner: row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored),
-        name: text("name")?,
-        kind: rows::word(TABLE, "kind", &id, &text("kind")?, ProviderKind::from_word)?,
-        base_url: text("base_url")?,
-        reach: rows::word(TABLE, "reach", &id, &text("reach")?, Reach::from_word)?,
-        key: sealed.map(|sealed| StoredSecret { sealed, hint }),
-        models: rows::decode(TABLE, "models", &id, &text("models")?)?,
-        limits: rows::decode(TABLE, "limits", &id, &text("limits")?)?,
-        accent: accent.map(|accent| rows::decode(TABLE, "accent", &id, &accent)).transpose()?,
-        enabled: row.try_get("enabled")?,
-        created_at: UnixMillis(row.try_get("created_at")?),
-        updated_at: UnixMillis(row.try_get("updated_at")?),
-        version: row.try_get("version")?,
-        id: ProviderId::from_stored(id),
-    })
-}
-
 /// Reads `key_id` and `key_data`.
 pub(super) fn read_sealed<'r, R>(row: &'r R) -> Result<Option<Sealed>, sqlx::Error>
 where
@@ -234,19 +191,6 @@ where
 {
     let (key_id, data): (Option<String>, Option<String>) = (row.try_get("key_id")?, row.try_get("key_data")?);
     Ok(key_id.zip(data).map(|(key_id, data)| Sealed { key_id, data }))
-}
-
-/// Reads `kind`, `id`, `owner_id`, `key_id` and `key_data`. `None` for a row without a secret.
-pub(super) fn read_sealed_row<'r, R>(row: &'r R) -> StoreResult<Option<SealedRow>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let owner = row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored);
-    let (id, word): (String, String) = (row.try_get("id")?, row.try_get("kind")?);
-    let of = rows::word("secrets", "kind", &id, &word, SecretOf::from_word)?;
-    Ok(read_sealed(row)?.map(|sealed| SealedRow { of, owner, id, sealed }))
 }
 
 /// Reads a login that was taken, if it has not expired: `is_valid`.

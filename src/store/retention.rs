@@ -1,8 +1,11 @@
-//! What retention works on.
+//! What becomes of old logs, conversations and sets of tools: the trait, and the values it works on.
 
-use super::{StoreResult, compose, rows};
+use async_trait::async_trait;
+
+use super::{StoreResult, Tidying, compose, rows};
 use crate::domain::conversation::ConversationStatus;
-use crate::domain::event::NewEvent;
+use crate::domain::event::{NewEvent, StoredEvent};
+use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::clock::UnixMillis;
 
@@ -36,6 +39,43 @@ pub struct Expired {
     pub spending: u64,
     /// Sets of tools that no run names any more.
     pub tool_sets: u64,
+}
+
+/// The most sets of tools that are removed at a time.
+pub const TOOL_SETS_PIECE: i64 = 200;
+
+/// What becomes of the logs of runs that ended long ago. Nobody writes to them any more, so none of this needs a fence.
+#[async_trait]
+pub trait RetentionStore: Send + Sync {
+    /// Runs that ended at least `age_ms` ago by the database's clock and are not folded, by when they ended, at most `limit`,
+    /// after the given one.
+    async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>>;
+
+    /// Puts deltas in the place of others, and notes that the run `through`, if there is one, needs no folding any more; in one
+    /// transaction. False, and nothing is changed, if the events are no longer those that the folds were made from, or another
+    /// process folds at this moment.
+    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>)
+    -> StoreResult<bool>;
+
+    /// Conversations, by id and after the given one, in which nothing has happened for `age_ms` by the database's clock, that are
+    /// not pinned, have no run under way, and are to be tidied so; at most `limit`.
+    async fn idle_conversations(
+        &self,
+        tidying: Tidying,
+        age_ms: u64,
+        after: Option<&ConversationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>>;
+
+    /// Puts those of these away of which that still holds. Returns the event of each, which says that it has changed.
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>>;
+
+    /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool>;
+
+    /// Removes sets of tools that no run names any more, at most [`TOOL_SETS_PIECE`]. Returns how many. One that a run is just taking as its
+    /// own stays, or is made again by that run, whatever version its worker is of.
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64>;
 }
 
 impl Expired {

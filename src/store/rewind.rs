@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AcceptRun, Accepted, Keyed, StoreResult, rows};
+use super::{AcceptRun, Accepted, StoreResult, rows};
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
@@ -77,8 +77,9 @@ pub enum Rewound {
     NoConversation,
 }
 
-/// What came of a request to say a message anew.
-#[derive(Debug, Clone, PartialEq)]
+/// What came of a request to say a message anew. It is recorded with its key as what was accepted.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Accepted")]
 pub enum Edited {
     /// The message and those after it are not part of the conversation any more, and the new one is what came of
     /// [`super::RunStore::accept_run`]. Where that has stored nothing, nothing was taken out.
@@ -89,6 +90,12 @@ pub enum Edited {
     NotTheUsers,
     /// No such message in the conversation, or not any more.
     NoMessage,
+}
+
+impl From<Accepted> for Edited {
+    fn from(accepted: Accepted) -> Self {
+        Self::Accepted(Box::new(accepted))
+    }
 }
 
 impl Edited {
@@ -127,24 +134,10 @@ pub(super) fn is_the_users(id: &MessageId, body: &str) -> StoreResult<bool> {
 pub(super) fn taken_for_edit(rewound: Rewound) -> Result<Vec<StoredEvent>, Edited> {
     match rewound {
         Rewound::Conversation { events, .. } => Ok(events),
-        Rewound::Active { run_id } => Err(accepted(Accepted::Busy { run_id })),
+        Rewound::Active { run_id } => Err(Accepted::Busy { run_id }.into()),
         Rewound::PartsCalls => Err(Edited::PartsCalls),
         Rewound::NoMessage => Err(Edited::NoMessage),
-        Rewound::NoConversation => Err(accepted(Accepted::NoConversation)),
-    }
-}
-
-/// What came of the new message.
-pub(super) fn accepted(accepted: Accepted) -> Edited {
-    Edited::Accepted(Box::new(accepted))
-}
-
-/// What is answered to a request that came before.
-pub(super) fn keyed_edit(outcome: Keyed<Accepted>) -> Keyed<Edited> {
-    match outcome {
-        Keyed::Fresh(outcome) => Keyed::Fresh(accepted(outcome)),
-        Keyed::Replayed(outcome) => Keyed::Replayed(accepted(outcome)),
-        Keyed::Mismatch => Keyed::Mismatch,
+        Rewound::NoConversation => Err(Accepted::NoConversation.into()),
     }
 }
 
@@ -159,12 +152,6 @@ pub(super) struct TakenOut {
     pub id: String,
     /// Its role, as a word.
     pub role: String,
-}
-
-impl From<(i64, i64, String, String)> for TakenOut {
-    fn from((first_seq, position, id, role): (i64, i64, String, String)) -> Self {
-        Self { first_seq, position, id, role }
-    }
 }
 
 /// The messages that are to be taken out, in their order; `None` if that would part calls from their results. The run of the first

@@ -2,14 +2,16 @@
 //!
 //! Owns no state. Must not know which database a row came from, nor send any statement.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{AuditCursor, Claim, EndedRun, InputCursor, Page, RunView, StoreError, StoreResult};
+use super::{AuditCursor, Claim, EndedRun, NewConversation, Page, RunView, StoreError, StoreResult, UnnamedLease};
 use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
-use crate::domain::approval::{ApprovalPolicy, ToolGrant};
+use crate::domain::approval::ApprovalPolicy;
 use crate::domain::audit::{AuditOutcome, AuditRecord};
 use crate::domain::budget::Budget;
 use crate::domain::change::StepKind;
@@ -30,11 +32,11 @@ use crate::domain::tool_filter::{ServerHint, ToolFilter};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 use crate::support::json::{keep_fields, nesting};
-use crate::support::text::storable_json;
+use crate::support::text::{storable, storable_json};
 
 /// The columns that make a [`RunRow`], for a table called `runs`.
 pub(super) const RUN_COLUMNS: &str = "runs.id, runs.conversation_id, runs.status, runs.reason, runs.active, \
-     runs.claimable_at, runs.agent, runs.agent_version, runs.model, runs.usage, runs.attempt, runs.crashes, runs.first_seq, \
+     runs.agent, runs.agent_version, runs.model, runs.usage, runs.attempt, runs.crashes, runs.first_seq, \
      runs.last_seq, runs.finish_reason, runs.error, runs.cancel_requested_by, runs.trace_id, runs.created_at, \
      runs.started_at, runs.finished_at";
 
@@ -46,13 +48,12 @@ pub(super) struct RunRow {
     pub status: String,
     pub reason: Option<String>,
     pub active: bool,
-    pub claimable_at: Option<i64>,
     pub agent: String,
-    pub agent_version: i32,
+    pub agent_version: i64,
     pub model: String,
     pub usage: String,
-    pub attempt: i32,
-    pub crashes: i32,
+    pub attempt: i64,
+    pub crashes: i64,
     pub first_seq: i64,
     pub last_seq: Option<i64>,
     pub finish_reason: Option<String>,
@@ -72,7 +73,6 @@ impl RunRow {
         &'static str: ColumnIndex<R>,
         String: Decode<'r, R::Database> + Type<R::Database>,
         i64: Decode<'r, R::Database> + Type<R::Database>,
-        i32: Decode<'r, R::Database> + Type<R::Database>,
         bool: Decode<'r, R::Database> + Type<R::Database>,
     {
         Ok(Self {
@@ -81,7 +81,6 @@ impl RunRow {
             status: row.try_get("status")?,
             reason: row.try_get("reason")?,
             active: row.try_get("active")?,
-            claimable_at: row.try_get("claimable_at")?,
             agent: row.try_get("agent")?,
             agent_version: row.try_get("agent_version")?,
             model: row.try_get("model")?,
@@ -146,7 +145,7 @@ impl RunRow {
 
 /// A conversation with what belongs to it in other tables.
 #[derive(Debug, Clone)]
-pub(super) struct ConversationRow {
+pub struct ConversationRow {
     pub id: String,
     pub title: String,
     pub status: String,
@@ -239,6 +238,30 @@ impl ConversationRow {
     }
 }
 
+/// Returns a conversation as it is made, with texts as the databases store them.
+pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
+    let text = |text: &str| storable(text).into_owned();
+    Conversation {
+        id: new.id.clone(),
+        title: text(&new.title),
+        status: ConversationStatus::Idle,
+        active_run_id: None,
+        reason: None,
+        pinned: false,
+        archived_at: None,
+        tags: Vec::new(),
+        system_prompt: new.system_prompt.as_deref().map(text),
+        instructions: new.instructions.as_deref().map(text),
+        forked_from: None,
+        last_run: None,
+        agent: new.choice.agent.clone(),
+        model: new.choice.model.clone(),
+        last_seq: 0,
+        created_at: new.now.to_rfc3339(),
+        updated_at: new.now.to_rfc3339(),
+    }
+}
+
 /// How far runs have come, by the greater word of the kinds of their steps: whoever has called tools has asked a model.
 pub(super) fn reached(found: Vec<(String, String)>) -> StoreResult<Vec<(RunId, StepKind)>> {
     let read = |(run, kind): (String, String)| {
@@ -296,24 +319,6 @@ where
     })
 }
 
-/// A page of questions, from rows of which there is one more than `limit` if there is another page.
-pub(super) fn input_page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<InputRecord>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let limit = usize::try_from(limit.clamp(1, 100)).unwrap_or(100);
-    let items = found.iter().take(limit).map(read_input).collect::<StoreResult<Vec<_>>>()?;
-    let last = found.get(limit.saturating_sub(1)).zip(items.last()).filter(|_| found.len() > limit);
-    let next = last.map(|(row, last)| -> StoreResult<_> {
-        let created_at = row.try_get("created_at")?;
-        Ok(InputCursor { created_at, id: last.request.id.clone() }.to_string())
-    });
-    Ok(Page { items, next: next.transpose()? })
-}
-
 /// Reads [`INPUT_COLUMNS`] and `expires_in`, for the run's worker.
 pub(super) fn read_open_input<'r, R>(row: &'r R) -> StoreResult<InputRequest>
 where
@@ -325,25 +330,6 @@ where
     let left: Option<i64> = row.try_get("expires_in")?;
     let expires_in_ms = left.map(|left| u64::try_from(left).unwrap_or(0));
     Ok(InputRequest { expires_in_ms, ..read_input(row)?.request })
-}
-
-/// Reads a row of `tool_grants`.
-pub(super) fn read_grant<'r, R>(row: &'r R) -> StoreResult<ToolGrant>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let conversation: Option<String> = row.try_get("conversation_id")?;
-    Ok(ToolGrant {
-        id: GrantId::from_stored(row.try_get("id")?),
-        conversation_id: conversation.map(ConversationId::from_stored),
-        server: row.try_get("server")?,
-        tool: row.try_get("tool")?,
-        definition_hash: row.try_get("definition_hash")?,
-        created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
-    })
 }
 
 /// What [`audit_page`] reads.
@@ -412,7 +398,6 @@ where
     String: Decode<'r, R::Database> + Type<R::Database>,
     &'r str: Decode<'r, R::Database> + Type<R::Database>,
     i64: Decode<'r, R::Database> + Type<R::Database>,
-    i32: Decode<'r, R::Database> + Type<R::Database>,
 {
     let kind: &str = row.try_get("kind")?;
     let run_id: Option<String> = row.try_get("run_id")?;
@@ -553,9 +538,10 @@ pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) 
     readable.collect()
 }
 
-/// A lease as the right to write that it stands for: its run, the conversation, the epoch.
-pub(super) fn young_lease((run, conversation, epoch): (String, String, i64)) -> Fence {
-    Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch }
+/// Reads an unnamed lease: run, conversation, epoch, and age in milliseconds.
+pub(super) fn unnamed_lease((run, conversation, epoch, age_ms): (String, String, i64, i64)) -> UnnamedLease {
+    let fence = Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch };
+    UnnamedLease { fence, age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)) }
 }
 
 /// How much is loaded of what was said in a conversation.
@@ -568,13 +554,13 @@ pub(super) enum Words {
 }
 
 /// A count as stored. No statement of ours makes it negative.
-pub(super) fn unsigned(count: i32) -> u32 {
+pub(super) fn unsigned(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(0)
 }
 
-/// A count to store. Versions, steps and positions are far below the limit.
-pub(super) fn signed(count: u32) -> i32 {
-    i32::try_from(count).unwrap_or(i32::MAX)
+/// A count to store.
+pub(super) fn signed(count: u32) -> i64 {
+    i64::from(count)
 }
 
 #[cfg(test)]

@@ -10,9 +10,6 @@ use crate::domain::ids::{MessageId, UserId};
 use crate::domain::message::Message;
 use crate::domain::search::Terms;
 
-/// Messages that are taken into the index at a time.
-pub const SEARCH_PIECE: u32 = 200;
-
 /// The last message of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchCursor(pub MessageId);
@@ -52,8 +49,4 @@ pub trait SearchStore: Send + Sync {
         archived: Option<bool>,
         page: &PageRequest<SearchCursor>,
     ) -> StoreResult<Page<Found>>;
-
-    /// Takes in a piece of the messages from before there was an index, at most `limit`. Returns how many were looked at; 0 if none is
-    /// left, or another process is at it.
-    async fn index_messages(&self, limit: u32) -> StoreResult<u64>;
 }

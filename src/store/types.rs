@@ -1,7 +1,7 @@
 //! Values that store calls take and give, beyond the domain's own.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -519,6 +519,24 @@ pub const SUSPECT_CRASHES: u32 = 2;
 
 /// For how many leases the others wait for one that is taken up so: with the defaults 5 minutes. What lasts longer may last for hours.
 pub const SUSPECT_LEASES: u32 = 30;
+
+/// The answer to a renewal of leases.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Renewal {
+    /// Runs whose leases were renewed.
+    pub renewed: Vec<RunId>,
+    /// Leases of the node that it did not name.
+    pub unnamed: Vec<UnnamedLease>,
+}
+
+/// A lease that the database granted to a node, and that the node did not name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnnamedLease {
+    /// The right to write that the lease stands for.
+    pub fence: Fence,
+    /// Time since the claim, by the database's clock.
+    pub age: Duration,
+}
 
 /// What a sweep found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

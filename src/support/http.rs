@@ -1,8 +1,9 @@
-//! Clients of HTTP.
+//! Clients of HTTP, bodies within limits, and errors in words.
 
+use std::error::Error;
 use std::net::IpAddr;
 
-use reqwest::{Client, ClientBuilder, Url};
+use reqwest::{Client, ClientBuilder, Response, Url};
 
 /// The beginning of a client for the server at `url`. Proxies of the environment do not hold for this machine: `HTTP_PROXY` is
 /// set for the world outside, and the proxy's own loopback is another one.
@@ -18,6 +19,43 @@ pub fn is_loopback(url: &str) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     address.map_or(host == "localhost" || host.ends_with(".localhost"), |address| address.is_loopback())
+}
+
+/// Reads a body; `None` if it has more than `limit` bytes.
+///
+/// # Errors
+/// If the connection breaks off.
+pub async fn body_within(mut response: Response, limit: usize) -> Result<Option<Vec<u8>>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > limit {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+/// Returns an error with its causes. A cause whose words end those before it is not repeated.
+#[must_use]
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !words.ends_with(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        cause = error.source();
+    }
+    words
+}
+
+/// Returns an error with its causes, without the URL, which may hold a key.
+#[must_use]
+pub fn chain_without_url(error: reqwest::Error) -> String {
+    error_chain(&error.without_url())
 }
 
 #[cfg(test)]

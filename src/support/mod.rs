@@ -3,6 +3,7 @@
 //! Owns no state. Must not know anything about conversations, runs or databases.
 
 pub mod allowed;
+pub mod breaker;
 pub mod clock;
 pub mod duplicates;
 pub mod expand;

@@ -3,8 +3,7 @@
 //! They are asked side by side, each within its own time and all within another; what has come by then counts, however the others
 //! fare. One that keeps failing is left alone for a while. Owns that knowledge; must not know what becomes of the texts.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -19,6 +18,8 @@ use tokio::time::Instant;
 
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::prompt::ProvidedContext;
+use crate::support::breaker::{BreakerChange, BreakerLimits, BreakerPermit, CircuitBreaker};
+use crate::support::http::body_within;
 use crate::support::redact::error_text;
 use crate::support::text::prefix_chars;
 
@@ -70,18 +71,11 @@ pub struct ContextQuestion<'a> {
     pub input: &'a str,
 }
 
-/// Failures in a row, and until when nobody asks.
-#[derive(Default)]
-struct Record {
-    failures: u32,
-    rests_until: Option<Instant>,
-}
-
 /// All providers.
 pub struct Contexts {
     options: ContextOptions,
     client: Result<Client, String>,
-    records: Mutex<HashMap<String, Record>>,
+    breakers: BTreeMap<String, CircuitBreaker>,
 }
 
 impl Contexts {
@@ -89,7 +83,9 @@ impl Contexts {
     #[must_use]
     pub fn new(options: ContextOptions) -> Self {
         let builder = Client::builder().user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION"))).redirect(Policy::none());
-        Self { options, client: builder.build().map_err(|error| error.to_string()), records: Mutex::default() }
+        let limits = BreakerLimits { failures: options.failures, open: options.rest };
+        let breakers = options.sources.keys().map(|name| (name.clone(), CircuitBreaker::new(limits))).collect();
+        Self { options, client: builder.build().map_err(|error| error.to_string()), breakers }
     }
 
     /// What the providers of these names say of a turn, in this order. Never fails: one that says nothing in time is left out, and
@@ -97,20 +93,19 @@ impl Contexts {
     pub async fn gather(&self, names: &[String], question: &ContextQuestion<'_>) -> Vec<ProvidedContext> {
         let until = Instant::now() + self.options.all;
         let awake = names.iter().enumerate().filter_map(|(place, name)| Some((place, name, self.awake(name)?)));
-        let mut asked: FuturesUnordered<_> =
-            awake
-                .map(|(place, name, source)| async move {
-                    (place, name, tokio::time::timeout_at(until, self.ask(source, question)).await)
-                })
-                .collect();
+        let mut asked: FuturesUnordered<_> = awake
+            .map(|(place, name, (source, permit))| async move {
+                (place, name, permit, tokio::time::timeout_at(until, self.ask(source, question)).await)
+            })
+            .collect();
         let mut said = Vec::new();
-        while let Some((place, name, answer)) = asked.next().await {
+        while let Some((place, name, permit, answer)) = asked.next().await {
             // Whoever had no time of their own left has not failed.
             let Ok(answer) = answer else {
                 outcome(name, "late");
                 continue;
             };
-            self.note(name, &answer);
+            note(name, permit, &answer);
             if let Some(text) = answer.ok().filter(|text| !text.trim().is_empty()) {
                 said.push((place, ProvidedContext { name: name.clone(), text }));
             }
@@ -119,34 +114,17 @@ impl Contexts {
         said.into_iter().map(|(_, context)| context).collect()
     }
 
-    /// Whom to ask, unless they are left alone.
-    fn awake(&self, name: &str) -> Option<&ContextSource> {
+    /// Returns the source to ask, unless its circuit breaker is open.
+    fn awake(&self, name: &str) -> Option<(&ContextSource, BreakerPermit)> {
         let Some(source) = self.options.sources.get(name) else {
             tracing::warn!(name, "an agent wants a context provider that is not configured; its turns do without");
             return None;
         };
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let rests = records.get(name).and_then(|record| record.rests_until).is_some_and(|until| Instant::now() < until);
-        if rests {
+        let permit = self.breakers.get(name)?.enter().ok();
+        if permit.is_none() {
             outcome(name, "skipped");
         }
-        (!rests).then_some(source)
-    }
-
-    fn note(&self, name: &str, answer: &Result<String, String>) {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = records.entry(name.to_owned()).or_default();
-        let Err(reason) = answer else {
-            *record = Record::default();
-            return outcome(name, "ok");
-        };
-        outcome(name, "failed");
-        record.failures += 1;
-        tracing::warn!(name, reason, failures = record.failures, "a context provider has failed; the turn goes on without it");
-        if self.options.failures > 0 && record.failures >= self.options.failures {
-            // Once the rest is over, one failure is enough for the next.
-            record.rests_until = Some(Instant::now() + self.options.rest);
-        }
+        Some((source, permit?))
     }
 
     async fn ask(&self, source: &ContextSource, question: &ContextQuestion<'_>) -> Result<String, String> {
@@ -166,6 +144,20 @@ impl Contexts {
     }
 }
 
+fn note(name: &str, mut permit: BreakerPermit, answer: &Result<String, String>) {
+    match answer {
+        Ok(_) => {
+            let _ = permit.succeeded();
+            outcome(name, "ok");
+        }
+        Err(reason) => {
+            let opened = permit.failed() != BreakerChange::None;
+            outcome(name, "failed");
+            tracing::warn!(name, reason, opened, "a context provider has failed; the turn goes on without it");
+        }
+    }
+}
+
 fn outcome(name: &str, outcome: &'static str) {
     metrics::counter!("capstan_contexts_total", "provider" => name.to_owned(), "outcome" => outcome).increment(1);
 }
@@ -173,20 +165,15 @@ fn outcome(name: &str, outcome: &'static str) {
 /// Type and body of an answer; `None` if there is nothing to say.
 async fn read(request: reqwest::RequestBuilder) -> Result<Option<(String, Vec<u8>)>, String> {
     let shown = |error: reqwest::Error| error_text(&error.without_url().to_string());
-    let mut answer = request.send().await.map_err(shown)?;
+    let answer = request.send().await.map_err(shown)?;
     match answer.status() {
         StatusCode::NO_CONTENT => return Ok(None),
         status if !status.is_success() => return Err(format!("it answered {status}")),
         _ => {}
     }
     let kind = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(shown)? {
-        if body.len() + chunk.len() > MAX_BODY {
-            return Err(format!("its answer is longer than {MAX_BODY} bytes"));
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let body = body_within(answer, MAX_BODY).await.map_err(shown)?;
+    let body = body.ok_or_else(|| format!("its answer is longer than {MAX_BODY} bytes"))?;
     Ok(Some((kind, body)))
 }
 
@@ -226,8 +213,8 @@ fn prune(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use axum::Router;
     use axum::http::HeaderMap;
@@ -340,7 +327,7 @@ mod tests {
             gather(&contexts, &names).await;
         }
         assert_eq!(failed.load(Ordering::SeqCst), 3);
-        contexts.records.lock().unwrap().get_mut("fails").unwrap().rests_until = Some(Instant::now());
+        contexts.breakers["fails"].end_cool_down();
         for _ in 0..2 {
             gather(&contexts, &names).await;
         }

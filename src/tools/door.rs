@@ -1,6 +1,6 @@
 //! The one door through which every call is executed.
 //!
-//! The door resolves, checks, asks the policy and carries out within a time limit. Durable rows, the cut of long answers for the
+//! The door resolves, checks and carries out within a time limit. Durable rows, the cut of long answers for the
 //! model and the events are made around it by whoever knocks.
 
 use std::path::PathBuf;
@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::{BuiltInOptions, BuiltIns};
-use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpCall, McpConfig, McpServers};
-use super::policy::{AllowAll, Policy, Verdict};
+use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpCall, McpConfig, McpOptions, McpServers};
 use super::reconcile;
 use super::schema::Validators;
 use super::{CallPermit, Environment, ProgressSender, ServerStatus, Toolbox};
@@ -48,8 +47,6 @@ pub struct DoorOptions {
     pub enabled: Vec<String>,
     /// Where URLs of the model may lead.
     pub reach: Reach,
-    /// What decides whether a call may be carried out.
-    pub policy: Arc<dyn Policy>,
     /// This program, to be started beside the MCP servers so that none of them outlives it.
     pub guard: Option<PathBuf>,
     /// How many connections to MCP servers there are, and for how long.
@@ -63,7 +60,7 @@ pub struct DoorOptions {
 }
 
 impl DoorOptions {
-    /// The built-in tools on `files_root`, no MCP servers, UTC, every call allowed, 15 s of patience, no guard.
+    /// The built-in tools on `files_root`, no MCP servers, UTC, 15 s of patience, no guard.
     #[must_use]
     pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
         Self {
@@ -76,7 +73,6 @@ impl DoorOptions {
             default_timezone: "UTC".to_owned(),
             enabled: Vec::new(),
             reach: Reach::Public,
-            policy: Arc::new(AllowAll),
             guard: None,
             connections: ConnectionLimits::default(),
             containers: ContainerOptions::default(),
@@ -90,7 +86,6 @@ impl DoorOptions {
 pub struct Door {
     built_ins: BuiltIns,
     mcp: Arc<McpServers>,
-    policy: Arc<dyn Policy>,
     validators: Validators,
 }
 
@@ -98,29 +93,22 @@ impl Door {
     /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
     #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
-        let DoorOptions {
-            files_root,
-            mcp,
-            kept,
-            environment,
-            start_patience,
-            clock,
-            default_timezone,
-            enabled,
-            reach,
-            policy,
-            guard,
-            connections,
-            containers,
-            handed,
-            homes,
-        } = options;
-        let (waits, places) = ((start_patience, connections), (guard, (containers, handed), homes));
-        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), waits, places);
+        let DoorOptions { files_root, mcp, clock, default_timezone, enabled, reach, .. } = options;
+        let mcp = McpServers::new(McpOptions {
+            config: mcp,
+            kept: options.kept,
+            environment: options.environment,
+            clock: Arc::clone(&clock),
+            start_patience: options.start_patience,
+            limits: options.connections,
+            guard: options.guard,
+            containers: options.containers,
+            container_inputs: options.handed,
+            homes: options.homes,
+        });
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
             mcp,
-            policy,
             validators: Validators::default(),
         })
     }
@@ -168,12 +156,6 @@ impl Door {
             Ok(arguments) => arguments,
             Err(reason) => return with_error(failed(reason)),
         };
-        match self.policy.check(definition, call) {
-            Verdict::Allow => {}
-            Verdict::Deny { reason } => {
-                return (ToolCallState::Denied, vec![ToolContent::text(format!("the call was denied: {reason}"))], true);
-            }
-        }
         match &definition.server {
             None => with_error(self.built_in(definition, &arguments, timeout, &permit.token).await),
             Some(server) => {
@@ -334,14 +316,6 @@ mod tests {
     use crate::support::ids::SequentialIds;
     use serde_json::json;
 
-    struct Nothing;
-
-    impl Policy for Nothing {
-        fn check(&self, definition: &ToolDefinition, _call: &ToolCall) -> Verdict {
-            Verdict::Deny { reason: format!("{} is off", definition.name) }
-        }
-    }
-
     fn options() -> DoorOptions {
         DoorOptions::new(PathBuf::from("/nonexistent"), Arc::new(ManualClock::new(UnixMillis(1_767_225_600_000))))
     }
@@ -413,10 +387,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn denied_and_cancelled_calls_do_not_run() {
-        let door = Door::new(DoorOptions { policy: Arc::new(Nothing), ..options() });
-        let (state, text) = run(&door, "calculate", json!({"expression": "1"}), CancellationToken::new()).await;
-        assert_eq!((state, text.as_str()), (ToolCallState::Denied, "the call was denied: calculate is off"));
+    async fn cancelled_call_does_not_run() {
+        let door = Door::new(options());
         let cancel = CancellationToken::new();
         cancel.cancel();
         let (state, _) = run(&door, "calculate", json!({"expression": "1"}), cancel).await;

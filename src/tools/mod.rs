@@ -8,7 +8,6 @@ pub mod contexts;
 mod door;
 pub mod mcp;
 pub mod names;
-mod policy;
 mod reconcile;
 pub mod schema;
 pub mod visible;
@@ -30,7 +29,6 @@ use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
 pub use door::{Door, DoorOptions};
-pub use policy::{AllowAll, Policy, Verdict};
 
 /// How far a tool is.
 #[derive(Debug, Clone, PartialEq)]
@@ -185,7 +183,6 @@ pub trait Toolbox: Send + Sync {
     /// connected yet; a server that cannot be reached is left out and reported by [`Toolbox::servers`].
     async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>>;
 
-    /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition, asks the policy, executes with a time
     /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
     /// token of its permit is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
     /// One whose permit [is not held](CallPermit::is_held) any more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again when its handle has the answers.

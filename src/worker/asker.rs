@@ -16,7 +16,7 @@ use crate::domain::ids::{CallId, InputId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::record::Fence;
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{Store, StoreResult, patiently};
+use crate::store::{StoreResult, WorkerStore, patiently};
 use crate::support::ids::SharedIds;
 use crate::tools::Asks;
 
@@ -29,7 +29,7 @@ const STORE_PATIENCE: Duration = Duration::from_secs(60);
 /// Puts the questions of one call to its user.
 pub struct Asker {
     /// Where questions and answers are kept.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn WorkerStore>,
     /// Where answers are heard of.
     pub hub: Arc<Hub>,
     /// Makes their ids.

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::store::{AttachedFile, Store, StoreResult, patiently};
+use crate::store::{AttachedFile, FileStore, StoreResult, patiently};
 
 /// The most bytes of files in one request: about what providers take. The newest files come first. A file that is referred to again is
 /// sent once.
@@ -160,7 +160,7 @@ impl Attachments {
     ///
     /// # Errors
     /// If the files cannot be read in time.
-    pub async fn expand(&self, store: &dyn Store, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
+    pub async fn expand(&self, store: &dyn FileStore, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
         let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
         match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
             Ok(Ok(expanded)) => Ok(expanded),
@@ -175,7 +175,7 @@ impl Attachments {
         }
     }
 
-    async fn fill(&self, store: &dyn Store, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
+    async fn fill(&self, store: &dyn FileStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
         if sees == Some(false) {
             name_pictures(&mut request);
         }
@@ -255,7 +255,13 @@ impl Attachments {
     }
 
     /// `None` if the file has gone meanwhile.
-    async fn data_url(&self, store: &dyn Store, owner: &UserId, id: &FileId, media_type: &str) -> StoreResult<Option<Arc<str>>> {
+    async fn data_url(
+        &self,
+        store: &dyn FileStore,
+        owner: &UserId,
+        id: &FileId,
+        media_type: &str,
+    ) -> StoreResult<Option<Arc<str>>> {
         if let Some(known) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
             return Ok(Some(known));
         }

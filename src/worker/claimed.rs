@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::driver::{End, Left, Surround};
+use super::attempt::{End, Left};
+use super::context::Surround;
 use super::log_writer::RunLog;
 use super::pins;
 use super::registry::Held;
@@ -158,7 +159,7 @@ async fn find_out(surround: &Surround, state: &mut RunState, input: &mut Input) 
     know_grants(surround, state, input).await.inspect_err(|error| {
         tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
     })?;
-    pins::hold(surround, state, input).await?;
+    pins::hold(&surround.deps, &surround.options, &surround.accepted, state, input).await?;
     know_surroundings(surround, state, input).await;
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::domain::file::{FileFacts, FileOrigin, FileText, decoded, default_name
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{BinaryContent, ToolContent};
 use crate::domain::tool::ToolOutcome;
-use crate::store::{NewFile, Store, StoredOutcome, patiently, store_file};
+use crate::store::{NewFile, StoredOutcome, WorkerStore, patiently, store_file};
 use crate::support::ids::SharedIds;
 use crate::support::json;
 use crate::support::text::prefix_chars;
@@ -32,7 +32,7 @@ const MAX_FILES: usize = 32;
 
 /// Stores the binary content of results.
 pub struct ContentKeeper {
-    store: Arc<dyn Store>,
+    store: Arc<dyn WorkerStore>,
     ids: SharedIds,
     files: FileDeps,
 }
@@ -178,7 +178,7 @@ impl ContentKeeper {
                 sha256: sha256.clone(),
                 text: text.clone(),
             };
-            store_file(self.store.as_ref(), &new, &bytes, most).await
+            store_file(self.store.records(), &new, &bytes, most).await
         });
         match stored.await {
             Ok(StoredOutcome::Stored(file)) => {

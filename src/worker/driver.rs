@@ -13,59 +13,32 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::attachments::Attachments;
+use super::attempt::{End, Left, raise_fence};
 use super::claimed::{Ready, get_ready};
-use super::log_writer::{LogError, LogWriter, RunLog};
+use super::context::Surround;
+use super::log_writer::{LogError, RunLog};
 use super::model_call::{ModelCall, sendable_request};
-use super::profiles::Profiles;
-use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::reservation::Reservation;
-use super::titles::Titles;
 use super::tool_calls::{Stopped, ToolCalls, ToolSays};
-use super::{WorkerDeps, WorkerOptions, ending, figures, pins};
+use super::{ending, figures};
 use crate::domain::agent::OnUnknown;
 use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::model::{ModelError, Usage};
+use crate::domain::model::{ModelError, ModelRequest, Usage};
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{ReplayClass, ToolCallState, ToolOutcome};
+use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::domain::tool_filter::RankedTools;
-use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
-use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreError, StoreResult};
+use crate::engine::{Command, Decision, Durability, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
+use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
 /// the run is given up: each further try would ask the model again.
 const MAX_STRIKES: u32 = 5;
-
-/// What a driver is given besides its run.
-#[derive(Clone)]
-pub struct Surround {
-    /// The worker's dependencies.
-    pub deps: WorkerDeps,
-    /// The worker's numbers.
-    pub options: WorkerOptions,
-    /// The writer of the log.
-    pub writer: LogWriter,
-    /// Puts files into requests.
-    pub attachments: Arc<Attachments>,
-    /// Puts tools in order.
-    pub ranker: Arc<Ranker>,
-    /// Asks for titles.
-    pub titles: Titles,
-    /// Definitions of tools that are known to be accepted.
-    pub accepted: pins::Accepted,
-    /// Profiles of runs under way.
-    pub profiles: Profiles,
-    /// Cancelled when no new steps shall begin.
-    pub drain: CancellationToken,
-    /// Cancelled when steps under way shall be given up too.
-    pub stop_now: CancellationToken,
-}
 
 /// Drives the run, over which `crashes` workers have died, until it has ended, was released, or is no longer ours. `record` is what would
 /// be loaded, if it is known.
@@ -130,74 +103,11 @@ pub async fn drive(
     }
 }
 
-/// Ends the fence under which something was written of which nobody knows what became: it may be on its way still. After this
-/// it is stored, or never will be, and the rows can be relied on.
-pub(super) async fn raise_fence(surround: &Surround, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
-    // A renewal that goes by the old fence meanwhile finds no lease, which means nothing. It means nothing either while no answer
-    // has come: the fence may have been raised, and is asked for again before anything else.
-    guard.held.lets_go(true);
-    match surround.deps.store.raise_fence(&guard.held.fence, attempt).await {
-        Ok(Some(fence)) => {
-            guard.continue_under(fence);
-            guard.held.lets_go(false);
-            Ok(())
-        }
-        Ok(None) => Err(End::Fenced),
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
-            Err(End::from(&error))
-        }
-    }
-}
-
-/// How an attempt to drive a run has ended.
-pub(super) enum End {
-    /// The run has ended, or was released.
-    Over,
-    /// Somebody else has the run.
-    Fenced,
-    /// The database was away.
-    Reload,
-    /// The rows could not be read or written, and may never be.
-    Broken,
-}
-
-impl From<&StoreError> for End {
-    fn from(error: &StoreError) -> Self {
-        if error.is_transient() { Self::Reload } else { Self::Broken }
-    }
-}
-
-/// What an attempt leaves to the next one.
-#[derive(Default)]
-pub(super) struct Left {
-    /// Outcomes of calls that could not be stored.
-    pub finished: Vec<(CallId, ToolOutcome)>,
-    /// Its number; 0 if the run was never loaded.
-    pub attempt: u32,
-    /// The calls that are under way still.
-    pub tools: ToolCalls,
-    /// How many workers have died over the run.
-    pub crashes: u32,
-    /// When the run was claimed, if it may be the death of its worker and was not cleared of that yet.
-    pub suspected_since: Option<Instant>,
-}
-
 /// How many leases long a suspected run has to live, and then to complete a step, to be cleared: with the defaults a minute.
 const CLEARED_AFTER_LEASES: u32 = 6;
 
 /// Why a run is given up whose next request to its model breaks the rules that providers have in common.
 const UNSENDABLE: &str = "the run was given up: the server made a request of it that no provider takes, and has not sent it";
-
-impl From<LogError> for End {
-    fn from(error: LogError) -> Self {
-        match error {
-            LogError::Fenced => Self::Fenced,
-            LogError::Store(error) => Self::from(error.as_ref()),
-            LogError::Unheard | LogError::Stopped => Self::Reload,
-        }
-    }
-}
 
 async fn attempt(
     surround: &Surround,
@@ -291,24 +201,12 @@ impl Drive<'_> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
         let of_tools = self.tools.take_spent();
         self.spent.add(of_tools);
-        // What may be lost without harm: a model can be asked again, and a tool that only reads.
-        let can_wait = match &input {
-            Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,
-            Input::ToolFinished(id, _) => self.is_read(id),
-            Input::ModelFailed(_)
-            | Input::ModelCut { .. }
-            | Input::ToolPauses(..)
-            | Input::Reconciled(..)
-            | Input::Joined(_)
-            | Input::CancelRequested { .. }
-            | Input::Drain { .. }
-            | Input::TimedOut { .. }
-            | Input::GivenUp { .. } => false,
-        };
-        let decision = loop {
-            let decision = self.decide(input.clone());
-            match self.write(&decision, can_wait).await {
-                Ok(()) => break decision,
+        let (decision, calls_model) = loop {
+            let mut decision = self.decide(input.clone());
+            let request = take_request(&mut decision.commands);
+            let calls_model = request.is_some();
+            match self.write(&decision, request).await {
+                Ok(()) => break (decision, calls_model),
                 // The run would have ended too early: what has joined it is heard, and the same input decided again.
                 Err(LogError::Unheard) => {
                     if let Err(end) = Box::pin(self.hear()).await {
@@ -328,7 +226,7 @@ impl Drive<'_> {
         };
         self.finished.clear();
         self.spent = Usage::default();
-        self.reached_after(&decision, tool_finished);
+        self.reached_after(&decision, tool_finished, calls_model);
         if self.suspected_since.is_some_and(|since| since.elapsed() >= self.surround.options.lease * CLEARED_AFTER_LEASES)
             && decision.events.iter().any(|event| matches!(event, EventBody::StepCompleted { .. }))
         {
@@ -337,12 +235,13 @@ impl Drive<'_> {
         // Last words are no answer.
         let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
         if decision.changes.iter().any(answers) {
-            self.surround.titles.begin(self.surround, &self.state);
+            self.surround.titles.begin(&self.surround.deps, &self.surround.options, &self.state);
         }
         for command in decision.commands {
             match command {
                 Command::Stop => return ControlFlow::Break(End::Over),
-                Command::CallModel => {}
+                // It was taken out, and is under way.
+                Command::CallModel(_) => {}
                 Command::RankTools => self.rank_tools(),
                 Command::Reserve(reserve) => self.reserve(reserve),
                 Command::RunTool(call) => self.tools.run(self.surround, &self.state, self.held, &self.log, call),
@@ -366,15 +265,10 @@ impl Drive<'_> {
         !is_rerun && self.state.record.calls.iter().any(|call| call.id == *id && !call.replay.may_repeat() && call.handle.is_none())
     }
 
-    fn is_read(&self, id: &CallId) -> bool {
-        self.state.record.calls.iter().any(|call| call.id == *id && call.replay == ReplayClass::Read)
-    }
-
     /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
-    /// decision, and a decision that cannot be written ends the attempt and the call with it. A decision that `can_wait` is
-    /// written with whatever follows it, if all that it begins is a model call, or tools of this process that only read: a call
-    /// that leaves the process, or has an effect, begins when its row is stored.
-    async fn write(&mut self, decision: &Decision, can_wait: bool) -> Result<(), LogError> {
+    /// decision, and a decision that cannot be written ends the attempt and the call with it. A decision that is committed behind
+    /// its commands is written with whatever follows it.
+    async fn write(&mut self, decision: &Decision, request: Option<Box<ModelRequest>>) -> Result<(), LogError> {
         let finishes = decision.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
         if finishes {
             failpoint::reached("C22");
@@ -386,18 +280,16 @@ impl Drive<'_> {
         if decision.events.is_empty() && decision.changes.is_empty() {
             return Ok(());
         }
-        let calls_model = decision.commands.iter().any(|command| matches!(command, Command::CallModel));
-        let begins_now = calls_model && !self.is_unsure;
-        // What a call has come to is stored before leave is asked for another one.
-        let settles = decision.changes.iter().any(|change| matches!(change, Change::Settle { .. }));
-        let can_wait = can_wait && !settles && !self.is_unsure && (calls_model || only_looks_here(decision));
-        if begins_now || can_wait {
+        let (now, later) = if self.is_unsure { (None, request) } else { (request, None) };
+        let is_behind = decision.durability == Durability::Behind && !self.is_unsure;
+        let applies_now = now.is_some() || is_behind;
+        if applies_now {
             self.state.apply(&decision.changes);
         }
-        if begins_now {
-            self.call_model();
+        if let Some(request) = now {
+            self.call_model(*request);
         }
-        if can_wait {
+        if is_behind {
             self.log.append(&decision.events, decision.changes.clone());
             figures::count(decision, &mut self.step_began);
             return Ok(());
@@ -415,11 +307,11 @@ impl Drive<'_> {
             never = talk => match never {},
         }
         self.is_unsure = false;
-        if !begins_now {
+        if !applies_now {
             self.state.apply(&decision.changes);
-            if calls_model {
-                self.call_model();
-            }
+        }
+        if let Some(request) = later {
+            self.call_model(*request);
         }
         figures::count(decision, &mut self.step_began);
         Ok(())
@@ -468,7 +360,7 @@ impl Drive<'_> {
     }
 
     /// Names the boundary that the process has just passed, for tests that make it die there.
-    fn reached_after(&self, decision: &Decision, tool_finished: bool) {
+    fn reached_after(&self, decision: &Decision, tool_finished: bool, calls_model: bool) {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
             failpoint::reached("C23");
         }
@@ -476,26 +368,25 @@ impl Drive<'_> {
         if decision.changes.iter().any(waits) {
             failpoint::reached("C19");
         }
-        for command in &decision.commands {
-            match command {
-                Command::CallModel => failpoint::reached(if tool_finished { "C15" } else { "C05" }),
-                Command::RunTool(_) => failpoint::reached("C09"),
-                Command::RankTools | Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => {}
-            }
+        if calls_model {
+            failpoint::reached(if tool_finished { "C15" } else { "C05" });
+        }
+        for _ in decision.commands.iter().filter(|command| matches!(command, Command::RunTool(_))) {
+            failpoint::reached("C09");
         }
         if tool_finished && !self.tools.is_empty() {
             failpoint::reached("C14");
         }
     }
 
-    fn call_model(&mut self) {
+    fn call_model(&mut self, request: ModelRequest) {
         // A process that was stopped may have lost the run while it slept: it must not ask on its behalf.
         if !self.held.is_fresh(self.surround.options.self_stop) {
             self.held.lost.cancel();
             return;
         }
         self.answered = None;
-        let Some(request) = sendable_request(&self.state) else {
+        let Some(request) = sendable_request(&self.held.fence.run_id, request) else {
             self.is_unsendable = true;
             return;
         };
@@ -694,15 +585,13 @@ enum Happened {
     Broken,
 }
 
-/// Whether all that a decision begins stays in this process, and only reads.
-fn only_looks_here(decision: &Decision) -> bool {
-    let mut commands = decision.commands.iter();
-    let looks = |command: &Command| match command {
-        Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
-        Command::RankTools => true,
-        Command::CallModel | Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => false,
-    };
-    !decision.commands.is_empty() && commands.all(looks)
+/// Takes the request of the model call out of the commands, if there is one.
+fn take_request(commands: &mut Vec<Command>) -> Option<Box<ModelRequest>> {
+    let at = commands.iter().position(|command| matches!(command, Command::CallModel(_)))?;
+    match commands.remove(at) {
+        Command::CallModel(request) => Some(request),
+        Command::RankTools | Command::Reserve(_) | Command::RunTool(_) | Command::Reconcile(_) | Command::Stop => None,
+    }
 }
 
 async fn in_order(ranking: &mut Option<Ranking>) -> RankedTools {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::driver::{End, Surround, raise_fence};
+use super::attempt::{End, raise_fence};
+use super::context::Surround;
 use super::log_writer::LogError;
 use super::registry::HeldGuard;
 use crate::domain::change::Change;

@@ -1,4 +1,8 @@
-//! Keeps leases alive, and gives up runs whose lease cannot be kept.
+//! Keeps leases alive, gives up runs whose lease cannot be kept, and releases orphaned claims.
+//!
+//! An orphaned claim is a lease that the database granted to this node and that no driver here knows: the reply to the claim was
+//! lost, or the hand-off did not reach the worker. Left alone, it would expire and count as a crash. A reply that comes after the
+//! release harms nothing, because its fence is void.
 //!
 //! A run that is given up because the database is away has not killed its worker: as soon as the database answers, it is told so,
 //! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, else a run that stalls
@@ -14,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions};
+use crate::store::{Renewal, UnnamedLease};
 
 /// A lease that expired this long ago may still be renewed if nobody took the run: the sweeper was slower than the hiccup.
 const GRACE: Duration = Duration::from_secs(2);
@@ -69,20 +74,16 @@ impl Database {
 }
 
 async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, database: &Database) {
-    let held = registry.all();
-    if held.is_empty() {
-        // Of what comes next nothing is known yet.
-        database.is_away.store(false, Ordering::Relaxed);
-        return;
-    }
+    let (ended, held) = (registry.ended(), registry.all());
     let sent_at = Instant::now();
     let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
     database.is_asked(Some(sent_at));
     let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
     database.is_asked(None);
-    database.is_away.store(answer.is_err(), Ordering::Relaxed);
+    // Without a lease to renew, nothing is known yet of the leases that come next.
+    database.is_away.store(answer.is_err() && !held.is_empty(), Ordering::Relaxed);
     match answer {
-        Ok(renewed) => {
+        Ok(Renewal { renewed, unnamed }) => {
             let took = sent_at.elapsed();
             if took > options.renew {
                 tracing::warn!(
@@ -101,6 +102,8 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
                     run.lost.cancel();
                 }
             }
+            registry.forget_ended(&ended, &unnamed);
+            keep_orphaned(registry, unnamed, options.orphan_age());
         }
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
@@ -108,8 +111,28 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     }
 }
 
-/// Tells the database about runs that were given up although their worker lives: because it was away, or because nobody drives them.
-pub async fn give_up(deps: &WorkerDeps, registry: &Registry) {
+/// Adds the orphaned claims among `unnamed` that are at least as old as `age` to the fences that are given up.
+fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration) {
+    let old = unnamed.into_iter().filter(|lease| lease.age >= age).map(|lease| lease.fence);
+    let orphaned: Vec<_> = old.filter(|fence| registry.is_orphaned(fence)).collect();
+    if !orphaned.is_empty() {
+        tracing::warn!(runs = orphaned.len(), "releasing orphaned claims: their leases were granted and the replies lost");
+        registry.keep_given_up(orphaned);
+    }
+}
+
+/// Gives up what is left at the end of the worker: orphaned claims of any age, since no reply is waited for any more, and the
+/// runs that drivers have given up.
+pub async fn give_up_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
+    // Names nothing, so that no lease of a run that cannot be handed back is extended.
+    if let Ok(renewal) = deps.store.renew_leases(&options.node, &[], millis(options.lease), millis(GRACE)).await {
+        keep_orphaned(registry, renewal.unnamed, Duration::ZERO);
+    }
+    give_up(deps, registry).await;
+}
+
+/// Tells the database of runs that were given up although their worker lives: the database was away, or no driver knows them.
+async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     let fences = registry.take_given_up();
     if fences.is_empty() {
         return;

@@ -20,7 +20,7 @@ use crate::domain::ids::{PartId, RunId};
 use crate::domain::record::{Fence, RunWrite};
 use crate::engine::StreamItem;
 use crate::live::Hub;
-use crate::store::{Committed, Refused, Store, StoreError};
+use crate::store::{Committed, LogStore, Refused, StoreError, WorkerStore};
 use crate::support::clock::{SharedClock, UnixMillis};
 use crate::support::{failpoint, text};
 
@@ -179,7 +179,7 @@ impl LogWriter {
     }
 
     /// Writes until `stop`, then what is still pending.
-    pub async fn run(&self, store: Arc<dyn Store>, hub: Arc<Hub>, stop: CancellationToken) {
+    pub async fn run(&self, store: Arc<dyn WorkerStore>, hub: Arc<Hub>, stop: CancellationToken) {
         let mut pause = Duration::ZERO;
         loop {
             let stopping = tokio::select! {
@@ -229,7 +229,7 @@ impl LogWriter {
 
 /// Commits a batch. A batch that fails for a reason that may lie in one write is repeated write by write, so that one run
 /// cannot take others down: neither one whose rows are damaged, nor one whose rows somebody else holds for long.
-async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
+async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
     let mut waiting: Vec<(Arc<Tokens>, Reply)> = Vec::with_capacity(entries.len());
     for entry in entries {

@@ -5,8 +5,10 @@
 
 mod asker;
 mod attachments;
+mod attempt;
 mod claimed;
 mod content_keeper;
+mod context;
 mod control;
 mod driver;
 mod ending;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use super::driver::Surround;
+use super::context::Surround;
 use super::log_writer::{RunLog, Urgency};
+use crate::domain::ids::RunId;
 use crate::domain::message::Role;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest, Usage};
-use crate::engine::history::check_sendable;
-use crate::engine::{Assembler, PartialAnswer, RunState, model_request};
+use crate::engine::{Assembler, PartialAnswer, RunState, check_sendable};
 use crate::provider::ModelStream;
 use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
@@ -26,15 +26,14 @@ enum Phase {
     Over,
 }
 
-/// The request of the model step that is under way. `None` if it breaks the rules that providers have in common, which only a
-/// bug of ours can make it: no provider would take it.
-pub fn sendable_request(run: &RunState) -> Option<ModelRequest> {
-    let mut request = model_request(run);
+/// Returns the request of the model step that is under way.
+///
+/// `None` if it breaks the rules that providers have in common, which only a bug of ours can make it: no provider would take it.
+pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<ModelRequest> {
     if failpoint::is_planted("results-lost") {
         request.messages.retain(|message| message.role != Role::Tool);
     }
     if let Err(broken) = check_sendable(&request.messages) {
-        let run_id = &run.record.fence.run_id;
         tracing::error!(run.id = %run_id, error = %broken, "a request that no provider takes is not sent: this is a bug of the server");
         metrics::counter!("capstan_unsendable_requests_total").increment(1);
         return None;
@@ -62,7 +61,7 @@ impl ModelCall {
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
         let asking: Asking = Box::pin(async move {
             // What it holds is given back when the provider begins to answer.
-            let expanded = attachments.expand(store.as_ref(), request, sees).await?;
+            let expanded = attachments.expand(store.records(), request, sees).await?;
             models.stream(expanded.request).await
         });
         Self { ids: Arc::clone(&deps.ids), assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
@@ -99,7 +98,8 @@ impl ModelCall {
                         metrics::histogram!("capstan_first_token_seconds").record(self.began.elapsed().as_secs_f64());
                     }
                     log.push(items, urgency);
-                    if finished {
+                    // Nothing of an answer that is known to be broken is kept, however it goes on.
+                    if finished || self.assembler.broken().is_some() {
                         self.phase = Phase::Over;
                     }
                 }
@@ -129,5 +129,42 @@ impl ModelCall {
     /// What was shown of an answer that is given up.
     pub fn into_partial(self, now: UnixMillis) -> Option<PartialAnswer> {
         self.assembler.partial(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::stream;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::domain::ids::ConversationId;
+    use crate::domain::model::ModelErrorKind;
+    use crate::domain::record::Fence;
+    use crate::support::clock::SystemClock;
+    use crate::support::ids::SequentialIds;
+    use crate::worker::LogWriter;
+
+    #[tokio::test(start_paused = true)]
+    async fn broken_answer_is_not_read_to_its_end() {
+        let writer = LogWriter::new(Duration::from_millis(25), 16 * 1024);
+        let (run, conversation) = (RunId::from_stored("run_1".to_owned()), ConversationId::from_stored("conv_1".to_owned()));
+        let fence = Fence { run_id: run.clone(), conversation_id: conversation.clone(), epoch: 1 };
+        let log = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
+        let arguments = ModelEvent::ToolCallArguments { index: 0, delta: "{}".to_owned() };
+        let endless = stream::iter([Ok(arguments)]).chain(stream::pending());
+        let mut call = ModelCall {
+            ids: Arc::new(SequentialIds::default()),
+            assembler: Assembler::new(run, conversation, "demo/m".to_owned(), 1),
+            phase: Phase::Streaming(Box::pin(endless)),
+            began: Instant::now(),
+            shown: false,
+        };
+        let heard = tokio::time::timeout(Duration::from_secs(60), call.run(&log)).await;
+        assert_eq!(heard, Ok(Ok(())), "the call is given up");
+        let finished = call.into_assembler().finish(&SequentialIds::default(), UnixMillis(0));
+        assert_eq!(finished.map(|_| ()).map_err(|error| error.kind), Err(ModelErrorKind::BadStream));
     }
 }

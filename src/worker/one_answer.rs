@@ -25,7 +25,7 @@ pub async fn one_answer(
             let event = event?;
             let is_over = matches!(event, ModelEvent::Finished(_));
             answer.push(event, deps.ids.as_ref());
-            if is_over {
+            if is_over || answer.broken().is_some() {
                 break;
             }
         }

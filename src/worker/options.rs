@@ -8,7 +8,7 @@ use crate::documents::FileDeps;
 use crate::domain::ids::NodeId;
 use crate::live::Hub;
 use crate::provider::ModelClient;
-use crate::store::Store;
+use crate::store::WorkerStore;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
@@ -18,7 +18,7 @@ use crate::tools::contexts::Contexts;
 #[derive(Clone)]
 pub struct WorkerDeps {
     /// Where everything is kept.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn WorkerStore>,
     /// Who hears of it.
     pub hub: Arc<Hub>,
     /// The models.
@@ -67,6 +67,15 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
+    /// Returns the age from which a lease that this node does not know is an orphaned claim: half a lease.
+    ///
+    /// Shorter, a reply that is merely late would cost its run an attempt. Longer, the lease could expire before it is released,
+    /// and the takeover would count as a crash.
+    #[must_use]
+    pub fn orphan_age(&self) -> Duration {
+        self.lease / 2
+    }
+
     /// The defaults of DESIGN section 3.
     #[must_use]
     pub fn new(node: NodeId) -> Self {

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::driver::Surround;
+use super::{WorkerDeps, WorkerOptions};
 use crate::domain::ids::PinId;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::{Input, RunState};
-use crate::store::{SeenTool, Store, StoreResult};
+use crate::store::{PinStore, SeenTool, StoreResult};
 use crate::support::ids::IdSource;
 use crate::support::json;
 
@@ -35,11 +35,16 @@ impl Accepted {
 }
 
 /// Takes out of what a run is about to be offered what has changed, and lets its state know.
-pub async fn hold(surround: &Surround, state: &mut RunState, input: &mut Input) -> StoreResult<()> {
+pub async fn hold(
+    deps: &WorkerDeps,
+    options: &WorkerOptions,
+    accepted: &Accepted,
+    state: &mut RunState,
+    input: &mut Input,
+) -> StoreResult<()> {
     let Input::Claimed { tools, .. } = input else { return Ok(()) };
-    if surround.options.hold_changed_tools {
-        let deps = &surround.deps;
-        let held = hold_changed(deps.store.as_ref(), &surround.accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
+    if options.hold_changed_tools {
+        let held = hold_changed(deps.store.as_ref(), accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
             tracing::error!(error = error as &dyn std::error::Error, "the run's tools could not be compared with what was seen");
         });
         state.know_held(held?);
@@ -49,7 +54,7 @@ pub async fn hold(surround: &Surround, state: &mut RunState, input: &mut Input) 
 
 /// Takes out the tools of servers that are not trusted whose definitions have changed, and returns their names.
 async fn hold_changed(
-    store: &dyn Store,
+    store: &dyn PinStore,
     accepted: &Accepted,
     ids: &dyn IdSource,
     tools: &mut Vec<Arc<ToolDefinition>>,

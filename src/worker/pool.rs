@@ -9,16 +9,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::driver::{self, Surround};
+use super::context::Surround;
 use super::log_writer::LogWriter;
 use super::profiles::Profiles;
 use super::ranking::Ranker;
 use super::registry::Registry;
 use super::titles::Titles;
-use super::{WorkerDeps, WorkerOptions, control, heartbeat, pins, sweeper};
+use super::{WorkerDeps, WorkerOptions, control, driver, heartbeat, pins, sweeper};
 use crate::domain::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::live::TakenRun;
+use crate::live::HandedRun;
 use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
 use crate::support::failpoint;
 
@@ -29,16 +29,7 @@ const CLAIM_BATCH: u32 = 64;
 /// any more must not keep the process: what it may not have stored is loaded by whoever takes the runs up.
 const TASKS_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the database may go on with a claim whose answer nobody waits for any more. It ends each statement earlier than that.
-const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(15);
-
-/// How much older than by this process's clock a lease may be by the database's, on the way of a question.
-const UNHEARD_SLACK: Duration = Duration::from_secs(1);
-
-/// How long requests that were to bring their runs are waited for at the end: longer than they bear a database that is silent.
-const REQUESTS_END: Duration = Duration::from_secs(2);
-
-/// How long is waited at the end until no run comes any more: for requests, and for a last look at what was lost.
+/// How long the end of the worker waits for the last claim and for requests that are to hand their runs over.
 const CLAIMS_END: Duration = Duration::from_secs(4);
 
 /// Claims runs and drives them until it is told to stop.
@@ -125,9 +116,9 @@ impl Worker {
         let this = Arc::clone(self);
         let lease = heartbeat::millis(this.surround.options.lease);
         let for_queue = this.slots.available_permits() / 2;
-        let taken = deps.hub.reception().open(this.surround.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
+        let handed = deps.hub.hand_off().open(this.surround.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
         self.spawn("claim", &self.stop_claiming, async move {
-            futures_util::future::join(this.claim_loop(), this.take_on(taken)).await;
+            futures_util::future::join(this.claim_loop(), this.begin_handed(handed)).await;
             this.claimed_all.cancel();
         });
     }
@@ -156,33 +147,13 @@ impl Worker {
     }
 
     async fn claim_loop(self: &Arc<Self>) {
-        let mut doubt = None;
-        self.claim_until_stopped(&mut doubt).await;
-        // Requests that are being accepted bring their runs, or lose them; nothing is taken on behind them.
-        let reception = self.surround.deps.hub.reception();
-        reception.close();
-        let _ = tokio::time::timeout(REQUESTS_END, reception.pause()).await;
-        self.hear_of_lost(&mut doubt);
-        if let Some(Doubt { since, .. }) = doubt {
-            // The last look: nobody here learns of those runs any more.
-            let _ = tokio::time::timeout(self.surround.options.poll, self.give_back_unheard(since)).await;
-        }
-    }
-
-    async fn claim_until_stopped(self: &Arc<Self>, doubt: &mut Option<Doubt>) {
         let mut in_vain = 0;
-        loop {
-            self.hear_of_lost(doubt);
-            self.settle(doubt).await;
-            if self.stop_claiming.is_cancelled() {
-                return;
-            }
+        while !self.stop_claiming.is_cancelled() {
             let mut wait = self.surround.options.poll;
             if let Some(mut slots) = self.free_slots() {
                 let deps = &self.surround.deps;
                 let lease = heartbeat::millis(self.surround.options.lease);
                 let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
-                let asked_at = Instant::now();
                 match deps.store.claim_runs(&self.surround.options.node, wanted, lease).await {
                     Ok(claims) => {
                         let has_none = claims.is_empty();
@@ -204,10 +175,6 @@ impl Worker {
                     }
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "no runs could be claimed");
-                        // Its answer may have been lost.
-                        if matches!(error, StoreError::Unavailable(_)) {
-                            Doubt::raise(doubt, asked_at);
-                        }
                     }
                 }
             }
@@ -220,60 +187,17 @@ impl Worker {
         }
     }
 
-    /// Requests may have claimed runs for this worker without hearing of it.
-    fn hear_of_lost(&self, doubt: &mut Option<Doubt>) {
-        if let Some(since) = self.surround.deps.hub.reception().take_lost() {
-            Doubt::raise(doubt, since);
-        }
-    }
-
-    /// Looks again whether there is something in it, until nothing can come to light any more.
-    async fn settle(&self, doubt: &mut Option<Doubt>) {
-        let now = Instant::now();
-        let Some(open) = doubt.as_mut().filter(|doubt| doubt.looked_at.is_none_or(|at| now - at >= self.surround.options.poll))
-        else {
-            return;
-        };
-        let outcome = self.give_back_unheard(open.since).await;
-        open.looked_at = Some(Instant::now());
-        if outcome == Unheard::GivenBack && now >= open.until {
-            *doubt = None;
-        }
-    }
-
-    /// Gives back what was claimed since then and nobody here knows of: it would wait for the end of its lease, and a death be counted that
-    /// nobody has died. What was claimed before is left alone: it may have been lost by its driver, or have ended it.
-    async fn give_back_unheard(&self, since: Instant) -> Unheard {
-        let Surround { deps, options, .. } = &self.surround;
-        // What a request has claimed for this worker is not known here either before it is handed over.
-        let paused = tokio::time::timeout(options.poll, deps.hub.reception().pause()).await;
-        let Ok(paused) = paused else { return Unheard::MayBeLeft };
-        let age = heartbeat::millis(since.elapsed() + UNHEARD_SLACK);
-        // Whoever sends a message meanwhile does not wait, but his run takes the way of the queue.
-        let look = tokio::time::timeout(options.poll, deps.store.young_leases(&options.node, age)).await;
-        let Ok(Ok(leases)) = look else { return Unheard::MayBeLeft };
-        let unheard: Vec<Fence> = leases.into_iter().filter(|fence| self.registry.get(&fence.run_id).is_none()).collect();
-        drop(paused);
-        if !unheard.is_empty() {
-            tracing::warn!(runs = unheard.len(), "a claim was stored and its answer lost, giving the runs back");
-            self.registry.keep_given_up(unheard);
-            heartbeat::give_up(deps, &self.registry).await;
-        }
-        Unheard::GivenBack
-    }
-
-    /// Takes runs on as they are accepted, until nobody brings any more.
-    async fn take_on(self: &Arc<Self>, mut taken: mpsc::UnboundedReceiver<TakenRun>) {
+    /// Begins runs as they are handed over, until the last reserved slot is used or dropped.
+    async fn begin_handed(self: &Arc<Self>, mut handed: mpsc::UnboundedReceiver<HandedRun>) {
         let closed = async {
             self.stop_claiming.cancelled().await;
-            self.surround.deps.hub.reception().close();
+            self.surround.deps.hub.hand_off().close();
         };
         let begun = async {
-            while let Some(TakenRun { claim, trace, slot, unknown }) = taken.recv().await {
+            while let Some(HandedRun { claim, trace, slot }) = handed.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
                 let claimed_at = claimed_at.into();
                 self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
-                drop(unknown);
             }
         };
         futures_util::future::join(closed, begun).await;
@@ -341,7 +265,7 @@ impl Worker {
             tracing::error!(runs = self.registry.len(), "some runs could not be handed back, their leases will expire");
         }
         // The heartbeat may not come to it any more.
-        let told = heartbeat::give_up(&self.surround.deps, &self.registry);
+        let told = heartbeat::give_up_all(&self.surround.deps, &self.surround.options, &self.registry);
         if tokio::time::timeout(Duration::from_secs(2), told).await.is_err() {
             tracing::error!("the database could not be told of the runs that were given up, their leases will expire");
         }
@@ -360,33 +284,6 @@ impl Worker {
     pub fn stop_now(&self) {
         self.surround.stop_now.cancel();
     }
-}
-
-/// Claims may be stored of which nobody here has heard.
-struct Doubt {
-    /// Since when.
-    since: Instant,
-    /// A claim that was given up may be carried out until then.
-    until: Instant,
-    /// When it was looked for them last.
-    looked_at: Option<Instant>,
-}
-
-impl Doubt {
-    fn raise(doubt: &mut Option<Self>, since: Instant) {
-        let until = Instant::now() + CARRIED_OUT_WITHIN;
-        let open = doubt.get_or_insert(Self { since, until, looked_at: None });
-        (open.since, open.until, open.looked_at) = (open.since.min(since), until, None);
-    }
-}
-
-/// What became of claims whose answer was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unheard {
-    /// They are given back, or there were none.
-    GivenBack,
-    /// Nobody knows yet.
-    MayBeLeft,
 }
 
 /// Sees a task of the worker end, also by a panic.

@@ -13,7 +13,7 @@ use tracing::Span;
 
 use crate::domain::ids::RunId;
 use crate::domain::record::Fence;
-use crate::store::ControlSignal;
+use crate::store::{ControlSignal, UnnamedLease};
 
 /// A claimed run, as the heartbeat and the control task see it.
 #[derive(Clone)]
@@ -79,9 +79,15 @@ impl Held {
 pub struct Registry {
     /// In an order that the same ids always give, so that what is done to all of them can be repeated exactly.
     runs: Arc<Mutex<BTreeMap<RunId, Held>>>,
-    /// Those whose drivers have ended without having lost them to anybody. The database does not know yet.
+    /// Fences that were given up although this process lives. The database does not know yet.
     given_up: Arc<Mutex<Vec<Fence>>>,
+    /// Runs whose drivers have ended, as long as the database may have their leases. Such a lease is no orphaned claim: a driver
+    /// that could not give it up may have crashed over the run, and then it has to expire.
+    ended: Arc<Mutex<EndedRuns>>,
 }
+
+/// The newest epoch under which a driver of each run has ended.
+pub type EndedRuns = BTreeMap<RunId, i64>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -126,9 +132,35 @@ impl Registry {
         given_up
     }
 
-    /// Gives back what could not be told.
+    /// Adds fences that the database has to be told of.
     pub fn keep_given_up(&self, fences: Vec<Fence>) {
-        lock(&self.given_up).extend(fences);
+        let mut given_up = lock(&self.given_up);
+        for fence in fences {
+            if !given_up.contains(&fence) {
+                given_up.push(fence);
+            }
+        }
+    }
+
+    /// Returns the runs whose drivers have ended, for [`Self::forget_ended`].
+    pub fn ended(&self) -> EndedRuns {
+        lock(&self.ended).clone()
+    }
+
+    /// Forgets the runs of `ended` whose leases are gone. `ended` is from before the database was asked for `unnamed`.
+    pub fn forget_ended(&self, ended: &EndedRuns, unnamed: &[UnnamedLease]) {
+        let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();
+        lock(&self.ended).retain(|run, epoch| {
+            let has_ended_since = ended.get(run) != Some(&*epoch);
+            has_ended_since || leases.get(run).is_some_and(|lease| *lease <= *epoch)
+        });
+    }
+
+    /// Returns whether no driver of this process was ever given this claim.
+    pub fn is_orphaned(&self, fence: &Fence) -> bool {
+        // In this order: a driver that ends enters the second before it leaves the first.
+        let is_held = lock(&self.runs).contains_key(&fence.run_id);
+        !is_held && lock(&self.ended).get(&fence.run_id).is_none_or(|ended| fence.epoch > *ended)
     }
 
     /// How many.
@@ -162,20 +194,19 @@ impl HeldGuard {
 
 impl Drop for HeldGuard {
     fn drop(&mut self) {
+        let fence = &self.held.fence;
+        // The fence may have been raised, and the reply lost.
+        let raised = self.held.is_letting_go().then(|| Fence { epoch: fence.epoch + 1, ..fence.clone() });
+        let newest = raised.as_ref().unwrap_or(fence).epoch;
+        lock(&self.registry.ended).entry(fence.run_id.clone()).and_modify(|epoch| *epoch = newest.max(*epoch)).or_insert(newest);
         let mut runs = lock(&self.registry.runs);
         // The same run may have been claimed again in the meantime, by this very process.
-        if runs.get(&self.held.fence.run_id).is_some_and(|held| held.fence == self.held.fence) {
-            runs.remove(&self.held.fence.run_id);
+        if runs.get(&fence.run_id).is_some_and(|held| held.fence == *fence) {
+            runs.remove(&fence.run_id);
         }
         drop(runs);
         if self.held.lease.is_excused.load(Ordering::Acquire) {
-            let fence = &self.held.fence;
-            let mut fences = vec![fence.clone()];
-            if self.held.is_letting_go() {
-                // It may have been raised, and nobody has heard of that.
-                fences.push(Fence { epoch: fence.epoch + 1, ..fence.clone() });
-            }
-            self.registry.keep_given_up(fences);
+            self.registry.keep_given_up(std::iter::once(fence.clone()).chain(raised).collect());
         }
     }
 }
@@ -207,6 +238,33 @@ mod tests {
             drop(newer);
             assert_eq!(registry.len(), 0);
         }
+    }
+
+    #[tokio::test]
+    async fn lease_of_an_ended_driver_is_not_orphaned() {
+        let registry = Registry::default();
+        let unnamed = |epoch: i64| UnnamedLease { fence: fence(epoch), age: Duration::ZERO };
+        assert!(registry.is_orphaned(&fence(1)));
+        let (guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
+        assert!(!registry.is_orphaned(&fence(1)) && !registry.is_orphaned(&fence(2)), "the run has a driver");
+        let before = registry.ended();
+        drop(guard);
+        assert!(!registry.is_orphaned(&fence(1)) && registry.is_orphaned(&fence(2)), "only the newer claim is unknown");
+        registry.forget_ended(&before, &[]);
+        assert!(!registry.is_orphaned(&fence(1)), "it ended after the database was asked");
+        registry.forget_ended(&registry.ended(), &[unnamed(1)]);
+        assert!(!registry.is_orphaned(&fence(1)), "the lease is left");
+        registry.forget_ended(&registry.ended(), &[unnamed(2)]);
+        assert!(registry.is_orphaned(&fence(1)), "the lease is gone");
+    }
+
+    #[tokio::test]
+    async fn raised_fence_of_an_ended_driver_is_not_orphaned() {
+        let registry = Registry::default();
+        let (guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
+        guard.held.lets_go(true);
+        drop(guard);
+        assert!(!registry.is_orphaned(&fence(1)) && !registry.is_orphaned(&fence(2)));
     }
 
     #[tokio::test]

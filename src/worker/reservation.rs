@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::WorkerDeps;
-use super::driver::End;
+use super::attempt::End;
 use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::ids::UserId;
 use crate::domain::record::Fence;

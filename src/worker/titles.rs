@@ -11,9 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::WorkerDeps;
-use super::driver::Surround;
 use super::one_answer::one_answer;
+use super::{WorkerDeps, WorkerOptions};
 use crate::domain::agent::TitlePolicy;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, Usage};
@@ -40,7 +39,7 @@ impl Default for Titles {
 impl Titles {
     /// Has a title made for the conversation of a run that has completed, if its agent wants one and it has none of its own. Returns at
     /// once.
-    pub fn begin(&self, Surround { deps, options, .. }: &Surround, run: &RunState) {
+    pub fn begin(&self, deps: &WorkerDeps, options: &WorkerOptions, run: &RunState) {
         if run.record.profile.title != TitlePolicy::Model || self.stop.is_cancelled() {
             return;
         }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
 use super::content_keeper::ContentKeeper;
-use super::driver::Surround;
+use super::context::Surround;
 use super::log_writer::RunLog;
 use super::progress;
 use super::registry::Held;

@@ -13,7 +13,7 @@ use super::error::{ConfigError, invalid};
 use super::settings::Config;
 use super::values::{error_words, fits, parse_value, put};
 use super::variables;
-use crate::provider::catalogue;
+use crate::provider::catalog;
 use crate::support::nearest::nearest;
 use crate::support::origin::parse_origin;
 
@@ -183,7 +183,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
 /// # Errors
 /// [`ConfigError::Invalid`] for the first variable whose value begins and ends with quotes.
 pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
-    let known = catalogue::providers().ok().into_iter().flatten();
+    let known = catalog::providers().ok().into_iter().flatten();
     let of_providers = known.flat_map(|(_, provider)| provider.key_env.iter().chain(&provider.base_url_env)).map(String::as_str);
     let is_ours = |name: &&str| name.starts_with("CAPSTAN_") && OTHER_PREFIXES.iter().all(|prefix| !name.starts_with(prefix));
     let ours = environment.iter().map(|(name, _)| name).filter(is_ours);
@@ -197,7 +197,7 @@ pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
 /// The variables that say where a provider is, and the key that each one sets. A table that cannot be read has none; its tests
 /// see to it that it can.
 fn provider_places() -> impl Iterator<Item = (&'static str, String)> {
-    let known = catalogue::providers().ok().into_iter().flatten();
+    let known = catalog::providers().ok().into_iter().flatten();
     known.filter_map(|(name, provider)| Some((provider.base_url_env.as_deref()?, format!("providers.{name}.base_url"))))
 }
 

@@ -15,12 +15,12 @@ use crate::domain::file::FileLimits;
 use crate::domain::principal::UserRole;
 use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
-use crate::provider::catalogue::ProviderKind;
+use crate::provider::catalog::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
 use crate::service::TidyAges;
 use crate::support::allowed::{self, Allowed};
 use crate::support::outbound::Reach;
-use crate::support::redact::error_text;
+use crate::support::redact::{REDACTED, error_text};
 use crate::tools::mcp::{ConnectionLimits, ContainerOptions};
 
 /// All settings.
@@ -698,8 +698,6 @@ impl Config {
         self.tools.files_root.clone().unwrap_or_else(|| self.server.data_dir.join("files"))
     }
 }
-
-const REDACTED: &str = "[redacted]";
 
 fn redacted<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
     match secret {

@@ -7,13 +7,12 @@ use anyhow::{Context as _, bail};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::app::config::{Environment, ProviderConfig};
-use crate::domain::model::ModelError;
+use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::{CallLimits, ModelEntry};
 use crate::provider::breaker::{Breaker, BreakerLimits};
-use crate::provider::catalogue::{self, KnownProvider, ProviderKind};
+use crate::provider::catalog::{KnownProvider, ProviderKind};
 use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
-use crate::provider::openai::Accent;
-use crate::provider::{ClientOptions, ModelClient, SetupError, list_models};
+use crate::provider::{self, ClientOptions, ModelClient, Quirks, SetupError};
 use crate::support::redact::error_text;
 
 /// A model endpoint.
@@ -31,7 +30,7 @@ pub struct Endpoint {
     pub default_model: Option<String>,
     /// Its place among those that may answer runs that name no model.
     pub rank: Option<u32>,
-    accent: Accent,
+    quirks: Quirks,
     headers: Vec<(String, SecretString)>,
     config: ProviderConfig,
 }
@@ -73,12 +72,12 @@ impl Endpoint {
             let variable = known.and_then(|known| known.base_url_env.as_deref()).map(|name| format!(" or set {name}"));
             bail!("providers.{name}: nobody knows where it is; give its `base_url`{}", variable.unwrap_or_default());
         };
-        let accent = match &config.accent {
+        let quirks = match &config.accent {
             Some(table) => {
-                let accent = table.clone().try_into::<Accent>();
-                accent.map_err(|error| anyhow::anyhow!("providers.{name}.accent: {}", error.message()))?
+                let quirks = table.clone().try_into::<Quirks>();
+                quirks.map_err(|error| anyhow::anyhow!("providers.{name}.accent: {}", error.message()))?
             }
-            None => known.map(|known| known.accent.clone()).unwrap_or_default(),
+            None => known.map(|known| known.quirks.clone()).unwrap_or_default(),
         };
         let headers = config.headers_env.iter().map(|(header, variable)| {
             let value = environment.get(variable);
@@ -92,7 +91,7 @@ impl Endpoint {
             key: key.map(SecretString::from),
             default_model,
             rank: known.map_or(Some(u32::MAX), |known| known.rank),
-            accent,
+            quirks,
             headers: headers.collect::<anyhow::Result<_>>()?,
             config,
         }))
@@ -123,7 +122,7 @@ impl Endpoint {
     /// # Errors
     /// If the base URL, the key or a header cannot be used.
     pub fn bare_client(&self) -> Result<Arc<dyn ModelClient>, SetupError> {
-        catalogue::client(self.kind, self.options(), self.accent.clone())
+        provider::client(self.kind, self.options(), self.quirks.clone())
     }
 
     /// A client that turns texts into vectors; `None` if the wire has none.
@@ -157,7 +156,9 @@ impl Endpoint {
     /// # Errors
     /// A typed failure.
     pub async fn list(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
-        list_models(self.kind, &self.accent, &self.options(), patience).await
+        let client = self.bare_client();
+        let client = client.map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string()))?;
+        client.list_models(patience).await
     }
 
     /// The bare names of the models that it lists.
@@ -179,7 +180,7 @@ impl Endpoint {
 mod tests {
     use super::*;
     use crate::app::config;
-    use crate::provider::StreamLimits;
+    use crate::provider::{StreamLimits, catalog};
 
     #[test]
     fn single_models_may_take_longer() {
@@ -192,7 +193,7 @@ mod tests {
         .into_iter()
         .collect();
         let loaded = config::load(None, &environment, &[]).unwrap();
-        let known = catalogue::providers().unwrap().get("openai");
+        let known = catalog::providers().unwrap().get("openai");
         let endpoint = Endpoint::of("openai", known, loaded.config.providers.get("openai"), &environment, false);
         let options = endpoint.unwrap().unwrap().options();
         let own = options.model_limits["slow.1:4b"];

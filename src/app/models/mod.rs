@@ -16,7 +16,7 @@ use self::first_listed::LIST_PATIENCE;
 use super::config::{EmbeddingsConfig, Environment, Loaded};
 use crate::domain::ids::UserId;
 use crate::provider::Router;
-use crate::provider::catalogue;
+use crate::provider::catalog;
 use crate::provider::demo::{DemoClient, DemoPace};
 use crate::provider::embeddings::EmbeddingClient;
 use crate::store::Store;
@@ -103,7 +103,7 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
     let mut found_model = None;
     if wanted.is_none() && endpoints.iter().all(|endpoint| endpoint.rank.is_none()) {
         // Nobody has said anything: perhaps one runs here.
-        let known = catalogue::providers()?.get(OLLAMA);
+        let known = catalog::providers()?.get(OLLAMA);
         if let Some(ollama) = Endpoint::of(OLLAMA, known, None, environment, true)? {
             found_model = ollama.first_model(OLLAMA_PATIENCE).await;
             if found_model.is_some() {
@@ -153,7 +153,7 @@ pub async fn check_served(setting: &str, wanted: &[String], models: &Models, sto
 /// configured if a model of theirs is `named`.
 fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str], embedding: &[&str]) -> anyhow::Result<Vec<Endpoint>> {
     let configured = &loaded.config.providers;
-    let known = catalogue::providers()?;
+    let known = catalog::providers()?;
     let mut found = BTreeMap::new();
     for (name, provider) in known.iter().filter(|(_, provider)| provider.shares.is_none()) {
         let mut config = configured.get(name).cloned();
@@ -211,7 +211,7 @@ async fn default_of(endpoint: &Endpoint, found: Option<String>, warnings: &mut V
         ));
         return Ok(DefaultModel::FirstListed(Arc::new(FirstListed::new(endpoint.clone()))));
     }
-    let known = catalogue::providers()?.get(&endpoint.provider).and_then(|known| known.default_model.clone());
+    let known = catalog::providers()?.get(&endpoint.provider).and_then(|known| known.default_model.clone());
     let Some(model) = known else {
         bail!("{} lists no models; say with CAPSTAN_MODEL={}/NAME which one is meant", endpoint.shown(), endpoint.provider);
     };
@@ -222,7 +222,7 @@ async fn default_of(endpoint: &Endpoint, found: Option<String>, warnings: &mut V
 /// Says how the provider of a model is configured.
 fn unknown(model: &str, router: &Router) -> anyhow::Result<String> {
     let name = model.split_once('/').map_or(model, |(provider, _)| provider);
-    let known = catalogue::providers()?;
+    let known = catalog::providers()?;
     let provider = known.get(name).and_then(|provider| provider.shares.as_ref().map_or(Some(provider), |other| known.get(other)));
     let way_out = match provider {
         Some(provider) => {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::texts;
 use crate::domain::approval::ToolSafety;
 use crate::domain::message::Message;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::domain::tool_filter::ToolFilter;
+use crate::engine::prompts;
 use crate::support::text;
 
 /// The one tool of that call.
@@ -57,7 +57,7 @@ pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinitio
 /// The tool by which a model says which categories it needs.
 pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDefinition {
     let categories = categories(usable);
-    let description = format!("{}{}", texts::SELECTOR, areas(filter, usable));
+    let description = format!("{}{}", prompts::SELECTOR, areas(filter, usable));
     let names: Vec<&str> = categories.into_keys().collect();
     let items = json!({ "type": "string", "enum": names });
     ToolDefinition {

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::categories::place;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool_filter::ToolFilter;
+use crate::engine::offer::categories::place;
 use crate::support::words::{holds, joined, words};
 
 /// The most tools of servers that the user names, if `k` is not more: some providers take no more than 128, and what was called before is on

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call};
 use crate::domain::agent::{AgentProfile, OnLimit, ToolsPolicy};
 use crate::domain::approval::ApprovalMode;
 use crate::domain::event::EventBody;
@@ -16,7 +15,8 @@ use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::{FinishReason, Notice, RunStatus};
 use crate::domain::sampling::{Sampling, SamplingByTurn};
 use crate::domain::tool::ToolCallState;
-use crate::engine::{Input, texts};
+use crate::engine::tests::world::{Say, World, call};
+use crate::engine::{Input, prompts};
 
 const TIRED: &str = "I've renamed 3 files. There are 4 remaining.";
 const ASKS: &str = "Shall I go on?";
@@ -53,7 +53,7 @@ fn a_model_that_stops_too_early_is_told_to_go_on() {
     assert_eq!(decision.events[0], EventBody::StepReset { step: 3, reason: "continuation".to_owned() });
     let request = world.asked.as_ref().unwrap();
     let last: Vec<String> = request.messages.iter().rev().take(2).map(Message::text).collect();
-    assert_eq!(last, [texts::GO_ON_WORKING, TIRED], "the model reads what it has said");
+    assert_eq!(last, [prompts::GO_ON_WORKING, TIRED], "the model reads what it has said");
     // A client that follows has nothing on its screen but what whoever reads the rows has.
     assert_eq!(answers(&world.followed()), [""], "the answer that held the call had no words");
     works(&mut world, 1);
@@ -85,7 +85,7 @@ fn a_model_that_asks_back_is_told_to_go_on_three_times_in_a_turn_and_then_believ
     let mut world = at_work(analysing(0, 3));
     for n in 0..3 {
         world.says_text(if n == 1 { "I don't have access to that." } else { ASKS });
-        assert_eq!(world.hints().last().unwrap(), texts::GO_ON_UNASKED);
+        assert_eq!(world.hints().last().unwrap(), prompts::GO_ON_UNASKED);
         works(&mut world, n + 1);
     }
     world.says_text(ASKS);
@@ -127,7 +127,7 @@ fn a_model_that_has_worked_for_long_may_ask(#[case] calls: u32, #[case] deflecti
     // Of what is left it is told in any case.
     works(&mut world, calls);
     world.says_text(TIRED);
-    assert_eq!(world.hints().last().unwrap(), texts::GO_ON_WORKING);
+    assert_eq!(world.hints().last().unwrap(), prompts::GO_ON_WORKING);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_crash_resets_no_count() {
     }
     world.says_text(ASKS);
     assert_eq!(world.ended().status, RunStatus::Completed);
-    assert_eq!(world.hints().iter().filter(|hint| *hint == texts::GO_ON_UNASKED).count(), 2);
+    assert_eq!(world.hints().iter().filter(|hint| *hint == prompts::GO_ON_UNASKED).count(), 2);
 }
 
 #[rstest]
@@ -179,7 +179,7 @@ fn a_model_may_stop_too_early_right_after_a_message_has_joined() {
     works(&mut world, 1);
     assert_eq!(world.state.as_ref().unwrap().record.counters.rounds, 0, "the rounds are those since the message");
     world.says_text(TIRED);
-    assert_eq!(world.hints(), [TIRED, texts::GO_ON_WORKING]);
+    assert_eq!(world.hints(), [TIRED, prompts::GO_ON_WORKING]);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_message_that_joins_comes_first() {
     let mut world = at_work(analysing(3, 3));
     world.join("Stop it, please.");
     world.says_text(TIRED);
-    assert_eq!(world.hints(), [texts::JOINED]);
+    assert_eq!(world.hints(), [prompts::JOINED]);
 }
 
 proptest! {
@@ -263,7 +263,7 @@ fn a_claim_without_a_change_is_told_of_and_corrected() {
     assert_eq!(notice(&world), Some(Notice::NothingWritten));
     let mut next = next_turn(&world);
     let request = next.asked.as_ref().unwrap();
-    assert!(request.messages.last().unwrap().text().ends_with(texts::NOTHING_WRITTEN));
+    assert!(request.messages.last().unwrap().text().ends_with(prompts::NOTHING_WRITTEN));
     works(&mut next, 0);
     next.says_text("I have updated the page now.");
     assert_eq!(notice(&next), None);

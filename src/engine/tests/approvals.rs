@@ -3,7 +3,6 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::world::{World, call, tool};
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy, ApprovalScope, ApprovalState, OnDeny, ToolGrant};
 use crate::domain::change::ReleaseCause;
@@ -14,7 +13,8 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ReplayClass;
 use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Denied, Done, Started, Unknown};
-use crate::engine::texts;
+use crate::engine::prompts;
+use crate::engine::tests::world::{World, call, tool};
 use crate::support::ids::SequentialIds;
 
 fn profile(mode: ApprovalMode) -> AgentProfile {
@@ -93,7 +93,7 @@ fn a_denied_call_is_not_made_and_the_model_is_told() {
     world.human_decides("deny", None);
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), executions(&world, 0)), (vec![Denied, Done], 0));
-    assert_eq!(world.results()[0], format!("{}. They say: not today", texts::NOT_ALLOWED));
+    assert_eq!(world.results()[0], format!("{}. They say: not today", prompts::NOT_ALLOWED));
     assert!(world.asked.is_some(), "the run goes on");
 }
 
@@ -107,7 +107,7 @@ fn a_denial_can_end_the_turn() {
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), executions(&world, 1)), (vec![Denied, Cancelled], 0));
     assert_eq!((world.ended().status, world.ended().reason), (RunStatus::Completed, Some(FinishReason::Stop)));
-    assert_eq!(world.rows.history.last().unwrap().text(), texts::DENIED);
+    assert_eq!(world.rows.history.last().unwrap().text(), prompts::DENIED);
     assert!(world.rows.inputs.is_empty());
 }
 
@@ -137,7 +137,7 @@ fn an_approval_of_something_else_allows_nothing() {
     world.rows.inputs[0].question.approval.as_mut().unwrap().definition_hash = "another".to_owned();
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), executions(&world, 0)), (vec![Denied, Done], 0));
-    assert_eq!(world.results()[0], texts::ALLOWED_OTHERWISE);
+    assert_eq!(world.results()[0], prompts::ALLOWED_OTHERWISE);
 }
 
 fn grant(definition_hash: &str) -> ToolGrant {

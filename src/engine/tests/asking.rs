@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OnUnknown};
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
@@ -15,7 +14,8 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolCallState::{Cancelled, Done, Planned, Started, Unknown};
 use crate::domain::tool::{Reconciled, ToolCallState, ToolOutcome};
-use crate::engine::{Input, texts};
+use crate::engine::tests::world::{World, call, done, tools};
+use crate::engine::{Input, prompts};
 
 fn profile() -> AgentProfile {
     AgentProfile { on_unknown: OnUnknown::Ask, tool_parallelism: 1, ..AgentProfile::default() }
@@ -52,8 +52,8 @@ fn the_question_says_what_it_is_about() {
 }
 
 #[rstest]
-#[case("happened", Done, 1, texts::HAPPENED)]
-#[case("skip", Unknown, 1, texts::NOBODY_KNOWS)]
+#[case("happened", Done, 1, prompts::HAPPENED)]
+#[case("skip", Unknown, 1, prompts::NOBODY_KNOWS)]
 fn an_answer_becomes_the_outcome(#[case] choice: &str, #[case] state: ToolCallState, #[case] runs: u32, #[case] text: &str) {
     let mut world = waiting();
     assert!(world.human_says(choice));
@@ -149,7 +149,7 @@ fn waiting_ends_when_nobody_answers_in_time() {
     let expired = EventBody::InputResolved { id: id.clone(), state: InputState::Expired, answer: None, by: None };
     assert!(decision.events.contains(&expired));
     assert!(decision.changes.contains(&Change::InputClosed { id, state: InputState::Expired }));
-    assert_eq!((world.states(), world.results()), (vec![Unknown], vec![texts::NOBODY_ANSWERED.to_owned()]));
+    assert_eq!((world.states(), world.results()), (vec![Unknown], vec![prompts::NOBODY_ANSWERED.to_owned()]));
     assert!(world.asked.is_some(), "the model is told");
 
     // An answer that came in time counts, however late it is looked at.

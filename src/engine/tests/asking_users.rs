@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::world::{World, call, done, tool};
 use crate::domain::agent::AgentProfile;
 use crate::domain::change::ReleaseCause;
 use crate::domain::input::{InputAnswer, InputKind, InputState};
@@ -10,7 +9,8 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::WaitReason;
 use crate::domain::tool::ToolCallState::{Cancelled, Done, Failed, Started};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
-use crate::engine::{Input, texts};
+use crate::engine::tests::world::{World, call, done, tool};
+use crate::engine::{Input, prompts};
 
 fn asked(arguments: &Value) -> World {
     let mut world = World::new(AgentProfile::default());
@@ -63,7 +63,7 @@ fn a_form_that_is_filled_in_is_read_as_json() {
     let nested = json!({"type": "object", "properties": {"a": {"type": "object"}}});
     for (arguments, reason) in [
         (json!({"question": "When?", "form": nested}), "the field a of the form"),
-        (json!({"question": "When?", "form": form, "choices": ["now"]}), texts::CHOICES_AND_FORM),
+        (json!({"question": "When?", "form": form, "choices": ["now"]}), prompts::CHOICES_AND_FORM),
     ] {
         let mut world = asked(&arguments);
         world.tool_says(0, "written");
@@ -78,10 +78,10 @@ fn no_answer_and_no_question_are_errors_of_the_call() {
     world.tool_says(0, "written");
     world.rows.inputs[0].expires_in_ms = Some(0);
     world.claim(ClaimCause::Timer);
-    assert_eq!((world.states(), world.results()[0].as_str()), (vec![Failed, Done], texts::NO_ANSWER));
+    assert_eq!((world.states(), world.results()[0].as_str()), (vec![Failed, Done], prompts::NO_ANSWER));
     let mut world = asked(&json!({"question": " "}));
     world.tool_says(0, "written");
-    assert_eq!((world.states(), world.results()[0].as_str()), (vec![Failed, Done], texts::NO_QUESTION));
+    assert_eq!((world.states(), world.results()[0].as_str()), (vec![Failed, Done], prompts::NO_QUESTION));
 }
 
 #[test]

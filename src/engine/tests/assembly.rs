@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::world::NOW;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{ConversationId, PartId, RunId};
 use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, TurnPart, Usage};
+use crate::engine::tests::world::NOW;
 use crate::engine::{Assembler, MAX_ANSWER_BYTES, PartialAnswer, StreamItem};
 use crate::support::ids::SequentialIds;
 

@@ -13,7 +13,7 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, Usage};
 use crate::domain::plan::Strategy;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
-use crate::engine::{Command, Input};
+use crate::engine::{Command, Durability, Input};
 
 fn usd(dollars: f64) -> Option<Usd> {
     serde_json::from_value(json!(dollars)).ok()
@@ -214,4 +214,32 @@ fn money_that_a_run_has_spent_ends_it() {
     let world = World::started(profile);
     assert_eq!(world.error_code(), "unpriced_model");
     assert!(world.ended().error.as_ref().unwrap().detail.contains("nobody knows what demo/demo costs"));
+}
+
+#[test]
+fn usage_beside_a_read_result_is_committed_first() {
+    let profile = AgentProfile::default();
+    for (spent, durability) in
+        [(Usage::default(), Durability::Behind), (Usage { input_tokens: 7, ..Usage::default() }, Durability::Before)]
+    {
+        let mut world = World::started(profile.clone());
+        world.calls(&[call("read", &json!({}))]);
+        // A model has answered the server of the call meanwhile: no other attempt would charge that.
+        world.spent = spent;
+        let decision = world.tool_says(0, "words");
+        assert!(matches!(decision.commands[..], [Command::CallModel(_)]));
+        assert_eq!(decision.durability, durability);
+        assert_eq!(world.rows.usage.input_tokens, 10 + spent.input_tokens);
+    }
+}
+
+#[test]
+fn decision_with_an_effect_is_committed_first() {
+    let mut world = World::started(AgentProfile::default());
+    let calls = world.calls(&[call("write", &json!({}))]);
+    assert_eq!((calls.commands.len(), calls.durability), (1, Durability::Before));
+    let result = world.tool_says(0, "written");
+    assert_eq!((result.commands.len(), result.durability), (1, Durability::Before));
+    let answer = world.says_text("It is written.");
+    assert_eq!((&answer.commands[..], answer.durability), (&[Command::Stop][..], Durability::Before));
 }

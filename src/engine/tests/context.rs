@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 pub(super) use histories::any_context;
 use histories::{AnyFile, Round, Turn, attached, stored};
 
-use super::world::{World, call, done};
 use crate::domain::agent::AgentProfile;
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
 use crate::domain::event::EventBody;
@@ -19,9 +18,11 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolOutcome;
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
-use crate::engine::context::{counts_tokens, room};
-use crate::engine::source::Source;
-use crate::engine::{Input, RunState, compaction, model_request, size};
+use crate::engine::request::source::Source;
+
+use crate::engine::request::{compaction, size};
+use crate::engine::tests::world::{World, call, done, room};
+use crate::engine::{Input, RunState, counts_tokens, model_request};
 use crate::support::tokens::Tokenizer;
 
 /// A budget in which a few results of some hundred tokens have room.
@@ -158,7 +159,7 @@ fn length(message: &Message) -> usize {
         Part::ToolResult(result) => Some(&result.content),
         _ => None,
     });
-    results.flatten().map(|content| super::world::content_text(content).chars().count()).sum()
+    results.flatten().map(|content| crate::engine::tests::world::content_text(content).chars().count()).sum()
 }
 
 #[test]

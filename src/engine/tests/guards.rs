@@ -3,7 +3,6 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, NameRepair, OnLimit, OnUnknown, RepairPolicy, ToolErrorPolicy};
 use crate::domain::approval::ToolSafety;
 use crate::domain::context::ContextPolicy;
@@ -13,7 +12,8 @@ use crate::domain::model::ModelFinish;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{Repair, ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::{Input, texts};
+use crate::engine::tests::world::{Say, World, call, tool};
+use crate::engine::{Input, prompts};
 
 #[test]
 fn unknown_tools_are_answered_with_the_names_on_offer() {
@@ -162,7 +162,7 @@ fn repeated_calls_are_quoted_and_then_end_the_run() {
     world.calls(&[again()]);
     assert_eq!(world.executions.values().sum::<u32>(), 1);
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
-    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    assert_eq!(world.hints(), [prompts::FORCED_DUPLICATES]);
     world.says_text("It was written.");
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
 }
@@ -185,7 +185,7 @@ fn a_message_that_joins_may_have_a_call_made_again(#[values(true, false)] dies: 
     world.calls(&[again()]);
     assert!(world.under_way.is_empty() && world.results()[0].contains("written twice"), "{:?}", world.results());
     world.calls(&[again()]);
-    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    assert_eq!(world.hints(), [prompts::FORCED_DUPLICATES]);
     assert_eq!(world.executions.len(), 2);
 }
 
@@ -264,7 +264,7 @@ fn a_model_that_reads_and_writes_in_a_circle_is_stopped() {
     world.calls(&[writes()]);
     world.calls(&[reads()]);
     assert!(world.results()[0].contains("two") && world.under_way.is_empty(), "{:?}", world.results());
-    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    assert_eq!(world.hints(), [prompts::FORCED_DUPLICATES]);
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
 }
 
@@ -378,7 +378,7 @@ fn a_tool_that_was_taken_away_is_known_by_its_dotted_name() {
     world.calls(&[call("files.move_file", &json!({}))]);
     world.tool_fails(0);
     world.calls(&[call("files.move_file", &json!({"n": 2}))]);
-    assert_eq!(world.results(), [texts::dropped_tool("files__move_file")]);
+    assert_eq!(world.results(), [prompts::dropped_tool("files__move_file")]);
     assert_eq!(world.executions.len(), 1);
 }
 
@@ -400,7 +400,7 @@ fn the_breaker_can_force_the_end() {
         world.tool_fails(0);
     }
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
-    assert_eq!(world.hints(), [texts::FORCED_BREAKER]);
+    assert_eq!(world.hints(), [prompts::FORCED_BREAKER]);
 }
 
 /// What has failed in earlier runs counts, but whether it is broken still only a call can tell.
@@ -450,7 +450,7 @@ fn rounds_of_errors_bring_a_hint_each() {
         world.calls(&[call("write", &json!({ "n": n }))]);
         world.tool_fails(0);
     }
-    assert_eq!(world.hints(), [texts::ERROR_ROUNDS, texts::ERROR_ROUNDS]);
+    assert_eq!(world.hints(), [prompts::ERROR_ROUNDS, prompts::ERROR_ROUNDS]);
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn empty_answers_are_nudged_then_forced_then_fail() {
     let mut world = World::started(AgentProfile::default());
     world.says(&[], ModelFinish::Stop);
     world.says(&[Say::Reasoning("hm")], ModelFinish::Stop);
-    assert_eq!(world.hints(), [texts::EMPTY_REPLY, texts::FORCED_EMPTY]);
+    assert_eq!(world.hints(), [prompts::EMPTY_REPLY, prompts::FORCED_EMPTY]);
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
     world.says(&[Say::Text("  \n")], ModelFinish::Stop);
     assert_eq!(world.error_code(), "provider_empty_response");
@@ -499,7 +499,7 @@ fn an_empty_answer_after_a_result_is_not_the_end() {
 fn an_answer_that_only_announces_calls_is_no_answer() {
     let mut world = World::started(AgentProfile::default());
     world.says(&[Say::Text("I will look.")], ModelFinish::ToolCalls);
-    assert_eq!(world.hints(), [texts::HOLLOW_CALLS]);
+    assert_eq!(world.hints(), [prompts::HOLLOW_CALLS]);
     world.says(&[Say::Text("I will look.")], ModelFinish::ToolCalls);
     world.says_text("There is nothing.");
     assert_eq!(world.ended().status, RunStatus::Completed);
@@ -538,7 +538,7 @@ fn used_up(on_limit: OnLimit) -> World {
 fn used_up_rounds_are_summed_up() {
     let mut world = used_up(OnLimit::Summarize);
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
-    assert_eq!(world.hints(), [texts::FORCED_ROUNDS]);
+    assert_eq!(world.hints(), [prompts::FORCED_ROUNDS]);
     world.says_text("So far: more.");
     assert_eq!(world.ended().reason, Some(FinishReason::MaxRounds));
 }
@@ -548,7 +548,7 @@ fn used_up_rounds_can_fail_or_say_a_fixed_text() {
     assert_eq!(used_up(OnLimit::Fail).error_code(), "max_rounds");
     let world = used_up(OnLimit::Message);
     assert_eq!(world.ended().reason, Some(FinishReason::MaxRounds));
-    assert_eq!(world.rows.history.last().unwrap().text(), texts::LIMIT_MESSAGE);
+    assert_eq!(world.rows.history.last().unwrap().text(), prompts::LIMIT_MESSAGE);
     assert!(world.asked.is_none());
 }
 

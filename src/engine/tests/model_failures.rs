@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call, content_text, done};
 use crate::domain::agent::{AgentProfile, LlmRetry};
 use crate::domain::change::ReleaseCause;
 use crate::domain::event::EventBody;
@@ -16,8 +15,9 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolOutcome;
 use crate::engine::Input;
-use crate::engine::history::{check_sendable, model_request};
-use crate::engine::model_failure::spread;
+use crate::engine::steps::backoff::spread;
+use crate::engine::tests::world::{Say, World, call, content_text, done};
+use crate::engine::{check_sendable, model_request};
 use crate::support::ids::SequentialIds;
 
 /// What a run waits for that has given up its lease, without what its id adds.
@@ -539,7 +539,7 @@ fn halved(history: impl FnOnce(&World) -> Vec<Message>) -> (usize, Vec<Message>)
 
 /// Bytes of all that is text, pictures at 6,000.
 fn size(messages: &[Message]) -> usize {
-    crate::engine::size::messages(messages)
+    crate::engine::request::size::messages(messages)
 }
 
 fn said(world: &World, role: Role, parts: Vec<Part>) -> Message {

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, OutputMode};
 use crate::domain::event::EventBody;
 use crate::domain::message::{Part, Role};
@@ -17,6 +16,7 @@ use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState::{Cancelled, Done};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
 use crate::domain::tool_filter::{ChosenBy, ServerHint, ToolFilter, ToolFilterMode, ToolsOffered};
+use crate::engine::tests::world::{Say, World, call, tool};
 use crate::engine::{Input, tool_query};
 
 /// `n` tools of each server, and those of this process.

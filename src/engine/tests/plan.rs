@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call, done};
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, ToolErrorPolicy};
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy};
@@ -17,7 +16,8 @@ use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCallState, ToolOutcome};
-use crate::engine::{Input, texts};
+use crate::engine::tests::world::{Say, World, call, done};
+use crate::engine::{Input, prompts};
 
 const TWO: &str = "[step(\"files\", \"read a.png\")]\n[step(\"files\", \"write down what step 1 has found\")]\n[done()]";
 const APART: &str = "[step(\"files\", \"write one\")] [step(\"files\", \"write two\")] [done()]";
@@ -126,7 +126,7 @@ fn a_tool_that_is_broken_ends_the_plan_of_who_wants_the_end_forced() {
     fails(&mut world, "write", 1);
     let (model, has_tools, _) = asked(&world);
     assert_eq!((model, has_tools), ("main/model", false));
-    assert!(world.hints().contains(&texts::FORCED_BREAKER.to_owned()), "{:?}", world.hints());
+    assert!(world.hints().contains(&prompts::FORCED_BREAKER.to_owned()), "{:?}", world.hints());
 }
 
 /// A run that is made again has no message of its own.
@@ -205,7 +205,7 @@ fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
             world.says(&[Say::Reasoning("Hm.")], ModelFinish::Stop);
         }
         // All is done that there was to do: the agent's own model reads it and has no tools.
-        assert_eq!(asked(&world), ("main/model", false, texts::PLAN_DONE.to_owned()));
+        assert_eq!(asked(&world), ("main/model", false, prompts::PLAN_DONE.to_owned()));
         assert!(is_wanted(&world));
         assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Done)]);
         world.says_text("{\"n\": 7}");
@@ -281,7 +281,7 @@ fn a_model_of_the_plan_that_fails_is_done_without(#[case] steps: u32) {
     world.fails(ModelErrorKind::Auth);
     let (model, has_tools, told) = asked(&world);
     assert_eq!((model, has_tools), ("main/model", true));
-    assert_eq!(told == texts::PLAN_LEFT, steps > 0, "{told}");
+    assert_eq!(told == prompts::PLAN_LEFT, steps > 0, "{told}");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_failed_step_that_a_later_one_builds_on_ends_the_plan_and_nothing_is_done_tw
     works(&mut world, "write", 1);
     fails(&mut world, "read", 1);
     assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Failed), (3, PlanStepState::Skipped)]);
-    assert_eq!(asked(&world), ("main/model", true, texts::PLAN_LEFT.to_owned()));
+    assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_LEFT.to_owned()));
     let seen = &world.asked.as_ref().unwrap().messages;
     assert_eq!(seen.iter().flat_map(Message::tool_calls).count(), 2, "the loop sees what was done");
     // Though the agent does not care for repeated calls, what the plan has done is quoted.
@@ -327,7 +327,7 @@ fn what_may_have_taken_effect_is_not_made_again(#[case] in_plan: bool) {
     world.tool_ends(0, ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("gone", 1) });
     assert_eq!(asked(&world).0, if in_plan { "small/router" } else { "main/model" });
     world.calls(&[call("write", &json!({"n": 1}))]);
-    assert_eq!((world.executions.len(), world.results()), (1, vec![texts::UNKNOWN_BEFORE.to_owned()]));
+    assert_eq!((world.executions.len(), world.results()), (1, vec![prompts::UNKNOWN_BEFORE.to_owned()]));
     assert_eq!(world.states(), [ToolCallState::Unknown, ToolCallState::Cancelled]);
     if !in_plan {
         world.calls(&[call("write", &json!({"n": 2}))]);
@@ -359,7 +359,7 @@ fn calls_that_were_refused_are_none() {
         world.says(&[Say::Call("write", "{\"n\":".to_owned())], ModelFinish::ToolCalls);
     }
     assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Failed)]);
-    assert_eq!(asked(&world), ("main/model", true, texts::PLAN_LEFT.to_owned()));
+    assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_LEFT.to_owned()));
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn every_model_that_speaks_with_the_user_knows_the_layers() {
     world.rows.own_layers = OwnLayers { system_prompt: "CONVERSATION".to_owned(), instructions: "USER".to_owned() };
     world.load(ClaimCause::First);
     let contexts = Some(vec![ProvidedContext { name: "page".to_owned(), text: "PAGE".to_owned() }]);
-    world.feed(Input::Claimed { tools: super::world::tools(), contexts, finished: Vec::new() });
+    world.feed(Input::Claimed { tools: crate::engine::tests::world::tools(), contexts, finished: Vec::new() });
     let knows = |world: &World| {
         let system = &world.asked.as_ref().unwrap().system;
         ["SERVER", "AGENT", "USER", "CONVERSATION", "PAGE"].iter().filter(|layer| system.contains(**layer)).count()
@@ -475,7 +475,7 @@ fn a_message_that_joins_gives_the_run_to_the_loop() {
     world.tool_says(0, "ok");
     let (model, _, told) = asked(&world);
     assert_eq!(model, "main/model");
-    assert!(told.contains(texts::PLAN_LEFT), "{told}");
+    assert!(told.contains(prompts::PLAN_LEFT), "{told}");
     assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Skipped)]);
     world.says_text("Stopped.");
     assert_eq!(world.ended().status, RunStatus::Completed);
@@ -505,7 +505,7 @@ fn a_message_that_joins_may_have_a_step_done_again(#[case] outcome: ToolOutcome,
         world.calls(&[call("write", &json!({"n": 2}))]);
         assert_eq!(world.under_way.len(), 1, "another call is another one");
     } else {
-        assert_eq!(world.results(), [texts::UNKNOWN_BEFORE]);
+        assert_eq!(world.results(), [prompts::UNKNOWN_BEFORE]);
     }
 }
 
@@ -533,7 +533,7 @@ fn a_crash_at_any_point_goes_on_with_the_plan(#[values(0, 1, 2, 3, 4, 5)] at: us
         }
         if let Some(call) = world.under_way.first().cloned() {
             // An unsafe call that was under way is never made again.
-            let input = crate::engine::Input::ToolFinished(call.id, super::world::done("found 7"));
+            let input = crate::engine::Input::ToolFinished(call.id, crate::engine::tests::world::done("found 7"));
             world.under_way.clear();
             feed(&mut world, input, step == at, is_committed);
             continue;

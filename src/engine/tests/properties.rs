@@ -6,7 +6,6 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::world::{Say, World, done, tools};
 use crate::domain::agent::{
     AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, OutputMode, ToolErrorPolicy, ToolsPolicy,
 };
@@ -23,7 +22,9 @@ use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{Reconciled, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
-use crate::engine::{Decision, Input, RunState, Surroundings, decide};
+use crate::engine::decide;
+use crate::engine::tests::world::{Say, World, done, tools};
+use crate::engine::{Decision, Input, RunState, Surroundings};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -106,7 +107,7 @@ prop_compose! {
         output in prop_oneof![2 => Just(OutputMode::Tools), 1 => Just(OutputMode::Structured)],
         tool_choice in prop_oneof![5 => Just(None), 1 => Just(Some(ToolChoice::None)), 1 => Just(Some(ToolChoice::Required))],
         (filter, k) in (prop_oneof![2 => Just(ToolFilterMode::Off), 1 => Just(ToolFilterMode::Semantic), 1 => Just(ToolFilterMode::Categories)], 1..3_usize),
-        context in prop_oneof![2 => Just(ContextPolicy::default()), 1 => super::context::any_context()],
+        context in prop_oneof![2 => Just(ContextPolicy::default()), 1 => crate::engine::tests::context::any_context()],
         on_interrupt in prop_oneof![5 => Just(OnInterrupt::Resume), 1 => Just(OnInterrupt::Fail)],
         on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun),
             3 => Just(OnUnknown::Ask)],
@@ -387,7 +388,8 @@ impl Play {
 
     fn nothing_moves(&self) {
         let state = RunState::load(self.world.rows.clone());
-        let around = Surroundings { now: super::world::NOW, ids: &self.world.ids, elapsed_ms: 0, spent: Usage::default() };
+        let around =
+            Surroundings { now: crate::engine::tests::world::NOW, ids: &self.world.ids, elapsed_ms: 0, spent: Usage::default() };
         let call = self.world.rows.calls.first().map_or_else(|| CallId::generate(&self.world.ids), |call| call.id.clone());
         for input in [
             Input::Claimed { tools: of_two_servers(), contexts: None, finished: Vec::new() },

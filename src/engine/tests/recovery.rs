@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OnInterrupt, OnUnknown};
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy};
 use crate::domain::change::{ReleaseCause, StepStatus};
@@ -18,7 +17,8 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
 use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Done, Failed, Planned, Started, Unknown};
 use crate::domain::tool::{Reconciled, ToolOutcome};
-use crate::engine::{Command, Decision, Input, texts};
+use crate::engine::tests::world::{Say, World, call, done, tools};
+use crate::engine::{Command, Decision, Input, prompts};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
     decision.events.iter().map(EventBody::kind).collect()
@@ -34,7 +34,7 @@ fn a_model_step_without_an_answer_begins_again(#[case] cause: ClaimCause, #[case
     assert_eq!(kinds(&resumed), ["run.resumed", "step.reset", "step.started"]);
     assert_eq!(resumed.events[0], EventBody::RunResumed { cause: cause.as_str().to_owned() });
     assert_eq!(resumed.events[1], EventBody::StepReset { step: 1, reason: word.to_owned() });
-    assert_eq!(resumed.commands, [Command::CallModel]);
+    assert!(matches!(resumed.commands[..], [Command::CallModel(_)]));
     assert_eq!(world.rows.steps.len(), 1);
 }
 
@@ -74,7 +74,7 @@ fn started_calls_are_judged_by_their_class(
         assert!(world.kinds().contains(&"tool.outcome_unknown"));
         assert_eq!(world.executions[&started.id], 1);
         world.tool_says(0, "4");
-        assert_eq!(world.results(), ["1", "2", texts::UNKNOWN_AFTER_CRASH, "4"]);
+        assert_eq!(world.results(), ["1", "2", prompts::UNKNOWN_AFTER_CRASH, "4"]);
     } else {
         assert_eq!(world.under_way[0].arguments, started.arguments);
         assert_eq!(world.executions[&started.id], 2);
@@ -143,7 +143,7 @@ fn a_server_is_asked_what_became_of_a_call() {
     world.server_says(0, Reconciled::Unclear("who knows".to_owned()));
     assert_eq!(world.states(), [Unknown, Started]);
     world.tool_says(0, "written");
-    assert_eq!(world.results()[0], texts::unknown_after_asking("who knows"));
+    assert_eq!(world.results()[0], prompts::unknown_after_asking("who knows"));
 
     let mut world = started();
     let id = world.in_question[0].id.clone();
@@ -397,7 +397,7 @@ fn a_worker_that_takes_its_run_up_again_has_not_died() {
     let resumed = world.feed(Input::Claimed { tools: Vec::new(), contexts: None, finished: vec![(known, done("1"))] });
     assert!(resumed.events.contains(&EventBody::RunResumed { cause: "reload".to_owned() }));
     assert_eq!(world.states(), [Done, Unknown]);
-    assert_eq!(world.results(), ["1", texts::UNKNOWN_AFTER_CRASH]);
+    assert_eq!(world.results(), ["1", prompts::UNKNOWN_AFTER_CRASH]);
 }
 
 /// The database has lost that a call was started, and the worker knows what became of it: an unsafe call is not made again.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::world::{World, call, content_text, done};
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{
     Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
 };
 use crate::domain::tool::ToolCallState;
-use crate::engine::history::{Unsendable, check_sendable};
-use crate::engine::{RunState, model_request, texts};
+use crate::engine::tests::world::{World, call, content_text, done};
+use crate::engine::{RunState, model_request, prompts};
+use crate::engine::{Unsendable, check_sendable};
 use crate::support::ids::SequentialIds;
 
 #[test]
@@ -44,7 +44,7 @@ fn messages_between_a_call_and_its_result_come_after_it() {
 fn hints_of_earlier_runs_are_left_out() {
     let mut world = World::started(AgentProfile::default());
     world.says(&[], crate::domain::model::ModelFinish::Stop);
-    assert!(world.asked.as_ref().unwrap().messages[0].text().contains(texts::EMPTY_REPLY));
+    assert!(world.asked.as_ref().unwrap().messages[0].text().contains(prompts::EMPTY_REPLY));
     let mut rows = world.rows.clone();
     rows.fence.run_id = RunId::generate(&world.ids);
     let request = model_request(&RunState::load(rows));

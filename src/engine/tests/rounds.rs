@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{World, call};
 use crate::domain::agent::{AgentProfile, OnUnknown};
 use crate::domain::change::ReleaseCause;
 use crate::domain::handle::{Handle, Pause, Round};
@@ -14,6 +13,7 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolCallState::{Done, Started, Unknown};
 use crate::engine::Input;
+use crate::engine::tests::world::{World, call};
 
 fn pause(asks: &[&str], number: u32) -> Pause {
     let elicitation = || Elicitation { server: "s".to_owned(), requested_schema: None, url: None };

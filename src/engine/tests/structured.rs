@@ -5,13 +5,13 @@ use std::sync::Arc;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::world::{Say, World, call};
 use crate::domain::agent::{AgentProfile, OnLimit, OutputMode};
 use crate::domain::event::EventBody;
 use crate::domain::message::{Message, Part, Role};
 use crate::domain::model::{ModelFinish, ModelOptions, ToolChoice};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::engine::Input;
+use crate::engine::tests::world::{Say, World, call};
 
 const READ: &str = r#"{"tool": "read", "arguments": {"n": 1}}"#;
 const BYE: &str = r#"{"answer": "It says 7."}"#;

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::world::{Say, World, call, done, tools};
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::tool_filter::{ChosenBy, RankedTools};
+use crate::engine::tests::world::{Say, World, call, done, tools};
 use crate::engine::{Command, Decision, Input};
 
 const PLACES: [&str; 6] = ["queued", "asking", "calling", "waiting", "handed back", "over"];
@@ -73,7 +73,7 @@ fn summary(decision: &Decision) -> String {
         .commands
         .iter()
         .map(|command| match command {
-            Command::CallModel => "model",
+            Command::CallModel(_) => "model",
             Command::RankTools => "rank",
             Command::Reserve(_) => "reserve",
             Command::RunTool(_) => "tool",

@@ -3,7 +3,6 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, ToolsPolicy};
 use crate::domain::approval::{ApprovalMode, ToolSafety};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
@@ -14,7 +13,8 @@ use crate::domain::prompt::ServerNote;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
-use crate::engine::{Command, Decision, Input, texts};
+use crate::engine::tests::world::{Say, World, call, tool};
+use crate::engine::{Command, Decision, Input, prompts};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
     decision.events.iter().map(EventBody::kind).collect()
@@ -38,7 +38,7 @@ fn the_start_names_servers_whose_tools_are_left_out() {
             |name: &str, left_out| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem: None, left_out };
         let notes = vec![note("crowd", true), note("few", false)];
         world.state.as_mut().unwrap().know_servers(notes);
-        world.feed(Input::Claimed { tools: super::world::tools(), contexts: None, finished: Vec::new() });
+        world.feed(Input::Claimed { tools: crate::engine::tests::world::tools(), contexts: None, finished: Vec::new() });
         let EventBody::RunStarted { left_out, .. } = &world.events[0] else { panic!("{:?}", world.events) };
         left_out.clone()
     };
@@ -52,7 +52,7 @@ fn a_plain_answer_takes_two_decisions() {
     let first = world.claim(crate::domain::record::ClaimCause::First);
     assert_eq!(kinds(&first), ["run.started", "conversation.updated", "step.started"]);
     assert_eq!(changes(&first), ["Started", "FreezeTools", "Status", "StepStarted"]);
-    assert_eq!(first.commands, [Command::CallModel]);
+    assert!(matches!(first.commands[..], [Command::CallModel(_)]));
     assert_eq!(world.asked.as_ref().unwrap().tools.len(), 3);
 
     let last = world.says_text("Nothing.");
@@ -100,7 +100,7 @@ fn calls_are_stored_and_started_with_their_message() {
         ["tool.completed", "message.started", "message.completed", "step.completed", "conversation.updated", "step.started"]
     );
     assert_eq!(changes(&last), ["ToolFinished", "AddMessage", "StepEnded", "Status", "StepStarted"]);
-    assert_eq!(last.commands, [Command::CallModel]);
+    assert!(matches!(last.commands[..], [Command::CallModel(_)]));
     assert_eq!(world.results(), ["first", "second", "third"]);
 
     world.says_text("Done.");
@@ -300,7 +300,7 @@ fn a_message_that_joins_a_forced_answer_is_answered_too(#[case] profile: AgentPr
         let request = world.asked.clone().unwrap();
         assert!(request.messages.iter().any(|message| message.text().contains("And the weather?")));
         assert_eq!(!request.tools.is_empty(), with_tools, "{:?}", world.hints());
-        assert_eq!(world.hints().contains(&texts::NO_LONGER_FORCED.to_owned()), with_tools);
+        assert_eq!(world.hints().contains(&prompts::NO_LONGER_FORCED.to_owned()), with_tools);
         world.says_text("Sunny.");
         assert_eq!(world.ended().status, RunStatus::Completed);
         world.check_next_turn();
@@ -351,7 +351,7 @@ fn cancelling_keeps_what_was_shown_and_answers_every_call() {
     let mut world = World::started(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
     let under_way = world.under_way[0].id.clone();
-    let outcome = super::world::done("it was just done");
+    let outcome = crate::engine::tests::world::done("it was just done");
     world.feed(Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: vec![(under_way, outcome)] });
     assert_eq!(world.ended().status, RunStatus::Cancelled);
     assert_eq!(world.states(), [ToolCallState::Done, ToolCallState::Cancelled]);

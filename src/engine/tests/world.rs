@@ -20,12 +20,12 @@ use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::domain::tool_filter::{ChosenBy, RankedTools};
-use crate::engine::context::room;
-use crate::engine::history::check_sendable;
-use crate::engine::source::Source;
-use crate::engine::{
-    Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, decide, model_request,
-};
+use crate::engine::check_sendable;
+use crate::engine::decide;
+use crate::engine::request::build::{Prepared, prepared};
+use crate::engine::request::source::Source;
+use crate::engine::request::window::room::Room;
+use crate::engine::{Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, model_request};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::SequentialIds;
 
@@ -304,9 +304,10 @@ impl World {
     fn carry_out(&mut self, decision: &Decision) {
         for command in &decision.commands {
             match command {
-                Command::CallModel => {
+                Command::CallModel(request) => {
                     assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time");
-                    let request = model_request(self.state.as_ref().unwrap());
+                    let request = (**request).clone();
+                    assert_eq!(request, model_request(self.state.as_ref().unwrap()), "the rows make the same request");
                     check_sendable(&request.messages).unwrap();
                     let room = room(&Source::of(self.state.as_ref().unwrap()));
                     let may_exceed = self.rows.profile.context.strategy == ContextStrategy::None;
@@ -672,6 +673,17 @@ impl World {
         rows.history.push(next);
         check_sendable(&model_request(&RunState::load(rows)).messages).unwrap();
     }
+}
+
+/// The request of the model step against its budget, if it has one.
+pub(super) fn room(source: &Source<'_>) -> Option<Room> {
+    prepared(source).room(source)
+}
+
+/// The request of the model step before tools are put into words, and its messages beside it.
+pub(super) fn parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
+    let Prepared { frame, messages, .. } = prepared(source);
+    (frame, messages)
 }
 
 pub(super) fn done(text: &str) -> ToolOutcome {

@@ -3,14 +3,14 @@
 //! Blocks come one after the other, but the wire lets them interleave by index. What is said of text and reasoning has no
 //! address, so a block waits until the text and reasoning before it is over; calls have one and hold nobody up.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
 use super::wire::{Block, Delta};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
-use crate::provider::tally::{Tally, storable};
-use crate::provider::words::json_text;
+use crate::provider::stream::AnswerAssembler;
+use crate::provider::stream::lenient::{json_text, storable_text};
 
 /// More blocks than any answer has: what comes with more is a flood.
 const MAX_BLOCKS: usize = 10_000;
@@ -21,7 +21,6 @@ pub(super) struct Blocks {
     blocks: Vec<Open>,
     /// The first block that may still say something without an address. Those behind it wait.
     front: usize,
-    calls: usize,
     /// Whether reasoning was shown that no block has closed.
     open_reasoning: bool,
 }
@@ -58,10 +57,6 @@ impl Blocks {
         self.blocks.iter().all(|block| matches!(block.kind, Kind::Other))
     }
 
-    pub(super) fn has_calls(&self) -> bool {
-        self.calls > 0
-    }
-
     /// Whether every block that says something was ended.
     pub(super) fn all_stopped(&self) -> bool {
         self.blocks.iter().all(|block| block.stopped || matches!(block.kind, Kind::Other))
@@ -85,63 +80,49 @@ impl Blocks {
     }
 
     /// A block begins.
-    pub(super) fn start(
-        &mut self,
-        index: Option<i64>,
-        block: Block<'_>,
-        tally: &mut Tally,
-        out: &mut VecDeque<ModelEvent>,
-    ) -> Result<(), ModelError> {
+    pub(super) fn start(&mut self, index: Option<i64>, block: Block<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let index = index.unwrap_or_else(|| self.next_index());
         match &*block.kind.0 {
             "text" => {
                 let at = self.open(index, Kind::Text)?;
-                self.text(at, block.text.0, tally, out);
+                self.text(at, block.text.0, answer);
             }
             "thinking" => {
                 let at = self.open(index, Kind::Thinking { signature: block.signature.0.into_owned() })?;
                 // A part of its own, even if the reasoning before it was never signed.
-                self.emit(at, ModelEvent::ReasoningBlock(Value::Null), out);
-                self.thinking(at, block.thinking.0, tally, out);
+                self.emit(at, ModelEvent::ReasoningBlock(Value::Null), answer);
+                self.thinking(at, block.thinking.0, answer);
             }
             "redacted_thinking" => {
                 let at = self.open(index, Kind::Other)?;
-                self.emit(at, ModelEvent::ReasoningBlock(Value::Null), out);
-                self.emit(at, ModelEvent::ReasoningBlock(json!({ "data": block.data.0 })), out);
+                self.emit(at, ModelEvent::ReasoningBlock(Value::Null), answer);
+                self.emit(at, ModelEvent::ReasoningBlock(json!({ "data": block.data.0 })), answer);
             }
             "tool_use" => {
                 if block.name.0.is_empty() {
                     return Err(violation("a tool call has no name"));
                 }
-                tally.said(block.name.0.len());
                 let given = block.input.map(json_text).filter(|text| !is_nothing(text)).unwrap_or_default();
-                let call = self.calls;
-                self.calls += 1;
+                let call = answer.open_call()?;
                 let at = self.open(index, Kind::Call { at: call, given, arguments: String::new() })?;
-                let (provider_call_id, name) = (storable(block.id.0), storable(block.name.0));
-                self.emit(at, ModelEvent::ToolCallStarted { index: call, provider_call_id, name }, out);
+                let (provider_call_id, name) = (storable_text(block.id.0), storable_text(block.name.0));
+                self.emit(at, ModelEvent::ToolCallStarted { index: call, provider_call_id, name }, answer);
             }
             _ => {
                 self.open(index, Kind::Other)?;
             }
         }
-        self.advance(out);
+        self.advance(answer);
         Ok(())
     }
 
     /// More of a block.
-    pub(super) fn delta(
-        &mut self,
-        index: Option<i64>,
-        delta: Delta<'_>,
-        tally: &mut Tally,
-        out: &mut VecDeque<ModelEvent>,
-    ) -> Result<(), ModelError> {
+    pub(super) fn delta(&mut self, index: Option<i64>, delta: Delta<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let mut known = self.find(index);
         // Gateways exist that begin one block for thoughts and text together.
         if let Some(at) = known.filter(|at| self.is_of_another(*at, &delta.kind.0)) {
-            self.end(at, tally, out);
-            self.advance(out);
+            self.end(at, answer);
+            self.advance(answer);
             known = None;
         }
         let at = match known {
@@ -159,15 +140,15 @@ impl Blocks {
         };
         let Open { kind, stopped, .. } = &mut self.blocks[at];
         match (&*delta.kind.0, kind) {
-            ("text_delta", Kind::Text) => self.text(at, delta.text.0, tally, out),
-            ("thinking_delta", Kind::Thinking { .. }) => self.thinking(at, delta.thinking.0, tally, out),
+            ("text_delta", Kind::Text) => self.text(at, delta.text.0, answer),
+            ("thinking_delta", Kind::Thinking { .. }) => self.thinking(at, delta.thinking.0, answer),
             ("signature_delta", Kind::Thinking { signature }) => {
                 if !delta.signature.0.is_empty() {
                     *signature = delta.signature.0.into_owned();
                 }
             }
             ("input_json_delta", Kind::Call { at: call, arguments, .. }) => {
-                let (call, more) = (*call, storable(delta.partial_json.0));
+                let (call, more) = (*call, storable_text(delta.partial_json.0));
                 if more.is_empty() {
                     return Ok(());
                 }
@@ -175,8 +156,7 @@ impl Blocks {
                     return Err(violation("arguments came for a call that was whole"));
                 }
                 arguments.push_str(&more);
-                tally.said(more.len());
-                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: more }, out);
+                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: more }, answer);
             }
             ("input_json_delta", Kind::Text | Kind::Thinking { .. }) => {
                 return Err(violation("arguments came for a block that is no call"));
@@ -188,18 +168,18 @@ impl Blocks {
     }
 
     /// A block is over.
-    pub(super) fn stop(&mut self, index: Option<i64>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn stop(&mut self, index: Option<i64>, answer: &mut AnswerAssembler) {
         let Some(at) = self.find(index) else { return };
-        self.end(at, tally, out);
-        self.advance(out);
+        self.end(at, answer);
+        self.advance(answer);
     }
 
     /// The answer is over, and whole: says what is still held back.
-    pub(super) fn finish(&mut self, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn finish(&mut self, answer: &mut AnswerAssembler) {
         for at in 0..self.blocks.len() {
-            self.end(at, tally, out);
+            self.end(at, answer);
         }
-        self.advance(out);
+        self.advance(answer);
     }
 
     /// Whether a piece of words fits no block of thoughts, or one of thoughts no block of words.
@@ -228,21 +208,19 @@ impl Blocks {
         Ok(self.blocks.len() - 1)
     }
 
-    fn text(&mut self, at: usize, text: std::borrow::Cow<'_, str>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+    fn text(&mut self, at: usize, text: Cow<'_, str>, answer: &mut AnswerAssembler) {
         if !text.is_empty() {
-            tally.said(text.len());
-            self.emit(at, ModelEvent::Text(storable(text)), out);
+            self.emit(at, ModelEvent::Text(storable_text(text)), answer);
         }
     }
 
-    fn thinking(&mut self, at: usize, text: std::borrow::Cow<'_, str>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+    fn thinking(&mut self, at: usize, text: Cow<'_, str>, answer: &mut AnswerAssembler) {
         if !text.is_empty() {
-            tally.said(text.len());
-            self.emit(at, ModelEvent::Reasoning(storable(text)), out);
+            self.emit(at, ModelEvent::Reasoning(storable_text(text)), answer);
         }
     }
 
-    fn end(&mut self, at: usize, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+    fn end(&mut self, at: usize, answer: &mut AnswerAssembler) {
         let block = &mut self.blocks[at];
         if std::mem::replace(&mut block.stopped, true) {
             return;
@@ -250,29 +228,28 @@ impl Blocks {
         match &mut block.kind {
             Kind::Thinking { signature } if !signature.is_empty() => {
                 let signature = std::mem::take(signature);
-                self.emit(at, ModelEvent::ReasoningBlock(json!({ "signature": signature })), out);
+                self.emit(at, ModelEvent::ReasoningBlock(json!({ "signature": signature })), answer);
             }
             // Arguments that came in pieces count; those of the beginning are only their announcement then.
             Kind::Call { at: call, given, arguments } if arguments.is_empty() && !given.is_empty() => {
                 let (call, given) = (*call, std::mem::take(given));
-                tally.said(given.len());
                 given.clone_into(arguments);
-                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: given }, out);
+                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: given }, answer);
             }
             Kind::Text | Kind::Thinking { .. } | Kind::Call { .. } | Kind::Other => {}
         }
     }
 
     /// Says something of a block, at once if all before it has been said.
-    fn emit(&mut self, at: usize, event: ModelEvent, out: &mut VecDeque<ModelEvent>) {
+    fn emit(&mut self, at: usize, event: ModelEvent, answer: &mut AnswerAssembler) {
         if at <= self.front {
-            self.say(event, out);
+            self.say(event, answer);
         } else {
             self.blocks[at].waiting.push(event);
         }
     }
 
-    fn advance(&mut self, out: &mut VecDeque<ModelEvent>) {
+    fn advance(&mut self, answer: &mut AnswerAssembler) {
         while let Some(block) = self.blocks.get(self.front) {
             let holds = match block.kind {
                 Kind::Text | Kind::Thinking { .. } => !block.stopped,
@@ -284,18 +261,18 @@ impl Blocks {
             self.front += 1;
             let waiting = self.blocks.get_mut(self.front).map(|next| std::mem::take(&mut next.waiting));
             for event in waiting.into_iter().flatten() {
-                self.say(event, out);
+                self.say(event, answer);
             }
         }
     }
 
-    fn say(&mut self, event: ModelEvent, out: &mut VecDeque<ModelEvent>) {
+    fn say(&mut self, event: ModelEvent, answer: &mut AnswerAssembler) {
         match &event {
             ModelEvent::Reasoning(_) => self.open_reasoning = true,
             // The mark of a beginning: unsigned reasoning before it is closed by a block that holds nothing.
             ModelEvent::ReasoningBlock(Value::Null) => {
                 if std::mem::take(&mut self.open_reasoning) {
-                    out.push_back(ModelEvent::ReasoningBlock(json!({})));
+                    answer.emit(ModelEvent::ReasoningBlock(json!({})));
                 }
                 return;
             }
@@ -308,7 +285,7 @@ impl Blocks {
             | ModelEvent::Adapted(_)
             | ModelEvent::Finished(_) => {}
         }
-        out.push_back(event);
+        answer.emit(event);
     }
 }
 

@@ -14,14 +14,17 @@ use std::sync::Arc;
 
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 
-use self::decode::Decoder;
-use super::client::{ClientOptions, DialectClient, header};
+use self::decode::MessagesAdapter;
+use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
+use super::connection::key_header;
 use super::dialect::Dialect;
-use super::transport::{Framing, versioned_url};
-use super::{ModelClient, SetupError};
+use super::endpoint::versioned_url;
+use super::frames::Framing;
+use super::model_client::{ModelClient, SetupError};
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
@@ -33,25 +36,26 @@ const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = Messages { url: versioned_url(&options.base_url, "v1", "/messages")? };
+    let url = versioned_url(&options.base_url, "v1", "/messages")?;
+    let mut models = versioned_url(&options.base_url, "v1", "/models")?;
+    models.query_pairs_mut().append_pair("limit", "1000");
+    let dialect = Messages { url, models };
     Ok(Arc::new(DialectClient::new(dialect, options)?))
 }
 
 struct Messages {
     url: Url,
+    models: Url,
 }
 
 impl Dialect for Messages {
-    type Decoder = Decoder;
+    type Adapter = MessagesAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        let mut headers = HeaderMap::new();
+        let mut headers = key_header("x-api-key", key)?;
         headers.insert(HeaderName::from_static("anthropic-version"), VERSION);
-        if let Some(key) = key {
-            headers.insert(HeaderName::from_static("x-api-key"), header("x-api-key", key.expose_secret().trim())?);
-        }
         Ok(headers)
     }
 
@@ -64,18 +68,22 @@ impl Dialect for Messages {
         Ok(self.url.clone())
     }
 
+    fn model_list(&self) -> Url {
+        self.models.clone()
+    }
+
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
         request::body(&for_model(request), streaming)
             .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<MessagesAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

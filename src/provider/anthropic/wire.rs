@@ -1,150 +1,115 @@
 //! What a provider sends, read without copying. Everything that is not needed is skipped.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{object, whole_number};
-use crate::provider::tally::{self, Count};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{Count, LenientText, Text, lenient_text, object, whole_number};
 
 /// One event of a stream. A whole answer has the fields of [`Message`] in their place.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Event<'a> {
-    #[serde(rename = "type", borrow, default)]
+    #[serde(rename = "type", borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) message: Option<Message<'a>>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) content_block: Option<Block<'a>>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
 }
 
 /// An answer, whole or as it begins.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Message<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) content: Option<Content<'a>>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
 }
 
 /// The blocks of an answer. Gateways that translate from other wires give a bare text, or one block alone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
 
 /// A content block, whole or as it begins.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Block<'a> {
-    #[serde(rename = "type", borrow, default)]
+    #[serde(rename = "type", borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
     /// What `redacted_thinking` hides.
-    #[serde(borrow, default)]
     pub(super) data: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) input: Option<&'a RawValue>,
 }
 
 /// More of a content block, or of the message.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Delta<'a> {
-    #[serde(rename = "type", borrow, default)]
+    #[serde(rename = "type", borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) partial_json: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
 }
 
 /// Tokens used. `input_tokens` are those that no cache was asked about.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Figures {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Given;
+        lenient_text::<D, Content<'de>>(deserializer)
+    }
+}
 
-        impl Given {
-            fn bare<'a>(text: Cow<'a, str>) -> Content<'a> {
-                let is_empty = text.is_empty();
-                let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
-                Content(if is_empty { Vec::new() } else { vec![block] })
-            }
+impl<'de> LenientText<'de> for Content<'de> {
+    const EXPECTED: &'static str = "a list of blocks, a block, or a text";
+
+    fn from_text(text: Cow<'de, str>) -> Self {
+        let is_empty = text.is_empty();
+        let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
+        Self(if is_empty { Vec::new() } else { vec![block] })
+    }
+
+    fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
+        let mut blocks = Vec::new();
+        while let Some(Self(more)) = items.next_element()? {
+            blocks.extend(more);
         }
+        Ok(Self(blocks))
+    }
 
-        impl<'de> Visitor<'de> for Given {
-            type Value = Content<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of blocks, a block, or a text")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Content(Vec::new()))
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Self::bare(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Self::bare(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Ok(Content(vec![Block::deserialize(MapAccessDeserializer::new(map))?]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut blocks = Vec::new();
-                while let Some(Content(more)) = items.next_element()? {
-                    blocks.extend(more);
-                }
-                Ok(Content(blocks))
-            }
-        }
-        deserializer.deserialize_any(Given)
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        Ok(Self(vec![Block::deserialize(MapAccessDeserializer::new(fields))?]))
     }
 }
 
@@ -161,7 +126,7 @@ impl Figures {
     }
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         let cached = figures.cache_read_input_tokens.0;
         let parts = [figures.input_tokens.0, figures.cache_creation_input_tokens.0, cached];

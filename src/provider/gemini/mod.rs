@@ -13,14 +13,17 @@ mod wire;
 use std::sync::Arc;
 
 use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName};
-use secrecy::{ExposeSecret as _, SecretString};
+use reqwest::header::HeaderMap;
+use secrecy::SecretString;
 
-use self::decode::Decoder;
-use super::client::{ClientOptions, DialectClient, header};
+use self::decode::GenerateContentAdapter;
+use super::client::{ClientOptions, DialectClient};
+use super::connection::key_header;
 use super::dialect::Dialect;
-use super::transport::{Framing, versioned_url};
-use super::{ModelClient, SetupError};
+use super::endpoint::versioned_url;
+use super::frames::Framing;
+use super::model_client::{ModelClient, SetupError};
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
 /// A client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
@@ -29,25 +32,24 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = GenerateContent { base: versioned_url(&options.base_url, "v1beta", "")? };
+    let mut models = versioned_url(&options.base_url, "v1beta", "/models")?;
+    models.query_pairs_mut().append_pair("pageSize", "1000");
+    let dialect = GenerateContent { base: versioned_url(&options.base_url, "v1beta", "")?, models };
     Ok(Arc::new(DialectClient::new(dialect, options)?))
 }
 
 struct GenerateContent {
     base: Url,
+    models: Url,
 }
 
 impl Dialect for GenerateContent {
-    type Decoder = Decoder;
+    type Adapter = GenerateContentAdapter;
 
     const FRAMING: Framing = Framing::Events;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        let mut headers = HeaderMap::new();
-        if let Some(key) = key {
-            headers.insert(HeaderName::from_static("x-goog-api-key"), header("x-goog-api-key", key.expose_secret().trim())?);
-        }
-        Ok(headers)
+        key_header("x-goog-api-key", key)
     }
 
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError> {
@@ -72,18 +74,22 @@ impl Dialect for GenerateContent {
         Ok(url)
     }
 
+    fn model_list(&self) -> Url {
+        self.models.clone()
+    }
+
     fn body(&self, request: &ModelRequest, _streaming: bool) -> Result<Vec<u8>, ModelError> {
         request::body(request)
             .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(&request.tools, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<GenerateContentAdapter> {
+        decode::decoder(&request.tools, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(&[], 0)
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(&[], 0)
 }

@@ -1,60 +1,47 @@
-//! What is known of the models, as data. A model that is not listed is taken for a new one.
+//! The traits of the models, by their names.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::domain::model::ReasoningEffort;
+use crate::provider::catalog::profiles::Profiles;
+use crate::provider::catalog::table::Table;
+
+static MODELS: Table<Profiles<Traits>> = Table::new("Gemini's models", include_str!("../catalog/gemini.toml"));
 
 /// How a model is told to think.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Thinking {
     /// It cannot.
+    #[default]
     No,
     /// By a budget of tokens between these.
     Budget { least: u32, most: u32 },
     /// By a level, for each effort from none to high.
-    Level([&'static str; 5]),
+    Level([Level; 5]),
 }
 
-/// What a model takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A level of thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Level {
+    Minimal,
+    Low,
+    Medium,
+    High,
+}
+
+/// The traits of a model; `gemini.toml` explains them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Traits {
     pub(super) thinking: Thinking,
-    /// Whether it takes a system prompt. If not, the first message of the user begins with it.
     pub(super) system: bool,
-    /// Whether it takes a schema for its answer beside tools.
     pub(super) schema_with_tools: bool,
-    /// Whether it refuses a call of the current turn without a signature.
     pub(super) wants_signatures: bool,
 }
 
-const OLD: Traits = Traits { thinking: Thinking::No, system: true, schema_with_tools: false, wants_signatures: false };
-const NEW: Traits = Traits {
-    thinking: Thinking::Level(["low", "low", "low", "medium", "high"]),
-    system: true,
-    schema_with_tools: true,
-    wants_signatures: true,
-};
-/// The first models of a generation that knew of a level below the low one.
-const MINIMAL: Traits = Traits { thinking: Thinking::Level(["minimal", "minimal", "low", "medium", "high"]), ..NEW };
-
-/// By the beginning of the name from the family on; the first that fits counts. Sources:
-/// <https://ai.google.dev/gemini-api/docs/thinking>, <https://ai.google.dev/gemini-api/docs/structured-output>,
-/// <https://ai.google.dev/gemini-api/docs/thought-signatures>.
-const KNOWN: [(&str, Traits); 11] = [
-    ("gemma", Traits { system: false, ..OLD }),
-    ("gemini-1", OLD),
-    ("gemini-2.0", OLD),
-    ("gemini-2.5-pro", Traits { thinking: Thinking::Budget { least: 128, most: 32_768 }, ..OLD }),
-    ("gemini-2.5-flash-image", OLD),
-    ("gemini-2.5", Traits { thinking: Thinking::Budget { least: 0, most: 24_576 }, ..OLD }),
-    ("gemini-3-pro", Traits { thinking: Thinking::Level(["low", "low", "low", "high", "high"]), ..NEW }),
-    ("gemini-3-flash", MINIMAL),
-    ("gemini-3.1-flash", MINIMAL),
-    ("gemini-3.5-flash", MINIMAL),
-    ("gemini-", NEW),
-];
-
-/// What a model is told about its thoughts.
+/// The part of a request about thinking.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ThinkingConfig {
@@ -62,15 +49,15 @@ pub(super) struct ThinkingConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     thinking_budget: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    thinking_level: Option<&'static str>,
+    thinking_level: Option<Level>,
 }
 
 impl Traits {
-    /// A model of another family is taken for one without any peculiarity.
+    /// Returns the traits of a model. Gateways put words of their own before a name.
     pub(super) fn of(model: &str) -> Self {
         let start = ["gemini-", "gemma"].iter().filter_map(|family| model.find(family)).min();
-        let Some(name) = start.and_then(|start| model.get(start..)) else { return OLD };
-        KNOWN.iter().find(|(start, _)| name.starts_with(start)).map_or(OLD, |(_, traits)| *traits)
+        let name = start.and_then(|start| model.get(start..)).unwrap_or_default();
+        MODELS.get().find(name).unwrap_or_default()
     }
 
     /// How the model is told to think this hard.
@@ -109,18 +96,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_all_sorts() {
-        for (name, traits) in [
-            ("gemini-1.5-flash", OLD),
-            ("models/gemini-2.0-flash", OLD),
-            ("gemini-3.8-flash", NEW),
-            ("google/gemini-4-pro", NEW),
-            ("gemini-3.1-flash-lite-preview", MINIMAL),
-            ("gemini-3.1-pro-preview", NEW),
-            ("tunedModels/mine", OLD),
-        ] {
+    fn model_table_is_reachable() {
+        for (name, traits) in MODELS.checked().unwrap().entries() {
             assert_eq!(Traits::of(name), traits, "{name}");
         }
+    }
+
+    #[test]
+    fn model_names_have_the_traits_of_their_family() {
+        for (name, like) in [
+            ("gemini-1.5-flash", ""),
+            ("models/gemini-2.0-flash", ""),
+            ("gemini-3.8-flash", "gemini-"),
+            ("google/gemini-4-pro", "gemini-"),
+            ("gemini-3.1-flash-lite-preview", "gemini-3-flash"),
+            ("gemini-3.1-pro-preview", "gemini-"),
+            ("tunedModels/mine", ""),
+        ] {
+            assert_eq!(Traits::of(name), Traits::of(like), "{name}");
+        }
+        let thinking = |name: &str| Traits::of(name).thinking;
+        assert_eq!(thinking(""), Thinking::No);
+        assert_eq!(thinking("gemini-2.5-flash"), Thinking::Budget { least: 0, most: 24_576 });
+        assert_eq!(thinking("gemini-4"), Thinking::Level([Level::Low, Level::Low, Level::Low, Level::Medium, Level::High]));
         assert!(!Traits::of("gemma-3-27b-it").system);
         assert!(!Traits::of("gemini-2.5-flash").wants_signatures && Traits::of("gemini-3-flash-preview").wants_signatures);
     }

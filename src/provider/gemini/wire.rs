@@ -5,9 +5,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{many, object, whole_number};
-use crate::provider::tally::{self, Count};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{Count, Text, many, object, whole_number};
 
 /// A chunk, or a list of them: what a gateway sends that drops `alt=sse`.
 #[derive(Debug, Deserialize)]
@@ -15,19 +14,18 @@ use crate::provider::words::Text;
 pub(super) struct Chunks<'a>(#[serde(borrow, deserialize_with = "many")] pub(super) Vec<Chunk<'a>>);
 
 /// A part of a streamed answer, or all of it.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Chunk<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) candidates: Option<Vec<Candidate<'a>>>,
-    #[serde(borrow, default, alias = "prompt_feedback")]
+    #[serde(alias = "prompt_feedback")]
     pub(super) prompt_feedback: Option<PromptFeedback<'a>>,
-    #[serde(default, alias = "usage_metadata", deserialize_with = "object")]
+    #[serde(alias = "usage_metadata", deserialize_with = "object")]
     pub(super) usage_metadata: Option<Figures>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
     /// The chunk itself, in the envelope of Code Assist and of some proxies of Vertex.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) response: Option<Box<Self>>,
 }
 
@@ -41,54 +39,52 @@ impl Chunk<'_> {
 }
 
 /// One answer of the model. We never ask for more than one.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Candidate<'a> {
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(borrow, deserialize_with = "object")]
     pub(super) content: Option<Content<'a>>,
-    #[serde(borrow, default, alias = "finish_reason")]
+    #[serde(alias = "finish_reason")]
     pub(super) finish_reason: Text<'a>,
-    #[serde(borrow, default, alias = "finish_message")]
+    #[serde(alias = "finish_message")]
     pub(super) finish_message: Text<'a>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Content<'a> {
-    #[serde(borrow, default, deserialize_with = "many")]
+    #[serde(borrow, deserialize_with = "many")]
     pub(super) parts: Vec<Part<'a>>,
 }
 
 /// A piece of an answer: text, a call, or something that is nothing to us.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Part<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) text: Option<Text<'a>>,
     /// Whether the text is a thought.
-    #[serde(default)]
     pub(super) thought: Option<bool>,
-    #[serde(borrow, default, alias = "thought_signature")]
+    #[serde(alias = "thought_signature")]
     pub(super) thought_signature: Text<'a>,
-    #[serde(borrow, default, alias = "function_call")]
+    #[serde(alias = "function_call")]
     pub(super) function_call: Option<FunctionCall<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct FunctionCall<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) args: Option<&'a RawValue>,
     /// Arguments in pieces.
-    #[serde(default, alias = "partial_args")]
+    #[serde(alias = "partial_args")]
     pub(super) partial_args: Option<Vec<Value>>,
     /// Whether more pieces of this call come.
-    #[serde(default, alias = "will_continue")]
+    #[serde(alias = "will_continue")]
     pub(super) will_continue: Option<bool>,
 }
 
@@ -106,37 +102,32 @@ impl FunctionCall<'_> {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct PromptFeedback<'a> {
-    #[serde(borrow, default, alias = "block_reason")]
+    #[serde(borrow, alias = "block_reason")]
     pub(super) block_reason: Text<'a>,
 }
 
 /// Tokens used. Thoughts are counted beside the answer.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Figures {
-    #[serde(default, alias = "prompt_token_count")]
+    #[serde(alias = "prompt_token_count")]
     prompt_token_count: Count,
-    #[serde(default, alias = "tool_use_prompt_token_count")]
+    #[serde(alias = "tool_use_prompt_token_count")]
     tool_use_prompt_token_count: Count,
-    #[serde(default, alias = "cached_content_token_count")]
+    #[serde(alias = "cached_content_token_count")]
     cached_content_token_count: Count,
-    #[serde(default, alias = "candidates_token_count")]
+    #[serde(alias = "candidates_token_count")]
     candidates_token_count: Count,
-    #[serde(default, alias = "thoughts_token_count")]
+    #[serde(alias = "thoughts_token_count")]
     thoughts_token_count: Count,
-    #[serde(default, alias = "total_token_count")]
+    #[serde(alias = "total_token_count")]
     total_token_count: Count,
 }
 
 impl Figures {
-    /// Whether they are there.
-    pub(super) fn are_given(&self) -> bool {
-        self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
-    }
-
     /// Takes in later figures, which replace those that they give again.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.or(old.0));
@@ -151,7 +142,7 @@ impl Figures {
     }
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         let sum = |one: Count, other: Count| match (one.0, other.0) {
             (None, None) => None,

@@ -13,12 +13,15 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use self::decode::Decoder;
-use super::client::{ClientOptions, DialectClient, bearer};
+use self::decode::OllamaAdapter;
+use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
+use super::connection::key_header;
 use super::dialect::Dialect;
-use super::transport::{Framing, endpoint_url};
-use super::{ModelClient, SetupError};
+use super::endpoint::ollama_url;
+use super::frames::Framing;
+use super::model_client::{ModelClient, SetupError};
+use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelRequest};
 
 /// A client of an Ollama. The base URL may end in `/api`, in the `/v1` of its other API, or in neither. No connection is made yet.
@@ -26,78 +29,44 @@ use crate::domain::model::{ModelError, ModelRequest};
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = Ollama { url: operation_url(&options.base_url, "chat")? };
+    let dialect = Ollama { url: ollama_url(&options.base_url, "chat")?, models: ollama_url(&options.base_url, "tags")? };
     Ok(Arc::new(DialectClient::new(dialect, options)?))
-}
-
-/// The URL of an operation of an Ollama.
-///
-/// # Errors
-/// If the base is no URL of HTTP.
-pub(super) fn operation_url(base: &str, operation: &str) -> Result<Url, SetupError> {
-    // OLLAMA_HOST may be a host and a port.
-    let base = base.trim();
-    let mut url = if base.contains("://") { endpoint_url(base, "")? } else { endpoint_url(&format!("http://{base}"), "")? };
-    let whole = format!("/api/{operation}");
-    let root = url.path().trim_end_matches('/').to_owned();
-    let root = [whole.as_str(), "/api", "/v1"].iter().find_map(|end| root.strip_suffix(end)).unwrap_or(&root).to_owned();
-    url.set_path(&format!("{root}{whole}"));
-    Ok(url)
 }
 
 struct Ollama {
     url: Url,
+    models: Url,
 }
 
 impl Dialect for Ollama {
-    type Decoder = Decoder;
+    type Adapter = OllamaAdapter;
 
     const FRAMING: Framing = Framing::Lines;
 
     /// A local Ollama knows no key; the one that others host takes a bearer token.
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        bearer(key)
+        key_header("authorization", key)
     }
 
     fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
         Ok(self.url.clone())
     }
 
+    fn model_list(&self) -> Url {
+        self.models.clone()
+    }
+
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
         request::body(&for_model(request), streaming)
     }
 
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(request.options.max_output_tokens, request_bytes)
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<OllamaAdapter> {
+        decode::decoder(request.options.max_output_tokens, request_bytes)
     }
 }
 
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(None, 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_sorts_of_base_urls() {
-        for (base, url) in [
-            ("http://127.0.0.1:11434", "http://127.0.0.1:11434/api/chat"),
-            ("http://127.0.0.1:11434/", "http://127.0.0.1:11434/api/chat"),
-            ("http://127.0.0.1:11434/api", "http://127.0.0.1:11434/api/chat"),
-            ("http://127.0.0.1:11434/v1/", "http://127.0.0.1:11434/api/chat"),
-            ("http://127.0.0.1:11434/api/chat", "http://127.0.0.1:11434/api/chat"),
-            ("https://gate/ollama", "https://gate/ollama/api/chat"),
-            ("https://gate/ollama/v1", "https://gate/ollama/api/chat"),
-            ("localhost:11434", "http://localhost:11434/api/chat"),
-        ] {
-            assert_eq!(operation_url(base, "chat").unwrap().as_str(), url, "{base}");
-        }
-        for base in ["", "ftp://host"] {
-            assert!(operation_url(base, "chat").is_err(), "{base}");
-        }
-    }
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    decode::decoder(None, 0)
 }

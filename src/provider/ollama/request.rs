@@ -10,11 +10,10 @@ use crate::domain::context::{json_tokens, prose_tokens};
 use crate::domain::message::{Message, Part, Role, SentContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::compose::{cannot_say, file_text, raw, turn_begins, written};
+use crate::provider::catalog::quirks::model_quirks;
+use crate::provider::compose::{cannot_say, file_text, turn_begins};
+use crate::provider::json_body::{raw, written};
 use crate::provider::project::{Source, not_sent};
-
-/// Models that know how hard to think, by the start of their names; the others only know whether to.
-const THINKING_LEVELS: [&str; 1] = ["gpt-oss"];
 
 /// The smallest window that is asked for. A model is loaded anew for each other one, so that they double from here.
 const LEAST_WINDOW: u64 = 8_192;
@@ -143,7 +142,7 @@ fn window_for(messages: &[WireMessage<'_>], tools: &[Box<RawValue>], max_output:
 }
 
 fn think(effort: ReasoningEffort, model: &str) -> Value {
-    let has_levels = THINKING_LEVELS.iter().any(|start| model.rsplit('/').next().unwrap_or(model).starts_with(start));
+    let has_levels = model_quirks().ollama.has_thinking_levels(model);
     match effort {
         ReasoningEffort::None => false.into(),
         _ if !has_levels => true.into(),

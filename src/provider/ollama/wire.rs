@@ -3,53 +3,48 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::json_text::{Arguments, many, object};
-use crate::provider::tally::{Count, Flag};
-use crate::provider::words::Text;
+use crate::provider::stream::lenient::{Arguments, Count, Flag, Text, many, object};
 
 /// One line of a stream, or a whole answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Line<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) message: Option<Message<'a>>,
-    #[serde(default)]
     pub(super) done: Flag,
-    #[serde(borrow, default)]
     pub(super) done_reason: Text<'a>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
-    #[serde(default)]
     pub(super) prompt_eval_count: Count,
-    #[serde(default)]
     pub(super) eval_count: Count,
 }
 
 /// More of an answer, or all of it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Message<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) content: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
     /// Proxies give one call alone.
-    #[serde(borrow, default, deserialize_with = "many")]
+    #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Call<'a>>,
 }
 
 /// A tool call, whole. Its index is not read: several calls share one.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Call<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
 }
 
 /// What is called.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Function<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
 }

@@ -4,17 +4,12 @@
 //! the three. A piece goes where something that its call has shown says that it belongs; where that does not single out one
 //! call, the answer fails. Two calls are never merged and no call is made up.
 
-use std::collections::VecDeque;
-
 use serde_json::{Map, Value};
 
 use super::wire::Fragment;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
-use crate::provider::json_text::Shape;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::provider::stream::{AnswerAssembler, Shape};
 use crate::support::text;
-
-/// More calls than any answer has: what comes with more is a flood.
-const MAX_CALLS: usize = 1_000;
 
 /// The calls of one answer.
 #[derive(Debug)]
@@ -64,10 +59,6 @@ impl Calls {
         Self { offered, calls: Vec::new(), lent: Vec::new() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
     /// Whether the arguments of every call are complete JSON objects.
     pub(super) fn all_complete(&self) -> bool {
         self.calls.iter().all(|call| {
@@ -81,7 +72,7 @@ impl Calls {
     }
 
     /// Takes in a piece.
-    pub(super) fn push(&mut self, fragment: &Fragment<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn push(&mut self, fragment: &Fragment<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let piece = Piece::of(fragment);
         if piece.is_blank() {
             return Ok(());
@@ -89,15 +80,15 @@ impl Calls {
         let at = match self.target(&piece)? {
             Target::Nowhere => return Ok(()),
             Target::Call(at) => at,
-            Target::New => self.open(Call { index: piece.index, ..Call::default() })?,
+            Target::New => self.open(Call { index: piece.index, ..Call::default() }, answer)?,
             Target::NewNamed(before) => {
                 self.calls[before].named_again = false;
                 let name = self.calls[before].name.clone();
-                self.open(Call { index: piece.index, name, ..Call::default() })?
+                self.open(Call { index: piece.index, name, ..Call::default() }, answer)?
             }
         };
         let call = &mut self.calls[at];
-        call.take(at, &piece, out)?;
+        call.take(at, &piece, answer)?;
         let own = [("extra_content", &fragment.extra_content), ("provider_specific_fields", &fragment.provider_specific_fields)];
         for (name, value) in own {
             if let Some(value) = value {
@@ -108,7 +99,7 @@ impl Calls {
     }
 
     /// The answer is over: shows the calls that had no arguments.
-    pub(super) fn finish(&mut self, finish: ModelFinish, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn finish(&mut self, finish: ModelFinish, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         for (at, call) in self.calls.iter_mut().enumerate() {
             if call.name.is_empty() {
                 call.unwrap(&self.offered);
@@ -120,23 +111,19 @@ impl Calls {
                 }
                 return Err(ambiguous("a call has no name"));
             }
-            call.start(at, out);
-            call.release(at, out);
+            call.start(at, answer);
+            call.release(at, answer);
             if !call.own.is_empty() {
                 let raw = Value::Object(std::mem::take(&mut call.own));
-                out.push_back(ModelEvent::ToolCallBlock { index: at, raw });
+                answer.call_block(at, raw);
             }
         }
         Ok(())
     }
 
-    fn open(&mut self, call: Call) -> Result<usize, ModelError> {
-        if self.calls.len() == MAX_CALLS {
-            let message = format!("the answer has more than {MAX_CALLS} tool calls");
-            return Err(ModelError::new(ModelErrorKind::BadStream, &message));
-        }
+    fn open(&mut self, call: Call, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
         self.calls.push(call);
-        Ok(self.calls.len() - 1)
+        answer.open_call()
     }
 
     fn target(&mut self, piece: &Piece<'_>) -> Result<Target, ModelError> {
@@ -298,7 +285,7 @@ impl Call {
         is_bare && self.index == other.index && self.name == other.name
     }
 
-    fn take(&mut self, at: usize, piece: &Piece<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn take(&mut self, at: usize, piece: &Piece<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if self.id.is_empty() {
             piece.id.clone_into(&mut self.id);
         }
@@ -310,7 +297,7 @@ impl Call {
             if piece.arguments.trim_start().starts_with('{') {
                 (self.held, self.shape) = (false, Shape::default());
             }
-            self.release(at, out);
+            self.release(at, answer);
         }
         let delta = text::storable(piece.arguments);
         self.shape.feed(delta.as_bytes());
@@ -318,13 +305,13 @@ impl Call {
             self.held = true;
         } else {
             self.arguments.push_str(&delta);
-            if self.started && !delta.is_empty() {
-                out.push_back(ModelEvent::ToolCallArguments { index: at, delta: delta.into_owned() });
+            if self.started {
+                answer.call_arguments(at, delta.into_owned());
             }
         }
         if (self.held || !self.arguments.is_empty()) && !self.name.is_empty() {
             // Arguments have begun, so the name has ended.
-            self.start(at, out);
+            self.start(at, answer);
         }
         Ok(())
     }
@@ -338,13 +325,13 @@ impl Call {
     }
 
     /// Takes `{}` for the arguments that it seems to be: nothing else has followed.
-    fn release(&mut self, at: usize, out: &mut VecDeque<ModelEvent>) {
+    fn release(&mut self, at: usize, answer: &mut AnswerAssembler) {
         if !std::mem::take(&mut self.held) {
             return;
         }
         self.arguments.push_str("{}");
         if self.started {
-            out.push_back(ModelEvent::ToolCallArguments { index: at, delta: "{}".to_owned() });
+            answer.call_arguments(at, "{}".to_owned());
         }
     }
 
@@ -381,15 +368,13 @@ impl Call {
         Ok(())
     }
 
-    fn start(&mut self, at: usize, out: &mut VecDeque<ModelEvent>) {
+    fn start(&mut self, at: usize, answer: &mut AnswerAssembler) {
         if self.started {
             return;
         }
         self.started = true;
-        out.push_back(ModelEvent::ToolCallStarted { index: at, provider_call_id: self.id.clone(), name: self.name.clone() });
-        if !self.arguments.is_empty() {
-            out.push_back(ModelEvent::ToolCallArguments { index: at, delta: self.arguments.clone() });
-        }
+        answer.start_call(at, self.id.clone(), self.name.clone());
+        answer.call_arguments(at, self.arguments.clone());
     }
 }
 

@@ -3,11 +3,9 @@
 //!
 //! Facts about the wire: <https://openrouter.ai/docs/use-cases/reasoning-tokens>.
 
-use std::collections::VecDeque;
-
 use serde_json::{Value, json};
 
-use crate::domain::model::ModelEvent;
+use crate::provider::stream::AnswerAssembler;
 
 /// One form of such pieces.
 #[derive(Debug, Clone, Copy)]
@@ -123,9 +121,9 @@ impl Details {
     }
 
     /// Passes on what is there: the reasoning is over, or the answer.
-    pub(super) fn pass_on(&mut self, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn pass_on(&mut self, answer: &mut AnswerAssembler) {
         if !self.list.is_empty() {
-            out.push_back(ModelEvent::ReasoningBlock(json!({ self.form.field: std::mem::take(&mut self.list) })));
+            answer.reasoning_block(json!({ self.form.field: std::mem::take(&mut self.list) }));
         }
     }
 }
@@ -133,6 +131,7 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::model::ModelEvent;
 
     #[test]
     fn pieces_are_joined_and_what_is_encrypted_is_kept() {
@@ -142,15 +141,15 @@ mod tests {
         details.take(vec![json!({"type": "reasoning.text", "signature": "sig==", "index": 0})]);
         details.take(vec![text("again", 1), json!({"type": "reasoning.encrypted", "data": "AA==", "index": 1})]);
         details.take(vec![json!({"type": "reasoning.encrypted", "data": "BB==", "index": 1})]);
-        let mut out = VecDeque::new();
-        details.pass_on(&mut out);
-        details.pass_on(&mut out);
+        let mut answer = AnswerAssembler::new(None, 0);
+        details.pass_on(&mut answer);
+        details.pass_on(&mut answer);
         let expected = json!({"reasoning_details": [
             {"type": "reasoning.text", "text": "Let me", "index": 0, "format": "f", "signature": "sig=="},
             text("again", 1),
             {"type": "reasoning.encrypted", "data": "AA==", "index": 1},
             {"type": "reasoning.encrypted", "data": "BB==", "index": 1}]});
-        assert_eq!(out, [ModelEvent::ReasoningBlock(expected)]);
+        assert_eq!(answer.events(), &[ModelEvent::ReasoningBlock(expected)]);
     }
 
     #[test]
@@ -164,11 +163,11 @@ mod tests {
             assert_eq!(details.news(&signed), if last.is_empty() { "" } else { " see" });
             details.take(signed);
             details.take(vec![json!({"type": "redacted_thinking", "data": "AA=="}), block("More", "other")]);
-            let mut out = VecDeque::new();
-            details.pass_on(&mut out);
+            let mut answer = AnswerAssembler::new(None, 0);
+            details.pass_on(&mut answer);
             let whole = if last.is_empty() { "Let me" } else { "Let me see" };
             let expected = [block(whole, "sig=="), json!({"type": "redacted_thinking", "data": "AA=="}), block("More", "other")];
-            assert_eq!(out, [ModelEvent::ReasoningBlock(json!({ "thinking_blocks": expected }))]);
+            assert_eq!(answer.events(), &[ModelEvent::ReasoningBlock(json!({ "thinking_blocks": expected }))]);
         }
     }
 }

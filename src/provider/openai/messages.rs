@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::accent::{Accent, CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
 use super::{details, own};
 use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
 use crate::provider::compose::{arguments_text, file_text, takes_system, turn_begins};
 use crate::provider::project::{CallIds, not_sent};
+use crate::provider::quirk_forms::{CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
+use crate::provider::quirks::Quirks;
 use crate::support::json;
 
 /// Stands between tool results and a message of the user where a provider wants the model to speak in between.
@@ -142,23 +143,23 @@ fn text<'a>(text: impl Into<Cow<'a, str>>) -> ContentPart<'a> {
 }
 
 /// System prompt and history.
-pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, accent: &Accent) -> Vec<WireMessage<'a>> {
+pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, quirks: &Quirks) -> Vec<WireMessage<'a>> {
     let mut wire = Vec::with_capacity(request.messages.len() + 1);
     let mut opening = None;
     if !system.is_empty() {
         let content = system.to_owned();
-        match if takes_system(&request.model) { accent.system } else { SystemPlace::User } {
+        match if takes_system(&request.model) { quirks.system } else { SystemPlace::User } {
             SystemPlace::System => wire.push(WireMessage::System { content }),
             SystemPlace::Developer => wire.push(WireMessage::Developer { content }),
             SystemPlace::User => opening = Some(content),
         }
     }
-    let mut writer = Writer { accent, ids: CallIds::default(), images: Vec::new(), opening, wire };
+    let mut writer = Writer { quirks, ids: CallIds::default(), images: Vec::new(), opening, wire };
     let turn = turn_begins(&request.messages);
     for (at, message) in request.messages.iter().enumerate() {
         match message.role {
             Role::User => writer.user(message),
-            Role::Assistant => writer.assistant(message, accent.reasoning_of == ReasoningSpan::All || at >= turn),
+            Role::Assistant => writer.assistant(message, quirks.reasoning_of == ReasoningSpan::All || at >= turn),
             Role::Tool => writer.results(message),
         }
     }
@@ -166,7 +167,7 @@ pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, accent: &Acc
 }
 
 struct Writer<'a, 'b> {
-    accent: &'b Accent,
+    quirks: &'b Quirks,
     ids: CallIds<'a>,
     /// Images of tool results that no message holds yet.
     images: Vec<ContentPart<'a>>,
@@ -196,7 +197,7 @@ impl<'a> Writer<'a, '_> {
 
     /// A message of the user, with what must stand in the next one.
     fn push_user(&mut self, parts: Vec<ContentPart<'a>>) {
-        if !self.accent.user_after_tools && matches!(self.wire.last(), Some(WireMessage::Tool { .. })) {
+        if !self.quirks.user_after_tools && matches!(self.wire.last(), Some(WireMessage::Tool { .. })) {
             let content = Some(Content::Text(Cow::Borrowed(BETWEEN)));
             self.wire.push(WireMessage::Assistant(Assistant { content, ..Assistant::default() }));
         }
@@ -212,7 +213,7 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn picture(&self, image: &'a FilePart) -> ContentPart<'a> {
-        match image.url.as_deref().filter(|_| self.accent.images) {
+        match image.url.as_deref().filter(|_| self.quirks.images) {
             Some(url) => ContentPart::ImageUrl { image_url: ImageUrl { url: Cow::Borrowed(url) } },
             None => text(not_sent("image", image)),
         }
@@ -222,7 +223,7 @@ impl<'a> Writer<'a, '_> {
         if let Some(said) = file_text(file) {
             return text(said);
         }
-        match (self.accent.files, file.url.as_deref().filter(|_| file.media_type == "application/pdf")) {
+        match (self.quirks.files, file.url.as_deref().filter(|_| file.media_type == "application/pdf")) {
             (FileForm::FileData, Some(url)) if url.starts_with("data:") => {
                 let filename = file.name.as_deref().unwrap_or("file.pdf");
                 ContentPart::File { file: WireFile { filename, file_data: url } }
@@ -243,7 +244,7 @@ impl<'a> Writer<'a, '_> {
                 let id = self.ids.mint(&call.call_id, call.provider_call_id.as_deref());
                 let own = |name: &str| call.raw.as_ref().and_then(|raw| raw.get(name));
                 WireCall {
-                    id: shaped(id, self.accent.call_ids),
+                    id: shaped(id, self.quirks.call_ids),
                     kind: "function",
                     function: WireFunction { name: &call.name, arguments: arguments_text(&call.arguments) },
                     extra_content: own("extra_content"),
@@ -268,7 +269,7 @@ impl<'a> Writer<'a, '_> {
         }
         wire.content = match content.is_empty() {
             false => Some(Content::of(content)),
-            true if self.accent.null_content => None,
+            true if self.quirks.null_content => None,
             true => Some(Content::Text(Cow::Borrowed(""))),
         };
         self.wire.push(WireMessage::Assistant(wire));
@@ -284,14 +285,14 @@ impl<'a> Writer<'a, '_> {
         let reasoning = || thoughts_of(message);
         let thoughts = || reasoning().map(|part| part.text.as_str()).collect::<String>();
         let or_filler = || -> Option<String> {
-            let is_filled = self.accent.filler_of == FillerSpan::All || !wire.tool_calls.is_empty();
+            let is_filled = self.quirks.filler_of == FillerSpan::All || !wire.tool_calls.is_empty();
             let thoughts = thoughts();
-            if thoughts.is_empty() { self.accent.reasoning_filler.clone().filter(|_| is_filled) } else { Some(thoughts) }
+            if thoughts.is_empty() { self.quirks.reasoning_filler.clone().filter(|_| is_filled) } else { Some(thoughts) }
         };
         let raw = |form: details::Form| {
             reasoning().filter_map(move |part| part.raw.as_ref()?.get(form.field)?.as_array()).flatten().collect::<Vec<_>>()
         };
-        match self.accent.reasoning {
+        match self.quirks.reasoning {
             ReasoningForm::None => {}
             ReasoningForm::ReasoningContent => wire.reasoning_content = or_filler(),
             ReasoningForm::Reasoning => wire.reasoning = or_filler(),
@@ -313,8 +314,8 @@ impl<'a> Writer<'a, '_> {
     fn results(&mut self, message: &'a Message) {
         for part in &message.parts {
             let Part::ToolResult(result) = part else { continue };
-            let id = shaped(self.ids.of(&result.call_id), self.accent.call_ids);
-            let name = self.accent.result_names.then_some(result.name.as_str());
+            let id = shaped(self.ids.of(&result.call_id), self.quirks.call_ids);
+            let name = self.quirks.result_names.then_some(result.name.as_str());
             let content = self.result(result);
             self.wire.push(WireMessage::Tool { tool_call_id: id, name, content });
         }
@@ -326,11 +327,11 @@ impl<'a> Writer<'a, '_> {
         for content in &result.content {
             match content.as_sent() {
                 SentContent::Text(text) => lines.push(text),
-                SentContent::Image { media_type, .. } if !self.accent.images => {
+                SentContent::Image { media_type, .. } if !self.quirks.images => {
                     lines.push(Cow::Owned(format!("[image, {media_type}: not sent to the model]")));
                 }
                 SentContent::Image { media_type, data } => {
-                    if self.accent.tool_images == ToolImages::UserMessage {
+                    if self.quirks.tool_images == ToolImages::UserMessage {
                         lines.push(Cow::Owned(format!("[image, {media_type}: shown in the next message]")));
                     }
                     let url = Cow::Owned(format!("data:{media_type};base64,{data}"));
@@ -339,7 +340,7 @@ impl<'a> Writer<'a, '_> {
             }
         }
         let has_words = lines.iter().any(|line| !line.is_empty());
-        match self.accent.tool_images {
+        match self.quirks.tool_images {
             ToolImages::Result if !images.is_empty() => {
                 if has_words {
                     images.insert(0, text(lines.join("\n")));

@@ -1,10 +1,10 @@
-//! OpenAI's chat completions, which most providers and local servers speak in their own accents.
+//! OpenAI's chat completions, which most providers and local servers speak with quirks of their own.
 //!
-//! Facts about the wire: <https://platform.openai.com/docs/api-reference/chat>. What is sent differs by an [`Accent`], which is
-//! data; what comes is read by one reader, which understands all accents.
+//! Facts about the wire: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`], which are data; one
+//! decoder understands the answers of all providers.
 
-mod accent;
 mod calls;
+mod chat_completions;
 mod decode;
 mod details;
 mod messages;
@@ -16,78 +16,38 @@ mod wire;
 
 use std::sync::{Arc, Mutex};
 
-use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName};
-use secrecy::{ExposeSecret as _, SecretString};
-
-pub use self::accent::{
-    Accent, CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, OutputLimit, ReasoningForm, ReasoningSpan, SchemaForm,
-    SchemaRules, SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
-};
-use self::decode::{Decoder, Expectation};
+use self::chat_completions::ChatCompletions;
 use self::moving::Moving;
-use super::client::{ClientOptions, DialectClient, bearer, header};
-use super::dialect::Dialect;
-use super::endpoint::{Endpoint, without_operation};
+use super::client::{ClientOptions, DialectClient};
+use super::endpoint::without_operation;
+use super::model_client::{ModelClient, SetupError};
+use super::quirks::Quirks;
 use super::responses::Responses;
-use super::transport::Framing;
-use super::{ModelClient, SetupError};
-use crate::domain::model::{ModelError, ModelRequest};
+#[cfg(any(test, feature = "fuzzing"))]
+use super::{
+    quirk_forms::ThoughtsInText,
+    stream::{AnswerAssembler, AnswerDecoder, StreamAdapter},
+};
 
-/// A client of an endpoint that speaks chat completions with an accent, and perhaps Responses beside them for some of its models.
+/// Returns a client of an endpoint that speaks chat completions, and perhaps Responses beside them for some of its models.
 /// A base URL without any path gets `/v1`. No connection is made yet.
 ///
 /// # Errors
-/// If the base URL, the accent's URLs, the key or a header cannot be used.
-pub fn client(options: ClientOptions, accent: Accent) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let endpoint = Endpoint::new(&options.base_url, &accent.url)?;
+/// If the base URL, the URLs of the quirks, the key or a header cannot be used.
+pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
     let base = without_operation(&options.base_url);
-    let beside = (!accent.responses_url.is_empty()).then(|| Responses::at(&base, accent.clone())).transpose()?;
-    let chat = DialectClient::new(ChatCompletions { endpoint, accent }, options)?;
+    let beside = (!quirks.responses_url.is_empty()).then(|| Responses::at(&base, quirks.clone())).transpose()?;
+    let chat = DialectClient::new(ChatCompletions::at(&options.base_url, quirks)?, options)?;
     Ok(match beside {
         Some(responses) => Arc::new(Moving { responses: chat.speaking(responses), chat, moved: Mutex::default() }),
         None => Arc::new(chat),
     })
 }
 
-struct ChatCompletions {
-    endpoint: Endpoint,
-    accent: Accent,
-}
-
-impl Dialect for ChatCompletions {
-    type Decoder = Decoder;
-
-    const FRAMING: Framing = Framing::Events;
-
-    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        let name = self.accent.key_header.as_str();
-        if name.eq_ignore_ascii_case("authorization") {
-            return bearer(key);
-        }
-        let mut headers = HeaderMap::new();
-        if let Some(key) = key {
-            let parsed = HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.to_owned() })?;
-            headers.insert(parsed, header(name, key.expose_secret().trim())?);
-        }
-        Ok(headers)
-    }
-
-    fn url(&self, model: &str, _streaming: bool) -> Result<Url, ModelError> {
-        self.endpoint.of(model)
-    }
-
-    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
-        request::body(request, &self.accent, streaming)
-    }
-
-    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(Expectation::of(request, request_bytes, self.accent.think_tags(&request.model)))
-    }
-}
-
-/// Reads an answer that nobody has asked for.
+/// Returns a decoder of an answer without a request, to which two tools were offered.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> impl super::dialect::Decode {
-    Decoder::new(Expectation::offering(["get_time", "get_weather"]))
+pub(super) fn decoder() -> AnswerDecoder<impl StreamAdapter> {
+    let quirks = Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() };
+    let answer = AnswerAssembler::new(None, 0).with_tags(quirks.think_tags(""));
+    decode::decoder(["get_time", "get_weather"].map(str::to_owned).into(), answer)
 }

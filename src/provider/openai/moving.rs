@@ -6,20 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::ChatCompletions;
+use super::chat_completions::ChatCompletions;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::domain::provider::ModelEntry;
 use crate::provider::client::DialectClient;
+use crate::provider::error_facts::is_served_over_responses;
+use crate::provider::model_client::{ModelClient, ModelStream};
 use crate::provider::responses::Responses;
-use crate::provider::{ModelClient, ModelStream};
-
-/// What refusals have in common: "To use function tools, use /v1/responses", "only supported in v1/responses".
-const ELSEWHERE: &str = "v1/responses";
-
-/// Statuses of such refusals.
-const REFUSED: [u16; 3] = [400, 404, 422];
 
 /// Statuses of a place that has no Responses.
 const NOT_THERE: [u16; 3] = [404, 405, 501];
@@ -31,7 +28,7 @@ const NOT_ALLOWED: [u16; 2] = [401, 403];
 pub(super) struct Moving {
     pub(super) chat: DialectClient<ChatCompletions>,
     pub(super) responses: DialectClient<Responses>,
-    /// What has moved: models, with whether they were offered tools.
+    /// The models that have moved, with whether they were offered tools.
     pub(super) moved: Mutex<BTreeSet<(String, bool)>>,
 }
 
@@ -49,7 +46,7 @@ impl ModelClient for Moving {
             }
         }
         let refusal = match self.chat.ask(&request).await {
-            Err(error) if is_elsewhere(&error) => error,
+            Err(error) if is_served_over_responses(&error) => error,
             answer => return answer,
         };
         match self.responses.ask(&self.there(request)).await {
@@ -62,12 +59,16 @@ impl ModelClient for Moving {
             Err(error) => Err(error),
         }
     }
+
+    async fn list_models(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
+        self.chat.list_models(patience).await
+    }
 }
 
 impl Moving {
     /// The request as it is made over Responses, without what chat completions leave out for a model that refuses it.
     fn there(&self, mut request: ModelRequest) -> ModelRequest {
-        if !self.chat.dialect().accent.takes_sampling(&request.model) {
+        if !self.chat.dialect().quirks.takes_sampling(&request.model) {
             request.options.stop.clear();
             request.options.temperature = None;
             request.options.top_p = None;
@@ -84,8 +85,4 @@ fn has_status(error: &ModelError, statuses: &[u16]) -> bool {
 fn was_not_taken(error: &ModelError) -> bool {
     let cannot_be_said = error.status.is_none() && error.kind == ModelErrorKind::InvalidRequest;
     cannot_be_said || has_status(error, &NOT_THERE) || has_status(error, &NOT_ALLOWED)
-}
-
-fn is_elsewhere(error: &ModelError) -> bool {
-    has_status(error, &REFUSED) && error.message.contains(ELSEWHERE)
 }

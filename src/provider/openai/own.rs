@@ -3,14 +3,14 @@
 //!
 //! Facts about the wire: <https://ai.google.dev/gemini-api/docs/thought-signatures>.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::wire::Delta;
 use crate::domain::message::ReasoningPart;
-use crate::domain::model::ModelEvent;
-use crate::provider::words::Text;
+use crate::provider::stream::AnswerAssembler;
+use crate::provider::stream::lenient::Text;
 
 /// The field of a reasoning block that holds the fields of the message.
 const FIELD: &str = "message";
@@ -37,9 +37,9 @@ impl Own {
     }
 
     /// Passes on what there is: the answer is over.
-    pub(super) fn pass_on(&mut self, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn pass_on(&mut self, answer: &mut AnswerAssembler) {
         if !self.0.is_empty() {
-            out.push_back(ModelEvent::ReasoningBlock(json!({ FIELD: std::mem::take(&mut self.0) })));
+            answer.reasoning_block(json!({ FIELD: std::mem::take(&mut self.0) }));
         }
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::accent::{Accent, EffortForm, OutputLimit, SchemaForm, ToolChoices};
 use super::messages::{WireMessage, messages};
 use super::schema;
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::compose::cannot_say;
+use crate::provider::quirk_forms::{EffortForm, OutputLimit, SchemaForm, ToolChoices};
+use crate::provider::quirks::Quirks;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -74,19 +75,19 @@ struct WireDefinition<'a> {
 }
 
 /// The body of a request.
-pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> Result<Vec<u8>, ModelError> {
+pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
-    let (tools, tool_choice) = choice(request, accent)?;
-    let newer_name = accent.output_limit == OutputLimit::MaxCompletionTokens || accent.knows_new_limit_only(&request.model);
+    let (tools, tool_choice) = choice(request, quirks)?;
+    let newer_name = quirks.output_limit == OutputLimit::MaxCompletionTokens || quirks.knows_new_limit_only(&request.model);
     let limit = options.max_output_tokens;
-    let samples = accent.takes_sampling(&request.model);
+    let samples = quirks.takes_sampling(&request.model);
     let body = Body {
         model: &request.model,
-        messages: messages(request, &system(request, accent), accent),
-        tools: tools.into_iter().map(|tool| wire_tool(tool, accent)).collect(),
+        messages: messages(request, &system(request, quirks), quirks),
+        tools: tools.into_iter().map(|tool| wire_tool(tool, quirks)).collect(),
         tool_choice,
-        response_format: response_format(options, accent),
-        effort: options.reasoning_effort.and_then(|wanted| effort(wanted, &request.model, accent)),
+        response_format: response_format(options, quirks),
+        effort: options.reasoning_effort.and_then(|wanted| effort(wanted, &request.model, quirks)),
         temperature: options.temperature.filter(|_| samples),
         top_p: options.top_p.filter(|_| samples),
         max_tokens: limit.filter(|_| !newer_name),
@@ -94,14 +95,14 @@ pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> 
         seed: options.seed,
         stop: if samples { &options.stop } else { &[] },
         stream: streaming,
-        stream_options: (streaming && accent.stream_usage).then_some(StreamOptions { include_usage: true }),
+        stream_options: (streaming && quirks.stream_usage).then_some(StreamOptions { include_usage: true }),
     };
-    accent.written(&body)
+    quirks.written(&body)
 }
 
 /// The system prompt, with the schema of the answer where the provider takes it in no other way.
-fn system<'a>(request: &'a ModelRequest, accent: &Accent) -> Cow<'a, str> {
-    match (&request.options.output_schema, accent.output_schema) {
+fn system<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Cow<'a, str> {
+    match (&request.options.output_schema, quirks.output_schema) {
         (None, _) | (Some(_), SchemaForm::JsonSchema) => Cow::Borrowed(&request.system),
         (Some(OutputSchema { schema, .. }), SchemaForm::JsonObject | SchemaForm::Prompt) => {
             let asked = format!("Your answer must be JSON that matches this JSON Schema, and nothing else:\n{schema}");
@@ -110,17 +111,17 @@ fn system<'a>(request: &'a ModelRequest, accent: &Accent) -> Cow<'a, str> {
     }
 }
 
-fn wire_tool<'a>(tool: &'a ToolDefinition, accent: &Accent) -> WireTool<'a> {
-    let parameters = schema::parameters(&tool.parameters, &accent.schemas);
+fn wire_tool<'a>(tool: &'a ToolDefinition, quirks: &Quirks) -> WireTool<'a> {
+    let parameters = schema::parameters(&tool.parameters, &quirks.schemas);
     WireTool { kind: "function", function: WireDefinition { name: &tool.name, description: &tool.description, parameters } }
 }
 
 /// The tools on offer, and which of them to call.
-fn choice<'a>(request: &'a ModelRequest, accent: &Accent) -> Result<(Vec<&'a Arc<ToolDefinition>>, Option<Value>), ModelError> {
+fn choice<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Result<(Vec<&'a Arc<ToolDefinition>>, Option<Value>), ModelError> {
     let tools: Vec<&Arc<ToolDefinition>> = request.tools.iter().collect();
     let Some(choice) = request.options.tool_choice.as_ref().filter(|_| !tools.is_empty()) else { return Ok((tools, None)) };
-    let required = || Some(Value::from(accent.required_choice.as_str()));
-    Ok(match (choice, accent.tool_choices) {
+    let required = || Some(Value::from(quirks.required_choice.as_str()));
+    Ok(match (choice, quirks.tool_choices) {
         (ToolChoice::Auto, ToolChoices::All | ToolChoices::Unnamed) => (tools, Some("auto".into())),
         (ToolChoice::Auto, ToolChoices::AutoOnly) => (tools, None),
         (ToolChoice::None, ToolChoices::All | ToolChoices::Unnamed) => (tools, Some("none".into())),
@@ -137,11 +138,11 @@ fn choice<'a>(request: &'a ModelRequest, accent: &Accent) -> Result<(Vec<&'a Arc
     })
 }
 
-fn response_format(options: &ModelOptions, accent: &Accent) -> Option<Value> {
+fn response_format(options: &ModelOptions, quirks: &Quirks) -> Option<Value> {
     let OutputSchema { name, schema, strict } = options.output_schema.as_ref()?;
-    match accent.output_schema {
+    match quirks.output_schema {
         SchemaForm::JsonSchema => {
-            let schema = schema::taken(schema, &accent.schemas);
+            let schema = schema::taken(schema, &quirks.schemas);
             Some(json!({ "type": "json_schema", "json_schema": { "name": name, "schema": schema, "strict": strict } }))
         }
         SchemaForm::JsonObject => Some(json!({ "type": "json_object" })),
@@ -149,15 +150,15 @@ fn response_format(options: &ModelOptions, accent: &Accent) -> Option<Value> {
     }
 }
 
-fn effort<'a>(wanted: ReasoningEffort, model: &str, accent: &'a Accent) -> Option<Effort<'a>> {
-    let word = match accent.effort {
-        EffortForm::Field => accent.effort_word(model, wanted)?,
+fn effort<'a>(wanted: ReasoningEffort, model: &str, quirks: &'a Quirks) -> Option<Effort<'a>> {
+    let word = match quirks.effort {
+        EffortForm::Field => quirks.effort_word(model, wanted)?,
         EffortForm::Object | EffortForm::Thinking | EffortForm::EnableThinking | EffortForm::ChatTemplate | EffortForm::Unsaid => {
-            accent.effort_words.of(wanted)?
+            quirks.effort_words.of(wanted)?
         }
     };
     let thinks = wanted != ReasoningEffort::None;
-    Some(match accent.effort {
+    Some(match quirks.effort {
         EffortForm::Field => Effort::Word(word),
         EffortForm::Object => Effort::Reasoning(json!({ "effort": word })),
         EffortForm::Thinking => Effort::Thinking(json!({ "type": if thinks { "enabled" } else { "disabled" } })),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-pub(in crate::provider) use super::accent::SchemaRules;
+use crate::provider::quirk_forms::SchemaRules;
 use crate::provider::schema::plain_object;
 
 /// The deepest nesting that references are followed into. What is below may be anything.

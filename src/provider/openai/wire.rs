@@ -2,51 +2,51 @@
 //! spellings of nothing are one.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, Entries, entries, many, object, whole_number};
-use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{
+    Arguments, Count, Dollars, Flag, LenientText, Text, Ticks, lenient_text, list, many, object, whole_number,
+};
 
 /// One event of a stream, or a whole answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Chunk<'a> {
-    #[serde(borrow, default)]
-    pub(super) choices: Choices<'a>,
-    #[serde(default, deserialize_with = "object")]
+    /// We never ask for more than one, and get them all the same.
+    #[serde(borrow, deserialize_with = "list")]
+    pub(super) choices: Vec<Choice<'a>>,
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     error: Option<Value>,
     /// Cloudflare's errors.
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     errors: Option<Value>,
     /// `error` when the whole event is one, as vLLM sends it.
-    #[serde(borrow, default)]
     pub(super) object: Text<'a>,
     /// Groq's figures and errors are here.
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) x_groq: Option<Groq>,
     /// `MiniMax` says here how it went, with the status 200.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) base_resp: Option<BaseResponse<'a>>,
     /// Cloudflare's own form of an answer, which has no choices.
-    #[serde(borrow, default)]
     pub(super) response: Text<'a>,
-    #[serde(borrow, default, deserialize_with = "many")]
+    #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
 }
 
 impl Chunk<'_> {
     /// Whether nothing of an answer is in it but, perhaps, figures.
     pub(super) fn says_nothing(&self) -> bool {
-        self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
+        self.choices.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
     }
 
     /// Whether the whole event is an error.
@@ -75,91 +75,78 @@ impl<'a> Envelope<'a> {
 }
 
 /// What Groq adds.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Groq {
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     pub(super) error: Option<Value>,
 }
 
 /// What `MiniMax` adds.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct BaseResponse<'a> {
     /// 0 if all is well.
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) status_code: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status_msg: Text<'a>,
 }
 
-/// The choices of an event. We never ask for more than one, and get them all the same.
-#[derive(Debug, Default)]
-pub(super) struct Choices<'a>(pub(super) Vec<Choice<'a>>);
-
 /// One answer of the model.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Choice<'a> {
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(borrow, deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
     /// In place of `delta` in an answer that is not streamed.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
     /// In place of both where a server answers as the older completions do. Beside them it says nothing new.
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
     /// The same at Gemini's compatible endpoint, which has left the other one out.
-    #[serde(borrow, default, rename = "finishReason")]
+    #[serde(rename = "finishReason")]
     pub(super) own_finish_reason: Text<'a>,
-    #[serde(default, deserialize_with = "reported")]
+    #[serde(deserialize_with = "reported")]
     pub(super) error: Option<Value>,
     /// Moonshot's figures are here.
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
 }
 
 /// More of an answer, or all of it.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) content: Said<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning_content: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
     /// Copilot's name for it.
-    #[serde(borrow, default)]
     pub(super) reasoning_text: Text<'a>,
     /// `OpenRouter`'s form of reasoning, which goes back as it came.
-    #[serde(default)]
     pub(super) reasoning_details: Value,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
     /// Text Generation Inference gives one piece alone.
-    #[serde(borrow, default, deserialize_with = "many")]
+    #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
     /// `LiteLLM`'s form of Claude's reasoning, which goes back as it came.
-    #[serde(default)]
     pub(super) thinking_blocks: Value,
     /// The older form of the one call that there may be.
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) function_call: Option<Function<'a>>,
     /// Gemini says here that the content is a thought, and signs it.
-    #[serde(default)]
     pub(super) extra_content: Value,
     /// The same, as gateways call it.
-    #[serde(default)]
     pub(super) provider_specific_fields: Value,
-    #[serde(borrow, default)]
     pub(super) thought_signature: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking_signature: Text<'a>,
     /// Copilot's sealed reasoning.
-    #[serde(borrow, default)]
     pub(super) reasoning_opaque: Text<'a>,
 }
 
@@ -172,84 +159,67 @@ pub(super) struct Said<'a> {
 
 /// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Fragment<'a> {
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
     /// In place of `function` in Cloudflare's calls.
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
     /// Gemini's signature, which goes back as it came.
-    #[serde(default)]
     pub(super) extra_content: Option<Value>,
     /// The same, as a gateway calls it.
-    #[serde(default)]
     pub(super) provider_specific_fields: Option<Value>,
 }
 
 /// What is called.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Function<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
 }
 
 /// Tokens used.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Figures {
-    #[serde(default)]
     prompt_tokens: Count,
-    #[serde(default)]
     completion_tokens: Count,
-    #[serde(default)]
     total_tokens: Count,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     prompt_tokens_details: Option<PromptDetails>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     completion_tokens_details: Option<CompletionDetails>,
     /// `DeepSeek`'s name for the cached part.
-    #[serde(default)]
     prompt_cache_hit_tokens: Count,
     /// Moonshot's name for it.
-    #[serde(default)]
     cached_tokens: Count,
     /// Anthropic's names for what a cache had and what it got, which gateways pass on.
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
     /// Perplexity's name for the reasoning part.
-    #[serde(default)]
     reasoning_tokens: Count,
     /// What other wires call the two, which gateways pass on.
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
     /// What the call cost (`OpenRouter`, Perplexity).
-    #[serde(default)]
     cost: Dollars,
     /// Whether the provider behind a gateway sends a bill of its own, which is not in the cost.
-    #[serde(default)]
     is_byok: Flag,
-    #[serde(default)]
     cost_details: Dollars,
     /// What the call cost (`DeepInfra`).
-    #[serde(default)]
     estimated_cost: Dollars,
     /// The same (xAI).
-    #[serde(default)]
     cost_in_usd_ticks: Ticks,
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         let details = figures.prompt_tokens_details.unwrap_or_default();
         let cached_input = details.cached_tokens.0.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
@@ -285,17 +255,16 @@ impl From<Figures> for tally::Figures {
 
 /// Parts of the input.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct PromptDetails {
-    #[serde(default)]
     pub(super) cached_tokens: Count,
-    #[serde(default)]
     pub(super) cache_write_tokens: Count,
 }
 
 /// Parts of the output.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct CompletionDetails {
-    #[serde(default)]
     pub(super) reasoning_tokens: Count,
 }
 
@@ -322,109 +291,40 @@ pub(super) fn says_something(value: &Value) -> bool {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Choices<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of choices")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Choices::default())
-            }
-
-            // Gateways written in Lua know no empty list.
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Choices::default())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut choices = Vec::new();
-                while let Some(choice) = items.next_element::<Option<Choice<'de>>>()? {
-                    choices.extend(choice);
-                }
-                Ok(Choices(choices))
-            }
-        }
-        deserializer.deserialize_any(List)
-    }
-}
-
 /// A part of content: a text, or what was thought, as a text or a list of texts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct ContentPart<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     text: Text<'a>,
-    #[serde(borrow, default)]
     thinking: Text<'a>,
-    #[serde(borrow, default)]
     summary: Text<'a>,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl<'de> Visitor<'de> for Words {
-            type Value = Said<'de>;
+        lenient_text::<D, Said<'de>>(deserializer)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a part, or a list of them")
-            }
+impl<'de> LenientText<'de> for Said<'de> {
+    const EXPECTED: &'static str = "a text, a part, or a list of them";
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Borrowed(text), ..Said::default() })
-            }
+    fn from_text(text: Cow<'de, str>) -> Self {
+        Self { text, ..Self::default() }
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(text.to_owned()), ..Said::default() })
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(text), ..Said::default() })
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Said::default())
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Said::default())
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
-            }
-
-            fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-                let (mut thought, mut text) = (String::new(), String::new());
-                while let Some(part) = parts.next_element::<Said<'de>>()? {
-                    thought.push_str(&part.thought);
-                    text.push_str(&part.text);
-                }
-                Ok(Said { thought: Cow::Owned(thought), text: Cow::Owned(text) })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                let map = match entries(map)? {
-                    Entries::Number(text) => return Ok(Said { text: Cow::Owned(text), ..Said::default() }),
-                    Entries::Map(map) => map,
-                };
-                let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Said { thought: part.thinking.0 + part.summary.0, text: part.text.0 })
-            }
+    fn from_list<A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        let (mut thought, mut text) = (String::new(), String::new());
+        while let Some(part) = parts.next_element::<Self>()? {
+            thought.push_str(&part.thought);
+            text.push_str(&part.text);
         }
-        deserializer.deserialize_any(Words)
+        Ok(Self { thought: Cow::Owned(thought), text: Cow::Owned(text) })
+    }
+
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        let part = ContentPart::deserialize(MapAccessDeserializer::new(fields))?;
+        Ok(Self { thought: part.thinking.0 + part.summary.0, text: part.text.0 })
     }
 }

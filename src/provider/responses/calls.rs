@@ -1,17 +1,13 @@
 //! The tool calls of an answer. A call is whole when an event says so; the name comes whole, the arguments in pieces.
 
-use std::collections::VecDeque;
-
 use serde_json::{Value, json};
 
 use super::items::Place;
 use super::wire::Item;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::provider::stream::AnswerAssembler;
 use crate::support::json::is_same;
 use crate::support::text;
-
-/// More calls than any answer has: what comes with more is a flood.
-const MAX_CALLS: usize = 1_000;
 
 /// The calls of one answer.
 #[derive(Debug, Default)]
@@ -41,75 +37,66 @@ fn ambiguous(why: &str) -> ModelError {
 }
 
 impl Calls {
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
-    /// The bytes of all names and arguments.
-    pub(super) fn bytes(&self) -> usize {
-        self.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum()
-    }
-
     /// A call begins. Its arguments come later, whatever stands here.
-    pub(super) fn begin(&mut self, place: Place<'_>, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn begin(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let nameless = self.calls.iter().position(|call| call.name.is_empty() && call.output == place.output);
         let at = match self.with_call_id(&item.call_id.0).or(nameless) {
             Some(at) => at,
-            None => self.open(place)?,
+            None => self.open(place, answer)?,
         };
-        self.know(at, item, out)
+        self.know(at, item, answer)
     }
 
     /// More of the arguments.
-    pub(super) fn piece(&mut self, place: Place<'_>, delta: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn piece(&mut self, place: Place<'_>, delta: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if delta.is_empty() {
             return Ok(());
         }
-        let at = self.at(place)?;
+        let at = self.at(place, answer)?;
         let call = self.call(at)?;
         if call.whole {
             return Err(ambiguous("arguments follow those that were whole"));
         }
-        call.more(at, delta, out);
+        call.more(at, delta, answer);
         Ok(())
     }
 
     /// The arguments, whole.
-    pub(super) fn arguments(&mut self, place: Place<'_>, whole: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let at = self.at(place)?;
-        self.call(at)?.take_whole(at, whole, out)
+    pub(super) fn arguments(&mut self, place: Place<'_>, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let at = self.at(place, answer)?;
+        self.call(at)?.take_whole(at, whole, answer)
     }
 
     /// The item of a call, whole.
-    pub(super) fn item(&mut self, place: Place<'_>, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn item(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let at = match self.with_call_id(&item.call_id.0) {
             Some(at) => at,
             None => {
-                let at = self.at(place)?;
+                let at = self.at(place, answer)?;
                 // Another call's id in the same place is another call, of which no event came before; or a second id of the same
                 // one, which is then what this place has said so far.
-                if self.call(at)?.may_be(item) { at } else { self.open(place)? }
+                if self.call(at)?.may_be(item) { at } else { self.open(place, answer)? }
             }
         };
-        self.complete(at, item, out)
+        self.complete(at, item, answer)
     }
 
     /// All that there is to say about a call.
-    fn complete(&mut self, at: usize, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        self.know(at, item, out)?;
+    fn complete(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        self.know(at, item, answer)?;
         let call = self.call(at)?;
         if item.status.0 != "incomplete" {
-            call.take_whole(at, &item.arguments.0, out)?;
+            call.take_whole(at, &item.arguments.0, answer)?;
         }
         if !item.id.0.is_empty() && !call.done && call.started {
-            out.push_back(ModelEvent::ToolCallBlock { index: at, raw: json!({ "id": item.id.0 }) });
+            answer.call_block(at, json!({ "id": item.id.0 }));
         }
         call.done = true;
         Ok(())
     }
 
     /// A call of the whole answer, the `nth` of its calls. Its id may be another than in the events.
-    pub(super) fn of_answer(&mut self, nth: usize, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    pub(super) fn of_answer(&mut self, nth: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let new = |call: &&Call| !call.answered && call.name == item.name.0;
         let position = |is: &dyn Fn(&Call) -> bool| self.calls.iter().position(|call| new(&call) && is(call));
         let known = self
@@ -119,7 +106,7 @@ impl Calls {
         let at = match known {
             Some(at) => at,
             None => {
-                let at = self.open(Place { output: None, id: &item.id.0 })?;
+                let at = self.open(Place { output: None, id: &item.id.0 }, answer)?;
                 // A place that no event names.
                 self.call(at)?.output = Some(i64::MIN + i64::try_from(at).unwrap_or(i64::MAX));
                 at
@@ -128,7 +115,7 @@ impl Calls {
         let call = self.call(at)?;
         call.answered = true;
         // An item that is over has said everything.
-        if call.done { Ok(()) } else { self.complete(at, item, out) }
+        if call.done { Ok(()) } else { self.complete(at, item, answer) }
     }
 
     /// The answer is over, and said to be whole.
@@ -150,13 +137,9 @@ impl Calls {
         Ok(())
     }
 
-    fn open(&mut self, place: Place<'_>) -> Result<usize, ModelError> {
-        if self.calls.len() == MAX_CALLS {
-            let message = format!("the answer has more than {MAX_CALLS} tool calls");
-            return Err(ModelError::new(ModelErrorKind::BadStream, &message));
-        }
+    fn open(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
         self.calls.push(Call { output: place.output, id: place.id.to_owned(), ..Call::default() });
-        Ok(self.calls.len() - 1)
+        answer.open_call()
     }
 
     fn call(&mut self, at: usize) -> Result<&mut Call, ModelError> {
@@ -169,7 +152,7 @@ impl Calls {
 
     /// Which call an event is about: the one at its position, where there are several the one with its id or the open one; else
     /// the one with its id; else the open one.
-    fn at(&mut self, place: Place<'_>) -> Result<usize, ModelError> {
+    fn at(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
         let all = || self.calls.iter().enumerate();
         let has_id = |call: &Call| !place.id.is_empty() && call.id == place.id;
         let mut there: Vec<usize> = match place.output {
@@ -192,13 +175,13 @@ impl Calls {
         }
         match there.as_slice() {
             [at] => Ok(*at),
-            [] => self.open(place),
+            [] => self.open(place, answer),
             [_, _, ..] => Err(ambiguous("several calls are unfinished")),
         }
     }
 
     /// Takes in id and name, and shows the call once it has its name.
-    fn know(&mut self, at: usize, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn know(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let call = self.call(at)?;
         if call.call_id.is_empty() {
             item.call_id.0.as_ref().clone_into(&mut call.call_id);
@@ -210,12 +193,8 @@ impl Calls {
         }
         if !call.started && !call.name.is_empty() {
             call.started = true;
-            let (provider_call_id, name) = (call.call_id.clone(), call.name.clone());
-            out.push_back(ModelEvent::ToolCallStarted { index: at, provider_call_id, name });
-            if !call.arguments.is_empty() {
-                let delta = text::storable(&call.arguments).into_owned();
-                out.push_back(ModelEvent::ToolCallArguments { index: at, delta });
-            }
+            answer.start_call(at, call.call_id.clone(), call.name.clone());
+            answer.call_arguments(at, text::storable(&call.arguments).into_owned());
         }
         Ok(())
     }
@@ -237,16 +216,16 @@ impl Call {
         !self.done && self.name == item.name.0 && says_as_much
     }
 
-    fn more(&mut self, at: usize, delta: &str, out: &mut VecDeque<ModelEvent>) {
+    fn more(&mut self, at: usize, delta: &str, answer: &mut AnswerAssembler) {
         self.arguments.push_str(delta);
-        if self.started && !delta.is_empty() {
-            out.push_back(ModelEvent::ToolCallArguments { index: at, delta: text::storable(delta).into_owned() });
+        if self.started {
+            answer.call_arguments(at, text::storable(delta).into_owned());
         }
     }
 
-    fn take_whole(&mut self, at: usize, whole: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn take_whole(&mut self, at: usize, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         match whole.strip_prefix(self.arguments.as_str()) {
-            Some(rest) => self.more(at, rest, out),
+            Some(rest) => self.more(at, rest, answer),
             // Says nothing about what came in pieces.
             None if whole.is_empty() => return Ok(()),
             None => {

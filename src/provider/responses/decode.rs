@@ -1,188 +1,117 @@
-//! Turns the events of a stream, or a whole answer, into what the model says.
+//! Turns the events of a stream, or a whole answer, into deltas.
 
-use std::collections::VecDeque;
-
+use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::calls::Calls;
 use super::items::{Kind as TextKind, PartKey, Place, Source, Texts};
-use super::wire::{Event, Item, Kind, Response};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
-use crate::provider::dialect::{Decode, Progress};
+use super::wire::{Contents, Event, Item, Kind, Response};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::provider::failure;
-use crate::provider::json_text::whole_characters;
-use crate::provider::tally::Tally;
+use crate::provider::stream::{AnswerAssembler, AnswerDecoder, FinishReason, StreamAdapter, finish_reason, incomplete, reported};
 
-/// The state of one answer.
-#[derive(Debug)]
-pub(in crate::provider) struct Decoder {
-    max_output_tokens: Option<u32>,
+/// Reads the events of Responses.
+#[derive(Debug, Default)]
+pub(in crate::provider) struct ResponsesAdapter {
     texts: Texts,
     calls: Calls,
     /// Whether the provider's own form of any reasoning was passed on.
     reasoning_kept: bool,
-    refused: bool,
-    finish: Option<ModelFinish>,
-    tally: Tally,
-    frames: u64,
 }
 
-impl Decoder {
-    pub(super) fn new(max_output_tokens: Option<u32>, request_bytes: usize) -> Self {
-        Self {
-            max_output_tokens,
-            texts: Texts::default(),
-            calls: Calls::default(),
-            reasoning_kept: false,
-            refused: false,
-            finish: None,
-            tally: Tally::new(request_bytes),
-            frames: 0,
-        }
-    }
-}
-
-impl Decode for Decoder {
-    fn frame(&mut self, event: Option<&str>, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<Progress, ModelError> {
-        self.frames += 1;
-        let data = data.trim();
-        if data == "[DONE]" {
-            return Err(unfinished());
-        }
-        if !data.is_empty() {
-            let data = whole_characters(data);
-            match serde_json::from_str::<Event<'_>>(&data) {
-                // A list would be read as the fields of an object.
-                Ok(_) if !data.starts_with('{') => return Err(self.no_event(&data, "it is no JSON object")),
-                Ok(parsed) => self.event(event, &parsed, &data, out)?,
-                // Not every gateway writes its errors as JSON.
-                Err(_) if event == Some("error") => return Err(failure::from_event(&Value::String(data.into_owned()))),
-                // What is new may have any form.
-                Err(_) if serde_json::from_str::<Kind<'_>>(&data).is_ok_and(|kind| !kind.is_known()) => {}
-                Err(error) => return Err(self.no_event(&data, &error.to_string())),
-            }
-        }
-        Ok(if self.finish.is_some() { Progress::Whole } else { Progress::Open })
-    }
-
-    fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        self.frames += 1;
-        let text = std::str::from_utf8(document).map_err(|error| self.bad_frame(&error.to_string()))?;
-        let text = whole_characters(text.trim_start_matches('\u{feff}').trim_start());
-        // A list would be read as the fields of an object.
-        if !text.starts_with('{') {
-            return Err(self.no_event(&text, "it is no JSON object"));
-        }
-        let response: Response<'_> = serde_json::from_str(&text)
-            .map_err(|error| if error.is_eof() { unfinished() } else { self.no_event(&text, &error.to_string()) })?;
-        if response.object.0 == "error" {
-            return Err(failure::from_event(&serde_json::from_str(&text).unwrap_or_default()));
-        }
-        if response.output.is_none()
-            && response.error.is_none()
-            && let Some(error) = failure::unannounced(&text)
-        {
-            return Err(error);
-        }
-        self.response("", &response, out)?;
-        self.close(out)
-    }
-
-    fn close(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let Some(said) = self.finish else { return Err(unfinished()) };
-        self.tally.said(self.texts.bytes() + self.calls.bytes());
-        let (usage, at_limit) = (self.tally.usage(), self.is_at_limit());
-        let finish = match said {
-            _ if self.refused => ModelFinish::Refused,
-            ModelFinish::Length | ModelFinish::Refused => said,
-            ModelFinish::Stop | ModelFinish::ToolCalls if self.calls.is_empty() => ModelFinish::Stop,
-            // Some servers report an answer that ran into its limit as a whole one. Its last call may be cut.
-            ModelFinish::Stop | ModelFinish::ToolCalls if at_limit => ModelFinish::Length,
-            ModelFinish::Stop | ModelFinish::ToolCalls => {
-                self.calls.finish()?;
-                ModelFinish::ToolCalls
-            }
-        };
-        out.push_back(ModelEvent::Usage(usage));
-        out.push_back(ModelEvent::Finished(finish));
-        Ok(())
-    }
+/// Returns a decoder of one answer.
+pub(super) fn decoder(max_output_tokens: Option<u32>, request_bytes: usize) -> AnswerDecoder<ResponsesAdapter> {
+    AnswerDecoder::new(ResponsesAdapter::default(), AnswerAssembler::new(max_output_tokens, request_bytes))
 }
 
 fn unfinished() -> ModelError {
-    ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended before the provider said how it ended")
+    incomplete("the answer ended before the provider said how it ended")
 }
 
-impl Decoder {
-    /// Whether the answer has as many tokens as the request allows.
-    fn is_at_limit(&self) -> bool {
-        let usage = self.tally.usage();
-        !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit))
+impl StreamAdapter for ResponsesAdapter {
+    fn event(&mut self, name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        match answer.parse::<Event<'_>>(json) {
+            Ok(event) => self.take(name, &event, json, answer),
+            // A new kind of event may have any form.
+            Err(_) if json.starts_with('{') && serde_json::from_str::<Kind<'_>>(json).is_ok_and(|kind| !kind.is_known()) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
-    /// The error that something is which is no event.
-    fn no_event(&self, data: &str, why: &str) -> ModelError {
-        failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why))
+    fn document(&mut self, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let response: Response<'_> = answer.parse(json)?;
+        if response.object.0 == "error" {
+            return Err(reported(json));
+        }
+        if response.output.is_none()
+            && response.error.is_none()
+            && let Some(error) = failure::unannounced(json)
+        {
+            return Err(error);
+        }
+        self.response("", &response, answer)
     }
 
-    fn bad_frame(&self, why: &str) -> ModelError {
-        ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {} of the answer: {why}", self.frames))
+    fn end_mark(&mut self, _answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        Err(unfinished())
     }
 
-    fn event(
-        &mut self,
-        named: Option<&str>,
-        event: &Event<'_>,
-        data: &str,
-        out: &mut VecDeque<ModelEvent>,
-    ) -> Result<(), ModelError> {
+    fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
+        let finish = answer.finish.ok_or_else(unfinished)?;
+        if finish == ModelFinish::Stop && !answer.refused && !answer.is_at_limit() {
+            self.calls.finish()?;
+        }
+        Ok(finish)
+    }
+}
+
+impl ResponsesAdapter {
+    fn take(&mut self, name: &str, event: &Event<'_>, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let place = Place { output: event.output_index, id: &event.item_id.0 };
         let text = PartKey { source: Source::Text, index: event.content_index.unwrap_or(0) };
         let summary = PartKey { source: Source::Summary, index: event.summary_index.unwrap_or(0) };
-        let kind = if event.kind.0.is_empty() { named.unwrap_or_default() } else { &event.kind.0 };
+        let kind = if event.kind.0.is_empty() { name } else { &event.kind.0 };
         match kind {
-            // The event may have a type of its own, such as `server_error`.
-            _ if named == Some("error") => return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default())),
-            "response.created" => self.restart(out),
-            "response.output_item.added" => self.item_added(event, out)?,
-            "response.output_item.done" => self.item_done(event, out)?,
-            "response.output_text.delta" => self.texts.piece(TextKind::Message, place, text, &event.delta.0, out),
-            "response.output_text.done" => self.texts.whole_part(TextKind::Message, place, text, &event.text.0, out),
+            "response.created" => self.restart(answer),
+            "response.output_item.added" => self.item_added(event, answer)?,
+            "response.output_item.done" => self.item_done(event, answer)?,
+            "response.output_text.delta" => self.texts.piece(TextKind::Message, place, text, &event.delta.0, answer),
+            "response.output_text.done" => self.texts.whole_part(TextKind::Message, place, text, &event.text.0, answer),
             "response.refusal.delta" => {
-                self.refused = true;
-                self.texts.piece(TextKind::Message, place, text, &event.delta.0, out);
+                answer.refused = true;
+                self.texts.piece(TextKind::Message, place, text, &event.delta.0, answer);
             }
             "response.refusal.done" => {
-                self.refused = true;
-                self.texts.whole_part(TextKind::Message, place, text, &event.refusal.0, out);
+                answer.refused = true;
+                self.texts.whole_part(TextKind::Message, place, text, &event.refusal.0, answer);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_summary.delta" => {
-                self.texts.piece(TextKind::Reasoning, place, summary, &event.delta.0, out);
+                self.texts.piece(TextKind::Reasoning, place, summary, &event.delta.0, answer);
             }
             "response.reasoning_summary_text.done" | "response.reasoning_summary.done" => {
-                self.texts.whole_part(TextKind::Reasoning, place, summary, &event.text.0, out);
+                self.texts.whole_part(TextKind::Reasoning, place, summary, &event.text.0, answer);
             }
             "response.reasoning_text.delta" | "response.reasoning.delta" => {
-                self.texts.piece(TextKind::Reasoning, place, text, &event.delta.0, out);
+                self.texts.piece(TextKind::Reasoning, place, text, &event.delta.0, answer);
             }
             "response.reasoning_text.done" | "response.reasoning.done" => {
-                self.texts.whole_part(TextKind::Reasoning, place, text, &event.text.0, out);
+                self.texts.whole_part(TextKind::Reasoning, place, text, &event.text.0, answer);
             }
-            "response.content_part.done" | "response.reasoning_summary_part.done" => self.part_done(event, out),
-            "response.function_call_arguments.delta" => self.calls.piece(place, &event.delta.0, out)?,
-            "response.function_call_arguments.done" => self.calls.arguments(place, &event.arguments.0, out)?,
+            "response.content_part.done" | "response.reasoning_summary_part.done" => self.part_done(event, answer),
+            "response.function_call_arguments.delta" => self.calls.piece(place, &event.delta.0, answer)?,
+            "response.function_call_arguments.done" => self.calls.arguments(place, &event.arguments.0, answer)?,
             "response.completed" | "response.done" | "response.incomplete" | "response.failed" | "response.cancelled" => {
-                self.last(kind, event.response, out)?;
+                self.last(kind, event.response, answer)?;
             }
-            "error" | "response.error" => return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default())),
+            "error" | "response.error" => return Err(reported(json)),
             // What is new must be ignorable; an error that no event announces is one.
             _ => {
                 if let Some(error) = &event.error {
                     return Err(failure::from_event(error));
                 }
                 if !kind.starts_with("response.")
-                    && let Some(error) = failure::unannounced(data)
+                    && let Some(error) = failure::unannounced(json)
                 {
                     return Err(error);
                 }
@@ -192,21 +121,20 @@ impl Decoder {
     }
 
     /// A second beginning: what came before is void.
-    fn restart(&mut self, out: &mut VecDeque<ModelEvent>) {
-        if self.texts.is_empty() && self.calls.is_empty() {
+    fn restart(&mut self, answer: &mut AnswerAssembler) {
+        if self.texts.is_empty() && !answer.has_calls() {
             return;
         }
-        (self.texts, self.calls) = (Texts::default(), Calls::default());
-        (self.reasoning_kept, self.refused) = (false, false);
-        out.push_back(ModelEvent::Restarted);
+        *self = Self::default();
+        answer.restart();
     }
 
-    fn item_added(&mut self, event: &Event<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn item_added(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let Some(item) = event.item else { return Ok(()) };
-        let item = self.item(item)?;
+        let item = parse_raw::<Item<'_>>(item, answer)?;
         let place = Place { output: event.output_index, id: &item.id.0 };
         match &*item.kind.0 {
-            "function_call" => self.calls.begin(place, &item, out)?,
+            "function_call" => self.calls.begin(place, &item, answer)?,
             "message" => self.texts.begin(TextKind::Message, place),
             "reasoning" => self.texts.begin(TextKind::Reasoning, place),
             _ => {}
@@ -214,45 +142,42 @@ impl Decoder {
         Ok(())
     }
 
-    fn item_done(&mut self, event: &Event<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn item_done(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let Some(raw) = event.item else { return Ok(()) };
-        let item = self.item(raw)?;
+        let item = parse_raw::<Item<'_>>(raw, answer)?;
         let place = Place { output: event.output_index, id: &item.id.0 };
         match &*item.kind.0 {
-            "function_call" => self.calls.item(place, &item, out)?,
-            "message" => self.message(place, &item, out),
-            "reasoning" => self.reasoning(place, &item, raw, out)?,
+            "function_call" => self.calls.item(place, &item, answer)?,
+            "message" => self.message(place, &item, answer),
+            "reasoning" => self.reasoning(place, &item, raw, answer)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn part_done(&mut self, event: &Event<'_>, out: &mut VecDeque<ModelEvent>) {
+    fn part_done(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) {
         let Some(part) = &event.part else { return };
         let place = Place { output: event.output_index, id: &event.item_id.0 };
         let key = |source, index: Option<i64>| PartKey { source, index: index.unwrap_or(0) };
         let (said, is_refusal) = part.said();
         match &*part.kind.0 {
             "output_text" | "text" | "refusal" => {
-                self.refused |= is_refusal;
-                self.texts.whole_part(TextKind::Message, place, key(Source::Text, event.content_index), said, out);
+                answer.refused |= is_refusal;
+                self.texts.whole_part(TextKind::Message, place, key(Source::Text, event.content_index), said, answer);
             }
             "reasoning_text" => {
-                self.texts.whole_part(TextKind::Reasoning, place, key(Source::Text, event.content_index), said, out);
+                self.texts.whole_part(TextKind::Reasoning, place, key(Source::Text, event.content_index), said, answer);
             }
             "summary_text" => {
-                self.texts.whole_part(TextKind::Reasoning, place, key(Source::Summary, event.summary_index), said, out);
+                self.texts.whole_part(TextKind::Reasoning, place, key(Source::Summary, event.summary_index), said, answer);
             }
             _ => {}
         }
     }
 
-    fn message(&mut self, place: Place<'_>, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) {
-        let texts = item.content.as_ref().map(super::wire::Contents::texts).unwrap_or_default();
-        self.refused |= texts.iter().any(|(_, is_refusal)| *is_refusal);
-        let parts: Vec<(PartKey, &str)> =
-            (0..).zip(&texts).map(|(index, (text, _))| (PartKey { source: Source::Text, index }, *text)).collect();
-        self.texts.whole_item(TextKind::Message, place, &parts, out);
+    fn message(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) {
+        answer.refused |= item.content.texts().any(|(_, is_refusal)| is_refusal);
+        self.texts.whole_item(TextKind::Message, place, &keyed(&item.content, Source::Text), answer);
     }
 
     fn reasoning(
@@ -260,44 +185,35 @@ impl Decoder {
         place: Place<'_>,
         item: &Item<'_>,
         raw: &RawValue,
-        out: &mut VecDeque<ModelEvent>,
+        answer: &mut AnswerAssembler,
     ) -> Result<(), ModelError> {
-        let texts = |parts: &Option<super::wire::Contents<'_>>, source| -> Vec<(PartKey, String)> {
-            let texts = parts.as_ref().map(super::wire::Contents::texts).unwrap_or_default();
-            (0..).zip(texts).map(|(index, (text, _))| (PartKey { source, index }, text.to_owned())).collect()
-        };
-        let mut parts = texts(&item.summary, Source::Summary);
+        let mut parts = keyed(&item.summary, Source::Summary);
         if parts.iter().all(|(_, text)| text.is_empty()) {
-            parts = texts(&item.content, Source::Text);
+            parts = keyed(&item.content, Source::Text);
         }
-        let parts: Vec<(PartKey, &str)> = parts.iter().map(|(key, text)| (*key, text.as_str())).collect();
-        self.texts.whole_item(TextKind::Reasoning, place, &parts, out);
-        self.keep(raw, out)
+        self.texts.whole_item(TextKind::Reasoning, place, &parts, answer);
+        self.keep(raw, answer)
     }
 
     /// Passes on the provider's own form of reasoning.
-    fn keep(&mut self, raw: &RawValue, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let item: Value = serde_json::from_str(raw.get()).map_err(|error| self.bad_frame(&error.to_string()))?;
+    fn keep(&mut self, raw: &RawValue, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let item = parse_raw::<Value>(raw, answer)?;
         self.reasoning_kept = true;
-        out.push_back(ModelEvent::ReasoningBlock(item));
+        answer.reasoning_block(item);
         Ok(())
     }
 
-    fn item<'a>(&self, raw: &'a RawValue) -> Result<Item<'a>, ModelError> {
-        serde_json::from_str(raw.get()).map_err(|error| self.bad_frame(&error.to_string()))
-    }
-
     /// The event that ends the stream.
-    fn last(&mut self, kind: &str, response: Option<&RawValue>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let response: Response<'_> =
-            serde_json::from_str(response.map_or("{}", RawValue::get)).map_err(|error| self.bad_frame(&error.to_string()))?;
-        self.response(kind, &response, out)
+    fn last(&mut self, kind: &str, response: Option<&RawValue>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+        let json = response.map_or("{}", RawValue::get);
+        let response: Response<'_> = serde_json::from_str(json).map_err(|error| answer.bad_frame(&error.to_string()))?;
+        self.response(kind, &response, answer)
     }
 
     /// The whole answer. The event that brings it, if one does, says how it ended; else its status does.
-    fn response(&mut self, event: &str, response: &Response<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn response(&mut self, event: &str, response: &Response<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(figures) = response.usage {
-            self.tally.given(figures.into());
+            answer.add_figures(figures);
         }
         let status = match (event.trim_start_matches("response."), &*response.status.0) {
             ("failed", _) | (_, "failed") => "failed",
@@ -312,34 +228,34 @@ impl Decoder {
         let finish = match status {
             "completed" => ModelFinish::Stop,
             "incomplete" => match response.incomplete_details.as_ref().map_or("", |details| &details.reason.0) {
-                "" if self.is_at_limit() => ModelFinish::Length,
-                reason => incomplete(reason)?,
+                "" if answer.is_at_limit() => ModelFinish::Length,
+                reason => incomplete_reason(reason)?,
             },
             _ if response.error.is_some() => return Err(failure::from_event(response.error.as_ref().unwrap_or(&Value::Null))),
             "failed" => return Err(ModelError::new(ModelErrorKind::Unavailable, "the provider broke off with an error")),
             _ => return Err(unfinished()),
         };
-        self.rebuild(response.output.as_deref().unwrap_or_default(), out)?;
-        self.finish = Some(finish);
+        self.rebuild(response.output.as_deref().unwrap_or_default(), answer)?;
+        answer.stop(finish);
+        answer.ended = true;
         Ok(())
     }
 
     /// Shows what no event has brought before. Items are told by what they say, because ids and positions may differ here.
-    fn rebuild(&mut self, output: &[&RawValue], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn rebuild(&mut self, output: &[&RawValue], answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let (said, thought) = (self.texts.said(TextKind::Message), self.texts.said(TextKind::Reasoning));
         let (mut said, keeps_reasoning) = (Some(said.as_str()), !self.reasoning_kept);
         let mut calls = 0;
         for (index, raw) in (0..).zip(output) {
-            let item = self.item(raw)?;
+            let item = parse_raw::<Item<'_>>(raw, answer)?;
             match &*item.kind.0 {
                 "function_call" => {
-                    self.calls.of_answer(calls, &item, out)?;
+                    self.calls.of_answer(calls, &item, answer)?;
                     calls += 1;
                 }
                 "message" => {
-                    let texts = item.content.as_ref().map(super::wire::Contents::texts).unwrap_or_default();
-                    for (text, is_refusal) in texts {
-                        self.refused |= is_refusal;
+                    for (text, is_refusal) in item.content.texts() {
+                        answer.refused |= is_refusal;
                         let Some(left) = said else { break };
                         if let Some(rest) = left.strip_prefix(text) {
                             said = Some(rest);
@@ -348,15 +264,15 @@ impl Decoder {
                         // What was shown cannot be taken back: where the two differ, what was shown stays.
                         said = text.strip_prefix(left).map(|rest| {
                             let key = PartKey { source: Source::Text, index };
-                            self.texts.piece(TextKind::Message, Place { output: None, id: "" }, key, rest, out);
+                            self.texts.piece(TextKind::Message, Place { output: None, id: "" }, key, rest, answer);
                             ""
                         });
                     }
                 }
                 "reasoning" if keeps_reasoning && thought.is_empty() => {
-                    self.reasoning(Place { output: Some(i64::MIN + index), id: &item.id.0 }, &item, raw, out)?;
+                    self.reasoning(Place { output: Some(i64::MIN + index), id: &item.id.0 }, &item, raw, answer)?;
                 }
-                "reasoning" if keeps_reasoning => self.keep(raw, out)?,
+                "reasoning" if keeps_reasoning => self.keep(raw, answer)?,
                 _ => {}
             }
         }
@@ -364,14 +280,26 @@ impl Decoder {
     }
 }
 
-/// Why an answer is incomplete, in the API's words.
-fn incomplete(reason: &str) -> Result<ModelFinish, ModelError> {
-    match reason {
-        "max_output_tokens" | "max_tokens" | "length" => Ok(ModelFinish::Length),
-        "content_filter" => Ok(ModelFinish::Refused),
-        "" => Err(unfinished()),
-        _ => {
-            Err(ModelError::new(ModelErrorKind::BadStream, &format!("the answer is incomplete for an unknown reason, {reason:?}")))
+/// Returns the texts of an item, each with its position.
+fn keyed<'a>(contents: &'a Contents<'_>, source: Source) -> Vec<(PartKey, &'a str)> {
+    (0..).zip(contents.texts()).map(|(index, (text, _))| (PartKey { source, index }, text)).collect()
+}
+
+/// Reads a part of an event.
+fn parse_raw<'a, T: Deserialize<'a>>(raw: &'a RawValue, answer: &AnswerAssembler) -> Result<T, ModelError> {
+    serde_json::from_str(raw.get()).map_err(|error| answer.bad_frame(&error.to_string()))
+}
+
+/// Reads why an answer is incomplete.
+fn incomplete_reason(word: &str) -> Result<ModelFinish, ModelError> {
+    if word.is_empty() {
+        return Err(unfinished());
+    }
+    match finish_reason(word) {
+        Ok(FinishReason::Finish(finish @ (ModelFinish::Length | ModelFinish::Refused))) => Ok(finish),
+        Ok(FinishReason::Finish(ModelFinish::Stop | ModelFinish::ToolCalls) | FinishReason::Paused | FinishReason::Unstated)
+        | Err(_) => {
+            Err(ModelError::new(ModelErrorKind::BadStream, &format!("the answer is incomplete for an unknown reason, {word:?}")))
         }
     }
 }

@@ -3,10 +3,7 @@
 //! Every text comes up to five times: in pieces, whole, as a part, with its item, and with the whole answer. Some servers leave
 //! out some of them. What was not shown yet is shown, whichever event brings it, and nothing twice.
 
-use std::collections::VecDeque;
-
-use crate::domain::model::ModelEvent;
-use crate::provider::tally::storable;
+use crate::provider::stream::AnswerAssembler;
 
 /// What an item with text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,11 +63,6 @@ impl Texts {
         self.items.is_empty()
     }
 
-    /// The bytes of all texts.
-    pub(super) fn bytes(&self) -> usize {
-        self.items.iter().flat_map(|item| &item.parts).map(|(_, text)| text.len()).sum()
-    }
-
     /// All that the items of a kind have said, in order.
     pub(super) fn said(&self, kind: Kind) -> String {
         self.items.iter().filter(|item| item.kind == kind).map(TextItem::said).collect()
@@ -86,24 +78,24 @@ impl Texts {
     }
 
     /// More of a part.
-    pub(super) fn piece(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn piece(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
         if text.is_empty() {
             return;
         }
         let at = self.at(kind, place);
-        self.show(at, key, text, out);
+        self.show(at, key, text, answer);
     }
 
     /// A whole part.
-    pub(super) fn whole_part(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn whole_part(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
         let at = self.at(kind, place);
         let said = self.items.get(at).and_then(|item| item.parts.iter().find(|(known, _)| *known == key));
         let rest = said.map_or(Some(text), |(_, said)| text.strip_prefix(said.as_str())).unwrap_or_default().to_owned();
-        self.show(at, key, &rest, out);
+        self.show(at, key, &rest, answer);
     }
 
     /// A whole item. Its parts are compared as one text, because their numbers are not always right.
-    pub(super) fn whole_item(&mut self, kind: Kind, place: Place<'_>, parts: &[(PartKey, &str)], out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn whole_item(&mut self, kind: Kind, place: Place<'_>, parts: &[(PartKey, &str)], answer: &mut AnswerAssembler) {
         let at = self.at(kind, place);
         let Some(item) = self.items.get_mut(at) else { return };
         item.done = true;
@@ -117,7 +109,7 @@ impl Texts {
             // What was shown cannot be taken back: where the two differ, what was shown stays.
             let Some(rest) = text.strip_prefix(said) else { return };
             said = "";
-            self.show(at, *key, rest, out);
+            self.show(at, *key, rest, answer);
         }
     }
 
@@ -138,7 +130,7 @@ impl Texts {
         self.items.len() - 1
     }
 
-    fn show(&mut self, at: usize, key: PartKey, text: &str, out: &mut VecDeque<ModelEvent>) {
+    fn show(&mut self, at: usize, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
         let Some(item) = self.items.get_mut(at) else { return };
         if text.is_empty() || item.parts.iter().any(|(known, _)| known.source != key.source) {
             return;
@@ -148,7 +140,7 @@ impl Texts {
             None => {
                 // The parts of a summary are paragraphs.
                 if item.kind == Kind::Reasoning && !item.parts.is_empty() {
-                    out.push_back(ModelEvent::Reasoning("\n\n".to_owned()));
+                    answer.reasoning("\n\n".into());
                 }
                 item.parts.push((key, String::new()));
                 item.parts.len() - 1
@@ -157,10 +149,9 @@ impl Texts {
         if let Some((_, said)) = item.parts.get_mut(part) {
             said.push_str(text);
         }
-        let text = storable(text.into());
-        out.push_back(match item.kind {
-            Kind::Message => ModelEvent::Text(text),
-            Kind::Reasoning => ModelEvent::Reasoning(text),
-        });
+        match item.kind {
+            Kind::Message => answer.text(text.into()),
+            Kind::Reasoning => answer.reasoning(text.into()),
+        }
     }
 }

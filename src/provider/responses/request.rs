@@ -8,16 +8,12 @@ use serde_json::{Value, json};
 
 use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolCallPart, ToolResultPart};
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
+use crate::provider::catalog::quirks::model_quirks;
 use crate::provider::compose::{arguments_text, cannot_say, file_text};
 use crate::provider::openai::schema;
-use crate::provider::openai::{Accent, EffortForm};
 use crate::provider::project::{CallIds, not_sent};
-
-/// Models that do not reason, by the start of their names: they refuse to be asked for encrypted reasoning.
-const NO_REASONING: [&str; 5] = ["gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat", "computer-use"];
-
-/// Models that know the effort `max`, by the start of their names. Chat completions do not know it.
-const KNOW_MAX: [&str; 2] = ["gpt-5.6", "gpt-6"];
+use crate::provider::quirk_forms::EffortForm;
+use crate::provider::quirks::Quirks;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -114,7 +110,7 @@ struct Tool<'a> {
 }
 
 /// The body of a request.
-pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> Result<Vec<u8>, ModelError> {
+pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     if !options.stop.is_empty() {
         return Err(cannot_say(
@@ -126,11 +122,11 @@ pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> 
         kind: "function",
         name: &tool.name,
         description: &tool.description,
-        parameters: schema::parameters(&tool.parameters, &accent.schemas),
+        parameters: schema::parameters(&tool.parameters, &quirks.schemas),
         strict: false,
     });
-    let samples = accent.takes_sampling(&request.model);
-    let reasons = !NO_REASONING.iter().any(|start| request.model.starts_with(start));
+    let samples = quirks.takes_sampling(&request.model);
+    let reasons = model_quirks().responses.reasons(&request.model);
     let body = Body {
         model: &request.model,
         instructions: &request.system,
@@ -138,7 +134,7 @@ pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> 
         tools: tools.collect(),
         tool_choice: options.tool_choice.as_ref().filter(|_| !request.tools.is_empty()).map(tool_choice),
         text: text_format(options),
-        reasoning: options.reasoning_effort.filter(|_| reasons).and_then(|effort| reasoning(effort, &request.model, accent)),
+        reasoning: options.reasoning_effort.filter(|_| reasons).and_then(|effort| reasoning(effort, &request.model, quirks)),
         max_output_tokens: options.max_output_tokens,
         temperature: options.temperature.filter(|_| samples),
         top_p: options.top_p.filter(|_| samples),
@@ -146,7 +142,7 @@ pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> 
         store: false,
         stream: streaming,
     };
-    accent.written(&body)
+    quirks.written(&body)
 }
 
 fn tool_choice(choice: &ToolChoice) -> Value {
@@ -165,17 +161,17 @@ fn text_format(options: &ModelOptions) -> Option<Value> {
 }
 
 /// What OpenAI's own models take.
-fn usual() -> &'static Accent {
-    static USUAL: OnceLock<Accent> = OnceLock::new();
-    USUAL.get_or_init(Accent::default)
+fn usual() -> &'static Quirks {
+    static USUAL: OnceLock<Quirks> = OnceLock::new();
+    USUAL.get_or_init(Quirks::default)
 }
 
-fn reasoning(effort: ReasoningEffort, model: &str, accent: &Accent) -> Option<Value> {
-    if accent.effort == EffortForm::Unsaid {
+fn reasoning(effort: ReasoningEffort, model: &str, quirks: &Quirks) -> Option<Value> {
+    if quirks.effort == EffortForm::Unsaid {
         return None;
     }
-    let said = accent.effort_word(model, effort)?;
-    let knows_max = effort == ReasoningEffort::Max && KNOW_MAX.iter().any(|start| model.starts_with(start));
+    let said = quirks.effort_word(model, effort)?;
+    let knows_max = effort == ReasoningEffort::Max && model_quirks().responses.knows_max_effort(model);
     // Whoever has words of their own means them.
     let word = if knows_max && usual().effort_word(model, effort) == Some(said) { "max" } else { said };
     Some(if word == "none" { json!({ "effort": word }) } else { json!({ "effort": word, "summary": "auto" }) })

@@ -1,50 +1,47 @@
 //! What the API sends, read without copying. Everything that is not needed is skipped.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserializer, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, object, whole_number};
-use crate::provider::tally::{self, Count, Dollars, Ticks};
-use crate::provider::words::Text;
+use crate::provider::stream::TokenFigures;
+use crate::provider::stream::lenient::{Arguments, Count, Dollars, LenientText, Text, Ticks, lenient_text, object, whole_number};
 
 /// One event of a stream.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Event<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(borrow, rename = "type")]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) delta: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
-    #[serde(borrow, default)]
     pub(super) item_id: Text<'a>,
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) output_index: Option<i64>,
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) content_index: Option<i64>,
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) summary_index: Option<i64>,
-    #[serde(borrow, default)]
     pub(super) item: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) part: Option<Content<'a>>,
     /// Large, and needed of the last event only.
-    #[serde(borrow, default)]
     pub(super) response: Option<&'a RawValue>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
 }
 
 /// What an event is, whatever else is in it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Kind<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(borrow, rename = "type")]
     kind: Text<'a>,
 }
 
@@ -70,79 +67,83 @@ impl Kind<'_> {
 }
 
 /// An answer: at the end of a stream, or instead of one.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Response<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) output: Option<Vec<&'a RawValue>>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
-    #[serde(borrow, default)]
     pub(super) incomplete_details: Option<Incomplete<'a>>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     /// `error` if the whole answer is one.
-    #[serde(borrow, default)]
     pub(super) object: Text<'a>,
 }
 
 /// Why an answer is not whole.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Incomplete<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) reason: Text<'a>,
 }
 
 /// An item of an answer's output.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Item<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(borrow, rename = "type")]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) status: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) call_id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: Arguments<'a>,
-    #[serde(borrow, default)]
-    pub(super) content: Option<Contents<'a>>,
-    #[serde(borrow, default)]
-    pub(super) summary: Option<Contents<'a>>,
+    pub(super) content: Contents<'a>,
+    pub(super) summary: Contents<'a>,
 }
 
 /// The parts of a message or of reasoning; some gateways send a bare text.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Contents<'a> {
-    #[serde(borrow)]
-    Parts(Vec<Content<'a>>),
-    #[serde(borrow)]
-    Bare(Text<'a>),
+#[derive(Debug, Default)]
+pub(super) struct Contents<'a>(Vec<Content<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Contents<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        lenient_text::<D, Contents<'de>>(deserializer)
+    }
+}
+
+impl<'de> LenientText<'de> for Contents<'de> {
+    const EXPECTED: &'static str = "a list of parts, or a text";
+
+    fn from_text(text: Cow<'de, str>) -> Self {
+        Self(vec![Content { text: Text(text), ..Content::default() }])
+    }
+
+    fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(items)).map(Self)
+    }
+
+    fn from_object<A: MapAccess<'de>>(part: A) -> Result<Self, A::Error> {
+        Content::deserialize(MapAccessDeserializer::new(part)).map(|part| Self(vec![part]))
+    }
 }
 
 impl Contents<'_> {
-    /// The texts of the parts, and whether each is a refusal.
-    pub(super) fn texts(&self) -> Vec<(&str, bool)> {
-        match self {
-            Self::Parts(parts) => parts.iter().map(Content::said).collect(),
-            Self::Bare(text) => vec![(&text.0, false)],
-        }
+    /// Returns the texts of the parts, and whether each is a refusal.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.0.iter().map(Content::said)
     }
 }
 
 /// A part of a message, or of reasoning.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Content<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(borrow, rename = "type")]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
 }
 
@@ -155,38 +156,34 @@ impl Content<'_> {
 
 /// Tokens used.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Figures {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     input_tokens_details: Option<InputDetails>,
-    #[serde(default, deserialize_with = "object")]
+    #[serde(deserialize_with = "object")]
     output_tokens_details: Option<OutputDetails>,
     /// What the call cost (`OpenRouter`).
-    #[serde(default)]
     cost: Dollars,
     /// The same (xAI).
-    #[serde(default)]
     cost_in_usd_ticks: Ticks,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct InputDetails {
-    #[serde(default)]
     cached_tokens: Count,
-    #[serde(default)]
     cache_write_tokens: Count,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct OutputDetails {
-    #[serde(default)]
     reasoning_tokens: Count,
 }
 
-impl From<Figures> for tally::Figures {
+impl From<Figures> for TokenFigures {
     fn from(figures: Figures) -> Self {
         Self {
             input: figures.input_tokens.0,

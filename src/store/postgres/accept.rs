@@ -67,6 +67,7 @@ pub(super) struct NewRun<'a> {
     pub(super) run: &'a Run,
     /// The frozen profile as JSON.
     pub(super) profile: &'a str,
+    pub(super) max_crashes: i64,
     pub(super) active: bool,
     pub(super) first_seq: i64,
     pub(super) trace: &'a TraceId,
@@ -75,15 +76,10 @@ pub(super) struct NewRun<'a> {
 impl PostgresStore {
     pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         // One connection for all of it, so that a burst of requests queues for each only once.
-        // While nobody writes, it is the log writer's: what the run says first comes soon after, and finds a database process at
-        // the other end that has just been busy with the same tables.
-        let (kept, mut taken, _borrowed) = match self.log.borrow_fresh() {
-            Some((taken, permit)) => (&self.log, taken, Some(permit)),
-            None => (&self.accept, self.accept.take().await?, None),
-        };
+        let mut taken = self.accept.take().await?;
         let cap = OwnerCap { most: self.owner_cap, since: self.low_water.marks().leases };
         let outcome = taken.ask(async |connection| accept_on(connection, accept, cap, key).await).await?;
-        kept.keep(taken);
+        self.accept.keep(taken);
         Ok(outcome)
     }
 }
@@ -160,7 +156,7 @@ async fn accept_into(
     Ok(outcome)
 }
 
-pub(super) async fn accept_locked(
+pub(in crate::store) async fn accept_locked(
     tx: &mut PgConnection,
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
@@ -340,7 +336,14 @@ async fn start(
         choice: Some(&accept.choice),
         now: accept.now,
         message: Some(message),
-        run: Some(NewRun { run, profile: &profile, active, first_seq, trace: &accept.trace }),
+        run: Some(NewRun {
+            run,
+            profile: &profile,
+            max_crashes: rows::signed(accept.profile.max_crashes),
+            active,
+            first_seq,
+            trace: &accept.trace,
+        }),
         events: &events,
         ended: &ended,
         record: record(key, &accepted)?,
@@ -400,13 +403,13 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
              FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                 agent_version, model, counters, usage, first_seq, created_at, trace_id)
-             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $28
+                 agent_version, model, counters, usage, first_seq, created_at, trace_id, max_crashes)
+             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $28, $31
              FROM head WHERE $7 IS NOT NULL
          ), event AS (
              INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
              SELECT head.id, $2, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-             FROM head, unnest($15::text[], $16::int[], $17::text[], $18::bigint[], $19::text[])
+             FROM head, unnest($15::text[], $16::bigint[], $17::text[], $18::bigint[], $19::text[])
                  WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)
          ), message AS (
              INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
@@ -447,6 +450,7 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .bind(run.as_ref().map(|new| new.trace.as_str()))
     .bind(choice.and_then(|choice| choice.agent.as_deref()))
     .bind(choice.and_then(|choice| choice.model.as_deref()))
+    .bind(run.as_ref().map(|new| new.max_crashes))
     .fetch_optional(connection)
     .await?;
     Ok(written.is_some())

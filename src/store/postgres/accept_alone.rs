@@ -66,8 +66,8 @@ const IDLE: &str = concat!(
 /// The run, its message and their events. The last event is put together from the title that the statement has met.
 const RUN: &str = ", run AS (
     INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent, agent_version,
-        model, counters, usage, first_seq, created_at, trace_id, attempt, crashes)
-    SELECT $6, id, $2, 'queued', true, {claimable_at}, 'first', $7, $8, $9, $10, $11, $12, base + 1, $4, $18, {claims}, {claims}
+        model, counters, usage, first_seq, created_at, trace_id, attempt, crashes, max_crashes)
+    SELECT $6, id, $2, 'queued', true, {claimable_at}, 'first', $7, $8, $9, $10, $11, $12, base + 1, $4, $18, {claims}, {claims}, $28
     FROM head
 ), message AS (
     INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
@@ -251,6 +251,7 @@ pub(super) async fn write(
         .bind(cap.since)
         .bind(accept.choice.agent.as_deref())
         .bind(accept.choice.model.as_deref())
+        .bind(rows::signed(accept.profile.max_crashes))
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::store::StoreResult;
 
 /// The longest wait of anybody: longer than the database's own time-outs.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+pub(in crate::store) const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// The longest wait for a renewal: another one on another connection still comes in time to keep the runs.
 pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) after the limit. What was asked may
 /// have been done then, or may still be.
-pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
+pub(in crate::store) async fn within<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(no_answer(limit).into()),
@@ -74,8 +74,8 @@ impl Pulse {
 /// Silent is who answers nobody: a statement that is merely slow, or waits for its turn, does not fail as long as others get their
 /// answers, up to [`ANSWER_LIMIT`]. Used as an executor, a line waits for a whole answer in this way.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
-    pub(super) pool: PgPool,
+pub(in crate::store) struct Line {
+    pub(in crate::store) pool: PgPool,
     silence: Duration,
     pulse: Arc<Pulse>,
 }
@@ -105,7 +105,7 @@ impl Line {
     ///
     /// # Errors
     /// Those of `work`, and the error of a connection that timed out.
-    pub(super) async fn unless_silent<T, E: From<Error>>(
+    pub(in crate::store) async fn unless_silent<T, E: From<Error>>(
         &self,
         limit: Duration,
         work: impl Future<Output = Result<T, E>>,

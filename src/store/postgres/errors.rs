@@ -13,7 +13,7 @@ pub(super) fn is_unique_violation(error: &sqlx::Error) -> bool {
 
 /// Runs a transaction again, up to five times, when the database says that it was rolled back for the sake of another. Any
 /// other error may come after a commit whose answer was lost, so it is the caller's to judge.
-pub(super) async fn retried<T, F, Fut>(transaction: F) -> StoreResult<T>
+pub(in crate::store) async fn retried<T, F, Fut>(transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = StoreResult<T>>,

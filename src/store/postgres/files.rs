@@ -49,7 +49,7 @@ impl FileStore for PostgresStore {
     async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()> {
         sqlx::query("INSERT INTO file_chunks (file_id, number, bytes) VALUES ($1, $2, $3)")
             .bind(id.as_str())
-            .bind(i32::try_from(number).unwrap_or(i32::MAX))
+            .bind(i64::from(number))
             .bind(bytes)
             .execute(&self.api)
             .await?;
@@ -112,7 +112,7 @@ impl FileStore for PostgresStore {
         )
         .bind(id.as_str())
         .bind(owner.as_str())
-        .bind(i32::try_from(number).unwrap_or(i32::MAX))
+        .bind(i64::from(number))
         .fetch_optional(&self.api)
         .await?;
         Ok(bytes)

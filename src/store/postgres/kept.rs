@@ -4,13 +4,12 @@
 //! what comes next. Where only one connection is used most of the time, it stays here; whoever finds it gone takes another from
 //! the pool.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Postgres};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::answer::{ANSWER_LIMIT, Line};
@@ -26,7 +25,6 @@ const KEEP_FOR: Duration = Duration::from_secs(600);
 pub(super) struct Kept {
     line: Line,
     resting: Mutex<Option<Taken>>,
-    lending: Arc<Semaphore>,
 }
 
 /// A connection that was taken. Dropping it gives it back to the pool, which closes it if it is broken. It is closed at once if an
@@ -66,7 +64,7 @@ impl Drop for Taken {
 
 impl Kept {
     pub(super) fn new(line: Line) -> Self {
-        Self { line, resting: Mutex::default(), lending: Arc::new(Semaphore::new(1)) }
+        Self { line, resting: Mutex::default() }
     }
 
     /// The kept connection, or else one of the pool.
@@ -85,14 +83,6 @@ impl Kept {
         }
         let connection = self.line.pool.acquire().await?;
         Ok(Taken { connection, is_answered: true, since: Instant::now(), used_at: Instant::now() })
-    }
-
-    /// The kept connection, if it is there and was used just now, for somebody who is none of its users: one at a time. Whoever waits
-    /// for a lock with it must not get the next one, too, which its users have taken out of their pool meanwhile.
-    pub(super) fn borrow_fresh(&self) -> Option<(Taken, OwnedSemaphorePermit)> {
-        let permit = Arc::clone(&self.lending).try_acquire_owned().ok()?;
-        let taken = self.resting().take_if(|taken| taken.may_stay() && taken.is_fresh())?;
-        Some((taken, permit))
     }
 
     /// Whether a connection is there that was used just now.

@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use super::PostgresStore;
 use crate::domain::ids::{KeyId, UserId};
 use crate::domain::principal::{User, UserRole};
-use crate::store::{Expired, KeyStore, Store, StoreError, StoreResult, StoredKey, rows};
+use crate::store::{CommonStore, Expired, KeyStore, RecordStore, Store, StoreError, StoreResult, StoredKey, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -100,7 +100,7 @@ fn key(row: &PgRow) -> StoreResult<StoredKey> {
 }
 
 #[async_trait]
-impl Store for PostgresStore {
+impl CommonStore for PostgresStore {
     async fn ping(&self) -> StoreResult<()> {
         let read_only: bool =
             sqlx::query_scalar("SELECT current_setting('transaction_read_only')::boolean").fetch_one(&self.api).await?;
@@ -117,6 +117,17 @@ impl Store for PostgresStore {
         true
     }
 
+    fn caps_owners(&self) -> bool {
+        self.owner_cap > 0
+    }
+
+    fn records(&self) -> &(dyn RecordStore + 'static) {
+        self
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
     async fn oldest_snapshot(&self) -> StoreResult<Option<Duration>> {
         // Sessions of other roles are only visible to a member of pg_read_all_stats.
         let age: Option<i64> = sqlx::query_scalar(
@@ -131,10 +142,6 @@ impl Store for PostgresStore {
 
     async fn raise_low_water(&self) -> StoreResult<()> {
         self.low_water.raise(&self.chores).await
-    }
-
-    fn caps_owners(&self) -> bool {
-        self.owner_cap > 0
     }
 
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {

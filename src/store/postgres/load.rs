@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use sqlx::{PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
+use crate::domain::budget::Lost;
 use crate::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
-use crate::domain::handle::Handle;
-use crate::domain::ids::{CallId, MessageId, RunId, UserId};
+use crate::domain::ids::{RunId, UserId};
+use crate::domain::input::InputRequest;
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
-use crate::domain::tool::{ToolCall, ToolCallState};
-use crate::store::{StoreResult, rows};
+use crate::domain::tool::ToolCall;
+use crate::store::call_record::read_call;
+use crate::store::{StoreResult, budget, rows};
 
 /// One statement, and a few more for a run that has steps, or whose agent asks for more. They need no common snapshot: while the fence
 /// holds, nobody else writes steps and calls, and once it does not, nothing that comes of them can be written. Calls of earlier runs have
@@ -71,12 +73,12 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: ro
             });
         }
         calls = tool_calls(connection, &fence.run_id).await?.into_iter().map(Arc::new).collect();
-        inputs = super::input::open_of(connection, id).await?;
+        inputs = open_questions(connection, id).await?;
     }
     let profile = rows::decode_profile(id, &row.try_get::<String, _>("profile")?)?;
     let owner: String = row.try_get("owner_id")?;
     let lost = match profile.budget.is_shared() {
-        true => super::budget::lost(connection, fence, &owner).await?,
+        true => lost_reservation(connection, fence, &owner).await?,
         false => None,
     };
     let status: String = row.try_get("status")?;
@@ -148,33 +150,30 @@ pub(super) async fn tool_calls(connection: &mut PgConnection, run: &RunId) -> St
     .bind(run.as_str())
     .fetch_all(connection)
     .await?;
-    found.iter().map(|row| call(row, run)).collect()
+    found.iter().map(|row| read_call(row, run)).collect()
 }
 
-fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
-    let id: String = row.try_get("id")?;
-    let arguments: String = row.try_get("arguments")?;
-    let replay: String = row.try_get("replay")?;
-    let state: String = row.try_get("state")?;
-    let outcome: Option<String> = row.try_get("outcome")?;
-    let repair: Option<String> = row.try_get("repair")?;
-    Ok(ToolCall {
-        arguments: rows::decode("tool_calls", "arguments", &id, &arguments)?,
-        replay: rows::decode("tool_calls", "replay", &id, &replay)?,
-        state: rows::word("tool_calls", "state", &id, &state, ToolCallState::from_word)?,
-        outcome: outcome.map(|outcome| rows::decode("tool_calls", "outcome", &id, &outcome)).transpose()?,
-        repair: repair.map(|repair| rows::decode("tool_calls", "repair", &id, &repair)).transpose()?,
-        id: CallId::from_stored(id),
-        run_id: run_id.clone(),
-        message_id: MessageId::from_stored(row.try_get("message_id")?),
-        step: rows::unsigned(row.try_get("step")?),
-        position: rows::unsigned(row.try_get("position")?),
-        provider_call_id: row.try_get("provider_call_id")?,
-        name: row.try_get("name")?,
-        server: row.try_get("server")?,
-        key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
-        undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
-        handle: row.try_get::<Option<String>, _>("handle")?.map(Handle::from_stored),
-        arguments_hash: row.try_get("arguments_hash")?,
-    })
+/// Reads the questions of a claimed run on which it has not acted.
+async fn open_questions(connection: &mut PgConnection, run: &str) -> StoreResult<Vec<InputRequest>> {
+    let columns = rows::INPUT_COLUMNS;
+    let statement = format!(
+        "SELECT {columns}, expires_at - now_ms() AS expires_in FROM input_requests
+         WHERE run_id = $1 AND state IN ('pending', 'answered') ORDER BY created_at, id"
+    );
+    let found = sqlx::query(AssertSqlSafe(statement)).bind(run).fetch_all(connection).await?;
+    found.iter().map(rows::read_open_input).collect()
+}
+
+/// Reads the reservation that the run holds under an older fence.
+async fn lost_reservation(connection: &mut PgConnection, fence: &Fence, owner: &str) -> StoreResult<Option<Lost>> {
+    let found = sqlx::query(
+        "SELECT day, held_tokens, held_cost FROM spending
+         WHERE owner_id = $1 AND day >= now_ms() / 86400000 - 1 AND run_id = $2 AND held_epoch < $3 ORDER BY day DESC LIMIT 1",
+    )
+    .bind(owner)
+    .bind(fence.run_id.as_str())
+    .bind(fence.epoch)
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.as_ref().map(budget::read_lost).transpose()?)
 }

@@ -13,7 +13,7 @@ use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, rows};
+use crate::store::{Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, rows};
 use crate::support::failpoint;
 
 /// Every owner with claimable runs and the time of the oldest. If there are few runs, by looking at all of them. Else by hopping
@@ -52,17 +52,10 @@ macro_rules! owners {
     };
 }
 
-/// Over how many deaths a run is given up; NULL if that cannot be told. Read from the text, so that no damaged one costs a claim.
-macro_rules! max_crashes {
-    ($row:literal) => {
-        concat!("substring(", $row, ".profile FROM '\"max_crashes\":([0-9]+)')::numeric")
-    };
-}
-
 /// The epoch of a claim, of the head `h`: above all that the head has had, and a number made of the moment. A database that goes on
 /// without its last commits, as after a failover, may have forgotten a claim that its holder knows of, and would count the next one to
 /// the same number: two workers would hold one fence. There are as many numbers to the millisecond as where a copy of a database is
-/// accepted, which lifts all epochs (`lineage::NUMBERS_PER_MS`).
+/// accepted, which lifts all epochs (`clones::NUMBERS_PER_MS`).
 macro_rules! next_epoch {
     () => {
         "greatest(h.epoch + 1, now_ms() * 1000)"
@@ -93,22 +86,14 @@ const CLAIM: &str = concat!(
             SELECT w.id, w.conversation_id, w.claimable_at, w.is_suspect FROM (
                 SELECT r.id, r.conversation_id, r.claimable_at,
                     CASE WHEN r.crashes < $7 OR r.cancel_requested_at IS NOT NULL THEN false
-                        ELSE coalesce(",
-    max_crashes!("r"),
-    " > 0 AND r.crashes + 1 >= ",
-    max_crashes!("r"),
-    ", true) END AS is_suspect
+                        ELSE r.max_crashes > 0 AND r.crashes + 1 >= r.max_crashes END AS is_suspect
                 FROM runs r
                 WHERE r.owner_id = s.owner_id AND r.claimable_at >= $5 AND r.claimable_at <= (SELECT now FROM clock)
             ) w
             WHERE NOT w.is_suspect OR NOT (SELECT EXISTS (
                 SELECT 1 FROM run_leases l JOIN runs u ON u.id = l.run_id
                 WHERE l.node_id = $1 AND l.claimed_at >= $6 AND l.claimed_at > now_ms() - $8 AND u.crashes > $7
-                    AND coalesce(",
-    max_crashes!("u"),
-    " > 0 AND u.crashes >= ",
-    max_crashes!("u"),
-    ", true)))
+                    AND u.max_crashes > 0 AND u.crashes >= u.max_crashes))
             ORDER BY w.claimable_at, w.id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
@@ -162,6 +147,26 @@ const SWEEP: &str = "WITH expired AS (
     )
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
     FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
+
+/// Renews the leases of `$1` that are named by `$2` and `$3`, and lists those that are not named with their conversation.
+/// `$6` is the [mark](super::low_water::Marks::leases).
+///
+/// Each part looks up by key or hashes: a planner that takes the table for empty would choose joins that compare all with all.
+const RENEW: &str = "WITH named AS MATERIALIZED (
+        SELECT * FROM unnest($2::text[], $3::bigint[]) AS n (run_id, epoch) ORDER BY run_id
+    ), locked AS MATERIALIZED (
+        SELECT l.run_id FROM named n CROSS JOIN LATERAL (
+            SELECT run_id FROM run_leases WHERE run_id = n.run_id AND epoch = n.epoch AND node_id = $1
+                AND lease_until > (SELECT now_ms()) - $5 FOR UPDATE
+        ) l
+    ), renewed AS (
+        UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id = ANY(ARRAY(SELECT run_id FROM locked)) RETURNING run_id
+    )
+    SELECT run_id, NULL, 0::bigint, 0::bigint FROM renewed
+    UNION ALL
+    SELECT l.run_id, r.conversation_id, l.epoch, (SELECT now_ms()) - l.claimed_at
+    FROM run_leases l JOIN runs r ON r.id = l.run_id
+    WHERE l.claimed_at >= $6 AND l.node_id = $1 AND l.run_id NOT IN (SELECT run_id FROM named)";
 
 /// Locks as a sweep does, and waits for nobody. A lease that is gone, or of another epoch, has been ended by somebody else; one
 /// that ends here is told from a crash exactly once. Answers with those that are still there, because somebody holds a lock.
@@ -268,30 +273,25 @@ impl QueueStore for PostgresStore {
         within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence, rows::Words::All).await)).await
     }
 
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
-        if fences.is_empty() {
-            return Ok(Vec::new());
-        }
+    async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
+        let since = self.low_water.marks().leases;
         let renew = || {
             ask(&self.lease, async |connection| {
-                Ok(sqlx::query_scalar(
-                    "UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id IN (
-                     SELECT l.run_id FROM run_leases l JOIN unnest($2::text[], $3::bigint[]) AS f (run_id, epoch)
-                         ON f.run_id = l.run_id AND f.epoch = l.epoch
-                     WHERE l.node_id = $1 AND l.lease_until > (SELECT now_ms()) - $5 ORDER BY l.run_id FOR UPDATE OF l
-                 ) RETURNING run_id",
-                )
-                .bind(node.as_str())
-                .bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>())
-                .bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>())
-                .bind(millis(lease_ms))
-                .bind(millis(grace_ms))
-                .fetch_all(connection)
-                .await?)
+                let renew = sqlx::query_as(RENEW).bind(node.as_str());
+                let renew = renew.bind(known.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
+                let renew = renew.bind(known.iter().map(|fence| fence.epoch).collect::<Vec<_>>());
+                Ok(renew.bind(millis(lease_ms)).bind(millis(grace_ms)).bind(since).fetch_all(connection).await?)
             })
         };
-        let held: Vec<String> = within(RENEWAL_LIMIT, retried(renew)).await?;
-        Ok(held.into_iter().map(RunId::from_stored).collect())
+        let found: Vec<(String, Option<String>, i64, i64)> = within(RENEWAL_LIMIT, retried(renew)).await?;
+        let mut renewal = Renewal::default();
+        for (run, conversation, epoch, age_ms) in found {
+            match conversation {
+                Some(conversation) => renewal.unnamed.push(rows::unnamed_lease((run, conversation, epoch, age_ms))),
+                None => renewal.renewed.push(RunId::from_stored(run)),
+            }
+        }
+        Ok(renewal)
     }
 
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
@@ -304,18 +304,6 @@ impl QueueStore for PostgresStore {
         });
         let left: Vec<String> = within(RENEWAL_LIMIT, give_up).await?;
         Ok(left.into_iter().map(RunId::from_stored).collect())
-    }
-
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
-        let look = ask(&self.worker, async |connection| {
-            let look = sqlx::query_as(
-                "SELECT l.run_id, r.conversation_id, l.epoch FROM run_leases l JOIN runs r ON r.id = l.run_id
-                 WHERE l.claimed_at >= (SELECT now_ms()) - $2 AND l.node_id = $1",
-            );
-            Ok(look.bind(node.as_str()).bind(millis(age_ms)).fetch_all(connection).await?)
-        });
-        let young: Vec<(String, String, i64)> = within(ANSWER_LIMIT, look).await?;
-        Ok(young.into_iter().map(rows::young_lease).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

@@ -102,7 +102,7 @@ macro_rules! is_resumable {
     };
 }
 
-pub(super) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
+pub(in crate::store) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
 
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
@@ -164,8 +164,8 @@ async fn go_on_after(
 ) -> StoreResult<Resumed> {
     let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
     // A call is taken back whatever came after it, once.
-    let (profile, title, status, is_newest, is_taken_back): (String, String, String, bool, bool) = sqlx::query_as(concat!(
-        "SELECT r.profile, c.title, c.status,
+    let (profile, max_crashes, title, status, is_newest, is_taken_back): (String, i64, String, String, bool, bool) = sqlx::query_as(concat!(
+        "SELECT r.profile, r.max_crashes, c.title, c.status,
              CASE WHEN $3::text IS NULL THEN ",
         is_resumable!("r"),
         " ELSE
@@ -228,7 +228,7 @@ async fn go_on_after(
         choice: None,
         now: *now,
         message: None,
-        run: Some(NewRun { run: &next, profile: &profile, active: true, first_seq: base + 1, trace }),
+        run: Some(NewRun { run: &next, profile: &profile, max_crashes, active: true, first_seq: base + 1, trace }),
         events: &events,
         ended: &[],
         record: record(key, &resumed)?,

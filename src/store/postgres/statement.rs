@@ -20,7 +20,7 @@ const HEADS: &str = "WITH fence AS (
 const EVENTS: &str = ", event AS (
     INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-    FROM unnest($8::int[], $9::bigint[], $10::text[], $11::int[], $12::text[], $13::bigint[], $14::text[])
+    FROM unnest($8::int[], $9::bigint[], $10::text[], $11::bigint[], $12::text[], $13::bigint[], $14::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
     JOIN head h ON h.ord = e.ord
 )";
@@ -31,7 +31,7 @@ const EVENTS_AND_UPDATES: &str = ", event AS (
     INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
         CASE WHEN e.kind = 'conversation.updated' THEN '{\"title\":' || v.title || ',' || substr(e.data, 2) ELSE e.data END
-    FROM unnest($8::int[], $9::bigint[], $10::text[], $11::int[], $12::text[], $13::bigint[], $14::text[])
+    FROM unnest($8::int[], $9::bigint[], $10::text[], $11::bigint[], $12::text[], $13::bigint[], $14::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
     JOIN head h ON h.ord = e.ord LEFT JOIN conversation v ON v.ord = e.ord
 )";
@@ -204,7 +204,7 @@ const STEPS_BEGUN: &str = "step_begun AS (
     INSERT INTO run_steps AS s (run_id, owner_id, step, kind, status, attempt, usage, started_at, ended_at)
     SELECT h.run_id, h.owner_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
     FROM json_to_recordset({list})
-        AS b (ord int, step int, kind text, status text, begins int, ended bool, usage text)
+        AS b (ord int, step bigint, kind text, status text, begins bigint, ended bool, usage text)
     JOIN head h ON h.ord = b.ord
     ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
         attempt = s.attempt + excluded.attempt, usage = excluded.usage, started_at = excluded.started_at,
@@ -213,7 +213,7 @@ const STEPS_BEGUN: &str = "step_begun AS (
 
 const STEPS_ENDED: &str = "step_ended AS (
     UPDATE run_steps s SET status = e.status, usage = coalesce(e.usage, s.usage), ended_at = now_ms()
-    FROM json_to_recordset({list}) AS e (ord int, step int, status text, usage text)
+    FROM json_to_recordset({list}) AS e (ord int, step bigint, status text, usage text)
     JOIN head h ON h.ord = e.ord
     WHERE s.run_id = h.run_id AND s.step = e.step
 )";
@@ -231,7 +231,7 @@ const CALLS: &str = "call AS (
     SELECT c.id, h.run_id, h.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
         c.arguments_hash, c.replay, c.repair, c.state, c.outcome, c.key, c.undoes, c.grant_id,
         CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
-    FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step int, position int,
+    FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step bigint, position bigint,
         provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, repair text, state text,
         outcome text, key text, undoes text, grant_id text, started bool, ended bool)
     JOIN head h ON h.ord = c.ord
@@ -318,5 +318,5 @@ const NO_SUCH_CALL: &str = "SELECT CASE
     JOIN head h ON h.ord = c.ord LEFT JOIN tool_calls t ON t.id = c.id AND t.run_id = h.run_id";
 
 const NO_SUCH_STEP: &str = "SELECT CASE WHEN s.run_id IS NULL THEN refuse('a step ends that never began') END AS reason
-    FROM json_to_recordset({list}) AS e (ord int, step int)
+    FROM json_to_recordset({list}) AS e (ord int, step bigint)
     JOIN head h ON h.ord = e.ord LEFT JOIN run_steps s ON s.run_id = h.run_id AND s.step = e.step";

@@ -4,13 +4,13 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
-use super::budget::book_title;
 use super::conversations::{append, lock_head};
 use super::errors::retried;
+use crate::domain::budget::Amount;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::store::{StoreResult, TitleMade, TitleStore, compose, rows};
+use crate::store::{StoreResult, TitleMade, TitleStore, budget, compose, rows};
 
 #[async_trait]
 impl TitleStore for PostgresStore {
@@ -58,4 +58,24 @@ async fn finish(connection: &mut PgConnection, made: &TitleMade) -> StoreResult<
     }
     tx.commit().await?;
     Ok(events)
+}
+
+/// What was used for a title of a conversation, for the books of the run that it was made after.
+async fn book_title(tx: &mut PgConnection, owner: &UserId, conversation: &str, run: &str, amount: Amount) -> StoreResult<()> {
+    let (tokens, cost) = budget::parts(amount);
+    sqlx::query(
+        "INSERT INTO spending AS s (owner_id, day, run_id, conversation_id, tokens, cost)
+         VALUES ($1, now_ms() / 86400000, $2, $3, $4, $5)
+         ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
+             tokens = least(s.tokens + excluded.tokens, $6), cost = least(s.cost + excluded.cost, $6)",
+    )
+    .bind(owner.as_str())
+    .bind(run)
+    .bind(conversation)
+    .bind(tokens)
+    .bind(cost)
+    .bind(i64::try_from(budget::MOST).unwrap_or(i64::MAX))
+    .execute(tx)
+    .await?;
+    Ok(())
 }

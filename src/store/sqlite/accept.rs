@@ -26,15 +26,15 @@ use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, ResumeRun, Stor
 use crate::support::clock::UnixMillis;
 
 impl SqliteStore {
-    pub(super) async fn accept(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+    pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+        if let Some(earlier) = idempotency::earlier(&mut tx, key).await? {
             return Ok(earlier);
         }
-        let accepted = accept_in(&mut tx, &accept).await?;
+        let accepted = accept_in(&mut tx, accept).await?;
         match &accepted {
             Accepted::Run { .. } | Accepted::Steered { .. } => {
-                idempotency::keep(&mut tx, idempotency.as_ref(), &accepted).await?;
+                idempotency::keep(&mut tx, key, &accepted).await?;
                 tx.commit().await?;
             }
             // Dropping the transaction rolls it back: nothing is stored.
@@ -50,7 +50,7 @@ impl SqliteStore {
 }
 
 /// Accepts within a transaction, which is to be rolled back unless a message was stored.
-pub(super) async fn accept_in(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
+pub(in crate::store) async fn accept_in(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
     let accepted = store_message(tx, accept).await?;
     match &accepted {
         Accepted::Run { .. } | Accepted::Steered { .. } => Ok(files::refused(tx, accept).await?.unwrap_or(accepted)),
@@ -240,10 +240,10 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     let first_seq = events.first().map_or(0, |event| event.seq);
     sqlx::query(concat!(
         "INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                           agent_version, model, counters, usage, first_seq, created_at, trace_id)
+                           agent_version, model, counters, usage, first_seq, created_at, trace_id, max_crashes)
          VALUES (?1, ?2, ?3, 'queued', ?4, CASE WHEN ?4 THEN ",
         now!(),
-        " END, 'first', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
+        " END, 'first', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
     ))
     .bind(new.id.as_str())
     .bind(new.conversation_id.as_str())
@@ -258,6 +258,7 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     .bind(first_seq)
     .bind(new.now.0)
     .bind(new.trace.as_str())
+    .bind(signed(new.profile.max_crashes))
     .execute(&mut **tx)
     .await?;
     if let Some(message) = &message {

@@ -30,10 +30,10 @@ impl SqliteStore {
         id: &RunId,
         by: &str,
         now: UnixMillis,
-        idempotency: Option<IdempotencyClaim>,
+        key: Option<&IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+        if let Some(earlier) = idempotency::earlier(&mut tx, key).await? {
             return Ok(earlier);
         }
         let Some(row) = find_run(&mut tx, owner, id).await? else { return Ok(Keyed::Fresh(Cancelled::NoRun)) };
@@ -43,7 +43,7 @@ impl SqliteStore {
             Ask::Ended(events) => Cancelled::Over { run: row.into_run()?, events },
             Ask::Marked => Cancelled::Requested { run: row.into_run()? },
         };
-        idempotency::keep(&mut tx, idempotency.as_ref(), &cancelled).await?;
+        idempotency::keep(&mut tx, key, &cancelled).await?;
         tx.commit().await?;
         Ok(Keyed::Fresh(cancelled))
     }

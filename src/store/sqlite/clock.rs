@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(store.sweep(10, true).await.unwrap().taken, [], "after {jump} ms");
             store.pretend(jump).await;
             assert_eq!(
-                store.renew_leases(&node, std::slice::from_ref(&fence), 10_000, 0).await.unwrap(),
+                store.renew_leases(&node, std::slice::from_ref(&fence), 10_000, 0).await.unwrap().renewed,
                 std::slice::from_ref(&held)
             );
             let left = store.explain_run(&owner, &held).await.unwrap().unwrap().lease_expires_in_ms.unwrap();

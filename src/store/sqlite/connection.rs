@@ -3,22 +3,22 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Connection as _, SqlSafeStr as _, Sqlite, Transaction};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use sqlx::{Connection as _, Sqlite, Transaction};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::MachineClock;
-use super::lineage::Lineage;
+use super::clones::CloneMark;
 use crate::store::error::damage_was_met;
-use crate::store::{Durability, Expired, Store, StoreError, StoreOptions, StoreResult};
+use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
+use crate::store::{CommonStore, Durability, Expired, RecordStore, Store, StoreError, StoreOptions, StoreResult};
 
 /// A transaction on the writer or a reader.
-pub(super) type Tx = Transaction<'static, Sqlite>;
+pub(in crate::store) type Tx = Transaction<'static, Sqlite>;
 
 /// How long a statement waits for another process that writes, such as `capstan keys create`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
     /// Whose turn it is among those who write for a request.
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     /// Whether the machine's clock goes on as it should.
     pub(super) clock: MachineClock,
     /// Runs of one owner that workers have at a time; 0 for no limit.
@@ -61,7 +61,7 @@ pub struct SqliteStore {
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
     /// Of that one server, unless nobody looks for copies.
-    lineage: Option<Lineage>,
+    clone_mark: Option<CloneMark>,
 }
 
 impl SqliteStore {
@@ -94,9 +94,9 @@ impl SqliteStore {
         let reader_options = base.read_only(true).thread_name(|id| format!("sqlite-reader-{id}"));
 
         let writer = pool(1).connect_with(writer_options).await.map_err(StoreError::from)?;
-        migrate(&writer).await?;
-        let lineage = match options.exclusive {
-            true => Lineage::check(&writer, &path, options.durability, options.on_copy).await?,
+        migrate(&writer, &path).await?;
+        let clone_mark = match options.exclusive {
+            true => CloneMark::check(&writer, &path, options.durability, options.on_copy).await?,
             false => None,
         };
         // Connected on first use: by then the writer has made the file.
@@ -105,17 +105,17 @@ impl SqliteStore {
         Ok(Self {
             writer,
             readers,
-            turns: Semaphore::new(TURNS),
+            turns: Arc::new(Semaphore::new(TURNS)),
             clock: MachineClock::default(),
             owner_cap,
             took_write: tokio::sync::Mutex::default(),
             lock: Mutex::new(lock),
-            lineage,
+            clone_mark,
         })
     }
 
     /// Begins a write of a worker. Nobody else writes until it ends.
-    pub(super) async fn write(&self) -> StoreResult<Tx> {
+    pub(in crate::store) async fn write(&self) -> StoreResult<Tx> {
         loop {
             let tx = self.begin_write().await?;
             // A time that is written by a clock that has just jumped would be moved along with the older ones.
@@ -134,8 +134,8 @@ impl SqliteStore {
 
     /// Begins a write for a request. Only a few of those wait for the writer at a time, the others wait here: however many
     /// requests there are, the log and the leases of the runs under way are soon next.
-    pub(super) async fn write_in_turn(&self) -> StoreResult<(SemaphorePermit<'_>, Tx)> {
-        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await;
+    pub(in crate::store) async fn write_in_turn(&self) -> StoreResult<(OwnedSemaphorePermit, Tx)> {
+        let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         Ok((turn, self.write().await?))
     }
@@ -146,7 +146,7 @@ impl SqliteStore {
     }
 
     /// For a read of one statement.
-    pub(super) fn reader(&self) -> &SqlitePool {
+    pub(in crate::store) fn reader(&self) -> &SqlitePool {
         &self.readers
     }
 }
@@ -197,66 +197,15 @@ fn lock_folder(folder: &Path) -> StoreResult<File> {
     }
 }
 
-async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
-    let step = |version, name: &'static str, sql: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
-    };
-    let migrations = vec![
-        step(1, "backbone", include_str!("../../../migrations/sqlite/0001_backbone.sql")),
-        step(2, "joined", include_str!("../../../migrations/sqlite/0002_joined.sql")),
-        step(3, "access", include_str!("../../../migrations/sqlite/0003_access.sql")),
-        step(4, "input", include_str!("../../../migrations/sqlite/0004_input.sql")),
-        step(5, "fold", include_str!("../../../migrations/sqlite/0005_fold.sql")),
-        step(6, "input_list", include_str!("../../../migrations/sqlite/0006_input_list.sql")),
-        step(7, "providers", include_str!("../../../migrations/sqlite/0007_providers.sql")),
-        step(8, "approvals", include_str!("../../../migrations/sqlite/0008_approvals.sql")),
-        step(9, "provider_limits", include_str!("../../../migrations/sqlite/0009_provider_limits.sql")),
-        step(10, "repair", include_str!("../../../migrations/sqlite/0010_repair.sql")),
-        step(11, "tool_audit", include_str!("../../../migrations/sqlite/0011_tool_audit.sql")),
-        step(12, "mcp_servers", include_str!("../../../migrations/sqlite/0012_mcp_servers.sql")),
-        step(13, "tool_pins", include_str!("../../../migrations/sqlite/0013_tool_pins.sql")),
-        step(14, "agents", include_str!("../../../migrations/sqlite/0014_agents.sql")),
-        step(15, "mcp_logins", include_str!("../../../migrations/sqlite/0015_mcp_logins.sql")),
-        step(16, "retry", include_str!("../../../migrations/sqlite/0016_retry.sql")),
-        step(17, "conversation_order", include_str!("../../../migrations/sqlite/0017_conversation_order.sql")),
-        step(18, "files", include_str!("../../../migrations/sqlite/0018_files.sql")),
-        step(19, "context_summaries", include_str!("../../../migrations/sqlite/0019_context_summaries.sql")),
-        step(20, "prompt_layers", include_str!("../../../migrations/sqlite/0020_prompt_layers.sql")),
-        step(21, "search", include_str!("../../../migrations/sqlite/0021_search.sql")),
-        step(22, "copies", include_str!("../../../migrations/sqlite/0022_copies.sql")),
-        step(23, "file_uses", include_str!("../../../migrations/sqlite/0023_file_uses.sql")),
-        step(24, "feedback", include_str!("../../../migrations/sqlite/0024_feedback.sql")),
-        step(25, "undo", include_str!("../../../migrations/sqlite/0025_undo.sql")),
-        step(26, "titles", include_str!("../../../migrations/sqlite/0026_titles.sql")),
-        step(27, "review", include_str!("../../../migrations/sqlite/0027_review.sql")),
-        step(28, "handles", include_str!("../../../migrations/sqlite/0028_handles.sql")),
-        step(29, "owners", include_str!("../../../migrations/sqlite/0029_owners.sql")),
-        step(30, "lineage", include_str!("../../../migrations/sqlite/0030_lineage.sql")),
-        step(31, "spending", include_str!("../../../migrations/sqlite/0031_spending.sql")),
-        step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
-        step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
-        step(34, "accepted", include_str!("../../../migrations/sqlite/0034_accepted.sql")),
-        step(35, "granted", include_str!("../../../migrations/sqlite/0035_granted.sql")),
-        step(36, "unused_tool_sets", include_str!("../../../migrations/sqlite/0036_unused_tool_sets.sql")),
-        step(37, "groups", include_str!("../../../migrations/sqlite/0037_groups.sql")),
-        step(38, "hidden_messages", include_str!("../../../migrations/sqlite/0038_hidden_messages.sql")),
-        step(39, "conversation_agents", include_str!("../../../migrations/sqlite/0039_conversation_agents.sql")),
-        step(40, "content_files", include_str!("../../../migrations/sqlite/0040_content_files.sql")),
-    ];
-    let done = Migrator::with_migrations(migrations).run(writer).await;
-    let Err(error) = done else { return Ok(()) };
-    let text = error.to_string();
-    match error {
-        MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => match StoreError::from(cause) {
-            damaged @ StoreError::Damaged(_) => Err(damaged),
-            _ => Err(StoreError::Migration(text)),
-        },
-        _ => Err(StoreError::Migration(text)),
-    }
+async fn migrate(writer: &SqlitePool, path: &Path) -> StoreResult<()> {
+    let Err(error) = migrator!("sqlite").run(writer).await else { return Ok(()) };
+    let first: Option<String> = sqlx::query_scalar(FIRST_MIGRATION).fetch_optional(writer).await.ok().flatten();
+    let start_anew = format!("move {0}, {0}-wal and {0}-shm to another folder, and start again", path.display());
+    Err(refusal(error, first.as_deref(), &start_anew))
 }
 
 #[async_trait]
-impl Store for SqliteStore {
+impl CommonStore for SqliteStore {
     async fn ping(&self) -> StoreResult<()> {
         if damage_was_met() {
             return Err(StoreError::Damaged(sqlx::Error::Io(std::io::Error::other("it was met before"))));
@@ -279,6 +228,13 @@ impl Store for SqliteStore {
         self.owner_cap > 0
     }
 
+    fn records(&self) -> &(dyn RecordStore + 'static) {
+        self
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
         let deleted = sqlx::query(concat!("DELETE FROM idempotency_keys WHERE created_at <= ", now!(), " - ?"));
         let deleted = deleted.bind(i64::try_from(age_ms).unwrap_or(i64::MAX)).execute(&self.writer);
@@ -307,8 +263,8 @@ impl Store for SqliteStore {
     }
 
     async fn leave_mark(&self) -> StoreResult<()> {
-        match &self.lineage {
-            Some(lineage) => lineage.leave(&self.writer).await,
+        match &self.clone_mark {
+            Some(clone_mark) => clone_mark.leave(&self.writer).await,
             None => Ok(()),
         }
     }

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use sqlx::Row as _;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteStore;
 use super::connection::Tx;
+use crate::domain::budget::Lost;
 use crate::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
 use crate::domain::context::ContextSummary;
-use crate::domain::handle::Handle;
-use crate::domain::ids::{CallId, MessageId, RunId, UserId};
+use crate::domain::ids::{RunId, UserId};
+use crate::domain::input::InputRequest;
 use crate::domain::message::Message;
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
-use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
-use crate::store::StoreResult;
-use crate::store::rows::{Words, claim_cause, decode, decode_profile, own_layers, unsigned, word};
+use crate::domain::tool::{ToolCall, ToolDefinition};
+use crate::store::call_record::read_call;
+use crate::store::rows::{INPUT_COLUMNS, Words, claim_cause, decode, decode_profile, own_layers, read_open_input, unsigned, word};
+use crate::store::{StoreResult, budget};
 
 impl SqliteStore {
     pub(super) async fn load(&self, fence: &Fence, words: Words) -> StoreResult<Option<RunRecord>> {
@@ -46,7 +48,7 @@ impl SqliteStore {
         let elapsed_ms: i64 = run.try_get("elapsed_ms")?;
         let profile = decode_profile(id, run.try_get("profile")?)?;
         let lost = match profile.budget.is_shared() {
-            true => super::budget::lost(&mut tx, fence, run.try_get("owner_id")?).await?,
+            true => lost_reservation(&mut tx, fence, run.try_get("owner_id")?).await?,
             false => None,
         };
         let mut counters: RunCounters = decode("runs", "counters", id, run.try_get("counters")?)?;
@@ -79,7 +81,7 @@ impl SqliteStore {
             covered,
             steps: steps(&mut tx, &fence.run_id).await?,
             calls: tool_calls(&mut tx, &fence.run_id).await?.into_iter().map(Arc::new).collect(),
-            inputs: super::input::open_of(&mut tx, &fence.run_id).await?,
+            inputs: open_questions(&mut tx, &fence.run_id).await?,
             cancel_requested_by: run.try_get("cancel_requested_by")?,
             joined: run.try_get("joined")?,
         }))
@@ -178,29 +180,31 @@ pub(super) async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<Tool
     .bind(run.as_str())
     .fetch_all(&mut **tx)
     .await?;
-    let calls = rows.iter().map(|row| {
-        let id: String = row.try_get("id")?;
-        let outcome: Option<&str> = row.try_get("outcome")?;
-        let repair: Option<&str> = row.try_get("repair")?;
-        Ok(ToolCall {
-            run_id: run.clone(),
-            message_id: MessageId::from_stored(row.try_get("message_id")?),
-            step: unsigned(row.try_get("step")?),
-            position: unsigned(row.try_get("position")?),
-            provider_call_id: row.try_get("provider_call_id")?,
-            name: row.try_get("name")?,
-            server: row.try_get("server")?,
-            key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
-            undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
-            handle: row.try_get::<Option<String>, _>("handle")?.map(Handle::from_stored),
-            repair: repair.map(|text| decode("tool_calls", "repair", &id, text)).transpose()?,
-            arguments: decode("tool_calls", "arguments", &id, row.try_get("arguments")?)?,
-            arguments_hash: row.try_get("arguments_hash")?,
-            replay: decode("tool_calls", "replay", &id, row.try_get("replay")?)?,
-            state: word("tool_calls", "state", &id, row.try_get("state")?, ToolCallState::from_word)?,
-            outcome: outcome.map(|text| decode("tool_calls", "outcome", &id, text)).transpose()?,
-            id: CallId::from_stored(id),
-        })
-    });
-    calls.collect()
+    rows.iter().map(|row| read_call(row, run)).collect()
+}
+
+/// Reads the questions of a claimed run on which it has not acted.
+async fn open_questions(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<InputRequest>> {
+    let now = now!();
+    let statement = format!(
+        "SELECT {INPUT_COLUMNS}, expires_at - {now} AS expires_in FROM input_requests
+         WHERE run_id = ? AND state IN ('pending', 'answered') ORDER BY created_at, id"
+    );
+    let found = sqlx::query(AssertSqlSafe(statement)).bind(run.as_str()).fetch_all(&mut **tx).await?;
+    found.iter().map(read_open_input).collect()
+}
+
+/// Reads the reservation that the run holds under an older fence.
+async fn lost_reservation(tx: &mut Tx, fence: &Fence, owner: &str) -> StoreResult<Option<Lost>> {
+    let found = sqlx::query(concat!(
+        "SELECT day, held_tokens, held_cost FROM spending WHERE owner_id = ? AND day >= ",
+        now!(),
+        " / 86400000 - 1 AND run_id = ? AND held_epoch < ? ORDER BY day DESC LIMIT 1"
+    ))
+    .bind(owner)
+    .bind(fence.run_id.as_str())
+    .bind(fence.epoch)
+    .fetch_optional(&mut **tx)
+    .await?;
+    Ok(found.as_ref().map(budget::read_lost).transpose()?)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::json;
-use sqlx::Row as _;
+use sqlx::{Row as _, SqliteExecutor};
 
 use super::SqliteStore;
 use super::connection::Tx;
@@ -13,8 +13,10 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned, young_lease};
-use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
+use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unnamed_lease, unsigned};
+use crate::store::{
+    Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease,
+};
 use crate::support::failpoint;
 
 /// A sweep that took so long to begin has waited for a disk that stood still, as renewals did.
@@ -22,13 +24,6 @@ const SLOW: Duration = Duration::from_secs(3);
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
-
-/// Over how many deaths a run is given up; NULL if that cannot be told, so that no damaged one costs a claim.
-macro_rules! max_crashes {
-    ($row:literal) => {
-        concat!("CASE WHEN json_valid(", $row, ".profile) THEN json_extract(", $row, ".profile, '$.max_crashes') END")
-    };
-}
 
 /// Whether a run has killed `?3` workers, and the next death would end it. One that is to be cancelled does no harm.
 macro_rules! is_suspect {
@@ -38,13 +33,13 @@ macro_rules! is_suspect {
             $row,
             ".crashes < ?3 OR ",
             $row,
-            ".cancel_requested_at IS NOT NULL THEN 0 ELSE coalesce(",
-            max_crashes!($row),
-            " > 0 AND ",
+            ".cancel_requested_at IS NOT NULL THEN 0 ELSE ",
+            $row,
+            ".max_crashes > 0 AND ",
             $row,
             ".crashes + 1 >= ",
-            max_crashes!($row),
-            ", 1) END"
+            $row,
+            ".max_crashes END"
         )
     };
 }
@@ -125,32 +120,35 @@ impl QueueStore for SqliteStore {
         self.load(fence, Words::All).await
     }
 
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
-        if fences.is_empty() {
-            return Ok(Vec::new());
-        }
+    async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
         self.follow_clock().await?;
-        let held: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
+        if known.is_empty() {
+            // An idle worker does not queue for the writer.
+            return Ok(Renewal { renewed: Vec::new(), unnamed: unnamed_leases(self.reader(), node, "[]").await? });
+        }
+        let named: Vec<_> = known.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
+        let named = json!(named).to_string();
         let mut tx = self.write().await?;
         let renewed: Vec<String> = sqlx::query_scalar(concat!(
             "UPDATE run_leases SET lease_until = ",
             now!(),
             " + ?3
-             FROM (SELECT value ->> 0 AS run_id, value ->> 1 AS epoch FROM json_each(?1)) AS held
-             WHERE run_leases.run_id = held.run_id AND run_leases.epoch = held.epoch AND run_leases.node_id = ?2
+             FROM (SELECT value ->> 0 AS run_id, value ->> 1 AS epoch FROM json_each(?1)) AS named
+             WHERE run_leases.run_id = named.run_id AND run_leases.epoch = named.epoch AND run_leases.node_id = ?2
                AND run_leases.lease_until >= ",
             now!(),
             " - ?4
              RETURNING run_leases.run_id"
         ))
-        .bind(json!(held).to_string())
+        .bind(&named)
         .bind(node.as_str())
         .bind(millis(lease_ms))
         .bind(millis(grace_ms))
         .fetch_all(&mut *tx)
         .await?;
+        let unnamed = unnamed_leases(&mut *tx, node, &named).await?;
         tx.commit().await?;
-        Ok(renewed.into_iter().map(RunId::from_stored).collect())
+        Ok(Renewal { renewed: renewed.into_iter().map(RunId::from_stored).collect(), unnamed })
     }
 
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
@@ -175,21 +173,6 @@ impl QueueStore for SqliteStore {
         tx.commit().await?;
         // Nobody else writes meanwhile.
         Ok(Vec::new())
-    }
-
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
-        self.follow_clock().await?;
-        let young: Vec<(String, String, i64)> = sqlx::query_as(concat!(
-            "SELECT l.run_id, r.conversation_id, l.epoch FROM run_leases l JOIN runs r ON r.id = l.run_id
-             WHERE l.node_id = ?1 AND l.claimed_at >= ",
-            now!(),
-            " - ?2"
-        ))
-        .bind(node.as_str())
-        .bind(millis(age_ms))
-        .fetch_all(self.reader())
-        .await?;
-        Ok(young.into_iter().map(young_lease).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
@@ -307,6 +290,18 @@ impl QueueStore for SqliteStore {
     }
 }
 
+/// Lists the leases of a node but those of the runs in `named`, a JSON list of runs and epochs.
+async fn unnamed_leases(executor: impl SqliteExecutor<'_>, node: &NodeId, named: &str) -> StoreResult<Vec<UnnamedLease>> {
+    let unnamed = sqlx::query_as(concat!(
+        "SELECT l.run_id, r.conversation_id, l.epoch, ",
+        now!(),
+        " - l.claimed_at FROM run_leases l JOIN runs r ON r.id = l.run_id
+         WHERE l.node_id = ?1 AND l.run_id NOT IN (SELECT value ->> 0 FROM json_each(?2))"
+    ));
+    let unnamed: Vec<(String, String, i64, i64)> = unnamed.bind(node.as_str()).bind(named).fetch_all(executor).await?;
+    Ok(unnamed.into_iter().map(unnamed_lease).collect())
+}
+
 /// A span of time for the database. Settings are far below the limit.
 fn millis(span: u64) -> i64 {
     i64::try_from(span).unwrap_or(i64::MAX / 4)
@@ -343,11 +338,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
         " AND EXISTS (
                SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND l.claimed_at > ",
         now!(),
-        " - ?5 AND s.crashes > ?3 AND coalesce(",
-        max_crashes!("s"),
-        " > 0 AND s.crashes >= ",
-        max_crashes!("s"),
-        ", 1)))
+        " - ?5 AND s.crashes > ?3 AND s.max_crashes > 0 AND s.crashes >= s.max_crashes))
              ORDER BY q.claimable_at, q.id LIMIT ?1)
            LEFT JOIN live ON live.owner_id = r.owner_id
          )

@@ -103,7 +103,7 @@ macro_rules! is_resumable {
     };
 }
 
-pub(super) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
+pub(in crate::store) use {has_words, is_resumable, only_undid, turn_taken_out, was_rewound};
 
 pub(super) async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
     let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };

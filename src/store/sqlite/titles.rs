@@ -3,12 +3,13 @@
 use async_trait::async_trait;
 
 use super::SqliteStore;
-use super::budget::book_title;
+use super::connection::Tx;
 use super::log::append;
+use crate::domain::budget::Amount;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::store::{StoreResult, TitleMade, TitleStore, compose, rows};
+use crate::store::{StoreResult, TitleMade, TitleStore, budget, compose, rows};
 
 #[async_trait]
 impl TitleStore for SqliteStore {
@@ -63,4 +64,25 @@ impl TitleStore for SqliteStore {
         tx.commit().await?;
         Ok(events)
     }
+}
+
+/// What was used for a title of a conversation, for the books of the run that it was made after.
+async fn book_title(tx: &mut Tx, owner: &UserId, conversation: &str, run: &str, amount: Amount) -> StoreResult<()> {
+    let (tokens, cost) = budget::parts(amount);
+    sqlx::query(concat!(
+        "INSERT INTO spending (owner_id, day, run_id, conversation_id, tokens, cost) VALUES (?1, ",
+        now!(),
+        " / 86400000, ?2, ?3, ?4, ?5)
+         ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
+             tokens = min(tokens + excluded.tokens, ?6), cost = min(cost + excluded.cost, ?6)"
+    ))
+    .bind(owner.as_str())
+    .bind(run)
+    .bind(conversation)
+    .bind(tokens)
+    .bind(cost)
+    .bind(i64::try_from(budget::MOST).unwrap_or(i64::MAX))
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }

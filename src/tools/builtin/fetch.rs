@@ -15,6 +15,7 @@ use reqwest::{Client, Response, Url};
 use crate::domain::content::tool_binary;
 use crate::domain::file::is_text_type;
 use crate::domain::message::ToolContent;
+use crate::support::http::error_chain;
 use crate::support::outbound::{self, Forbidden, Reach};
 use crate::support::redact;
 
@@ -133,16 +134,9 @@ fn may_follow(url: &Url, count: usize, reach: Reach) -> Result<bool, Forbidden> 
     Ok(count <= MAX_REDIRECTS)
 }
 
-/// An error with its causes. Its URL is the model's own.
+/// Returns an error with its causes. Its URL is the model's own.
 fn shown(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    redact::error_text(&text)
+    redact::error_text(&error_chain(error))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What the end of a call means for whoever made it.
 
-use super::connection::Reply;
+use super::reply::Reply;
 use super::content;
 use super::servers::McpAnswer;
 use crate::domain::tool::ToolCallState;

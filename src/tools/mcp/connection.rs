@@ -13,10 +13,9 @@ use rmcp::model::{
     RequestId, RequestMetaObject, Resource, ServerResult,
 };
 use rmcp::service::{
-    ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
+    ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
 };
 use serde::Serialize;
-use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -24,21 +23,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::ServerTransport;
-use super::container::{Containers, Launch};
+use super::container::Launch;
 use super::content;
+use super::endpoint::{Endpoint, Fault, OpenError};
 use super::errors::chain;
 use super::fates::{self, Fate};
 use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, Wanted, readable, result_of};
 use super::masks::Masks;
-use super::oauth::Login;
-use super::orphans::Words;
 use super::process::{self, LastWords, Process, Program, last_words};
 use super::remote::Remote;
+use super::reply::{ASKS, Limits, Reply, Task};
 use super::rounds;
 use super::stdio::{Ending, NOTICE_LIMIT, StdioTransport};
-use super::tasks::Task;
 use super::thought::{Thought, answer_of, put};
-use super::tool_list::{self, Listed, Page, ToolList};
+use super::tool_list::{self, Listed, MAX_LISTED, Page, ToolList, size_of};
 use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
@@ -48,8 +46,6 @@ use crate::tools::{Asks, CallPermit, Environment, ProgressSender, Report};
 
 /// The most pages of a list that are asked for.
 const MAX_PAGES: usize = 100;
-/// The most tools, resources or prompts that one server may offer.
-pub const MAX_LISTED: usize = 1_000;
 /// The most bytes of JSON that they may have together.
 const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
 /// How long telling a server of a cancelled call may take.
@@ -64,54 +60,6 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 enum Greeting {
     Initialize,
     Discover,
-}
-
-/// Why a server cannot be used.
-#[derive(Debug, Clone)]
-pub struct Fault {
-    /// For everybody.
-    pub reason: String,
-    /// What its process said last, for operators only.
-    pub stderr: Option<String>,
-}
-
-impl From<String> for Fault {
-    fn from(reason: String) -> Self {
-        Self { reason, stderr: None }
-    }
-}
-
-impl Fault {
-    fn after(reason: String, words: LastWords) -> Self {
-        Self { reason: reason + &words.exit, stderr: words.stderr }
-    }
-}
-
-/// A server as a connection sees it.
-#[derive(Clone, Copy)]
-pub struct Endpoint<'a> {
-    /// Its name in the configuration.
-    pub name: &'a str,
-    /// How it is reached.
-    pub transport: &'a ServerTransport,
-    /// What must not be shown.
-    pub masks: &'a Masks,
-    /// What it may ask for.
-    pub allowed: &'a Allowed,
-    /// Whether it was greeted in the new way the last time.
-    pub stateless: &'a AtomicBool,
-    /// Whether the first transport over HTTP was the one that it knew the last time.
-    pub is_old: &'a AtomicBool,
-    /// Gives each process the word by which what it starts is found.
-    pub words: &'a Words,
-    /// Where it runs if it is a container.
-    pub containers: &'a Containers,
-    /// Its working directory if it is a program and its entry names none.
-    pub home: Option<&'a Path>,
-    /// The login at it, if it may have one.
-    pub login: Option<&'a Arc<Login>>,
-    /// Holds a token for each of its processes until nothing of it is left.
-    pub remains: &'a TaskTracker,
 }
 
 /// A live connection.
@@ -129,39 +77,6 @@ pub struct Connection {
     stale: AtomicBool,
     /// Holds a token for each call that is under way.
     calls: TaskTracker,
-}
-
-/// How long a call may take.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Without an answer or a report of progress.
-    pub silence: Duration,
-    /// In all.
-    pub whole: Duration,
-}
-
-/// How a call ended, as far as the transport can tell.
-pub enum Reply {
-    /// The server answered, with a result or with what else it is entitled to.
-    Result(Value),
-    /// The server goes on with the call by itself.
-    Task(Task),
-    /// The server lets go of the call until it knows more; whoever listens has been told.
-    Paused,
-    /// The server does not know the task any more that stood for the answer.
-    Gone(String),
-    /// The server answered with an error of the protocol.
-    Refused(String),
-    /// The server says that it does not know the session, and so has not looked at the request.
-    NoSession(String),
-    /// The request never reached the server.
-    NotSent(String),
-    /// The connection was lost after the request had been sent.
-    Lost(String),
-    /// No answer and no progress within the limit.
-    TimedOut(Duration),
-    /// The caller gave up, and the server was told.
-    Cancelled,
 }
 
 impl Connection {
@@ -672,9 +587,6 @@ impl Connection {
     }
 }
 
-/// What a server may not ask for.
-pub const ASKS: &str = "it asks for input that it is not given";
-
 /// What became of one request of a call.
 enum Once {
     /// The call is over.
@@ -705,35 +617,6 @@ impl Drop for Underway<'_> {
         };
         self.tasks.spawn_on(told, &runtime);
     }
-}
-
-/// Why a connection could not be opened.
-pub enum OpenError {
-    /// The server answered the greeting with an error.
-    NotUnderstood(Fault),
-    /// Anything else.
-    Other(Fault),
-}
-
-impl OpenError {
-    /// What a greeting that came to nothing means.
-    pub fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
-        match error {
-            ClientInitializeError::JsonRpcError(error) => {
-                let reason = format!("the server refused the greeting: {}", masks.error_text(&error.message));
-                Self::NotUnderstood(Fault::after(reason, words))
-            }
-            ClientInitializeError::TransportError { error, .. } => {
-                Self::Other(Fault::after(masks.error_text(&chain(error.error.as_ref())), words))
-            }
-            error => Self::Other(Fault::after(masks.error_text(&chain(&error)), words)),
-        }
-    }
-}
-
-/// How much something takes as JSON. What cannot be written as JSON was not read from it.
-pub fn size_of(item: &impl Serialize) -> usize {
-    serde_json::to_vec(item).map_or(0, |json| json.len())
 }
 
 fn reply_from(result: ServerResult) -> Reply {

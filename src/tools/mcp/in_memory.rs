@@ -14,9 +14,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Limits, Reply};
+use super::connection::Connection;
 use super::handler::{Allowed, Handler};
 use super::masks::Masks;
+use super::reply::{Limits, Reply};
 use super::stdio::StdioTransport;
 
 const LIMITS: Limits = Limits { silence: Duration::from_secs(5), whole: Duration::from_secs(10) };

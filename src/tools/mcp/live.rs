@@ -9,12 +9,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::ServerConfig;
 use super::catalogue::{self, Labels};
-use super::connection::{Connection, Fault};
+use super::connection::Connection;
+use super::endpoint::Fault;
 use super::outputs::Outputs;
 use super::processes::Place;
 use super::tool_list::{Listed, ToolList};
-use super::{ServerConfig, server::Server};
 use crate::domain::tool::ToolDefinition;
 
 /// How long a list of tools that changed may take.
@@ -93,7 +94,9 @@ impl Live {
 
     /// Lists the tools again if the server has said that they changed, or until when the list holds. Whoever comes meanwhile waits for
     /// it, but not for long: a server that does not answer holds up nobody's run.
-    pub async fn refresh(self: &Arc<Self>, server: &Arc<Server>, tasks: &TaskTracker) -> Known {
+    ///
+    /// `list_again` lists them once more, with [`Self::list_again`].
+    pub async fn refresh(self: &Arc<Self>, list_again: impl Future<Output = ()> + Send + 'static, tasks: &TaskTracker) -> Known {
         let until = Instant::now() + REFRESH_PATIENCE;
         let idle = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
         let Ok(busy) = idle().await else { return self.known() };
@@ -105,9 +108,8 @@ impl Live {
         if has_changed {
             self.is_outdated.store(true, Ordering::SeqCst);
         }
-        let (server, live) = (Arc::clone(server), Arc::clone(self));
         tasks.spawn(async move {
-            server.list_again(&live).await;
+            list_again.await;
             drop(busy);
         });
         // A server that says after each list that it has changed again is believed what it has listed.

@@ -7,13 +7,24 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-
-use super::server::Server;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// How long a start waits for a place.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked meanwhile whether another one has become idle.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// A server that may run as a process.
+pub trait ProcessHolder: Send + Sync {
+    /// Returns whether a call of it waits for an answer of its user.
+    fn is_paused(&self) -> bool;
+
+    /// Returns when it was wanted last.
+    fn last_used(&self) -> Instant;
+
+    /// Ends its process unless a call is under way. `leaving` is held until the process has ended.
+    fn end_if_idle(self: Arc<Self>, leaving: TaskTrackerToken) -> bool;
+}
 
 /// The places.
 pub struct Processes {
@@ -21,7 +32,7 @@ pub struct Processes {
     /// How many there are, for those who get none.
     most: usize,
     /// The servers that have had one.
-    holders: Mutex<Vec<Weak<Server>>>,
+    holders: Mutex<Vec<Weak<dyn ProcessHolder>>>,
     /// Holds a token for each start that waits.
     waiting: TaskTracker,
     /// Holds a token for each process that is being ended for one of those.
@@ -43,7 +54,7 @@ impl Processes {
     ///
     /// # Errors
     /// In words: why there is none.
-    pub async fn place(&self, server: &Arc<Server>) -> Result<Place, String> {
+    pub async fn place(&self, server: Arc<dyn ProcessHolder>) -> Result<Place, String> {
         let until = Instant::now() + PATIENCE;
         let _waits = self.waiting.token();
         // Whoever came first is served first, so this stays in its queue.
@@ -56,7 +67,7 @@ impl Processes {
                 biased;
                 place = &mut place => {
                     let place = place.map_err(|_| "the servers are being shut down".to_owned())?;
-                    self.note(server);
+                    self.note(&server);
                     metrics::gauge!("capstan_mcp_processes").increment(1.0);
                     return Ok(Place(place));
                 }
@@ -71,9 +82,9 @@ impl Processes {
         }
     }
 
-    fn note(&self, server: &Arc<Server>) {
+    fn note(&self, server: &Arc<dyn ProcessHolder>) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        holders.retain(|holder| holder.strong_count() > 0 && !std::ptr::eq(holder.as_ptr(), Arc::as_ptr(server)));
+        holders.retain(|holder| holder.strong_count() > 0 && !std::ptr::addr_eq(holder.as_ptr(), Arc::as_ptr(server)));
         holders.push(Arc::downgrade(server));
     }
 
@@ -83,12 +94,12 @@ impl Processes {
         if self.leaving.len() >= self.waiting.len() {
             return;
         }
-        let mut holders: Vec<Arc<Server>> =
+        let mut holders: Vec<Arc<dyn ProcessHolder>> =
             self.holders.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
         // Each is asked once: they change while they are sorted.
         holders.sort_by_cached_key(|server| (server.is_paused(), server.last_used()));
         // Those that have a call under way do not rest.
-        holders.iter().any(|server| server.rest(Some(self.leaving.token())));
+        holders.into_iter().any(|server| server.end_if_idle(self.leaving.token()));
     }
 }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attentive::Attentive;
 use super::config::HttpStyle;
-use super::connection::{Endpoint, OpenError};
+use super::endpoint::{Endpoint, OpenError};
 use super::errors::chain;
 use super::fates::status_of;
 use super::handler::Handler;

@@ -9,9 +9,9 @@ use rmcp::model::{CallToolRequestParams, InputRequest, InputRequiredResult, Inpu
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::connection::ASKS;
 use super::handler::{Allowed, MAX_QUESTIONS, readable, result_of};
 use super::masks::Masks;
+use super::reply::ASKS;
 use crate::domain::handle::{Pause, Round};
 use crate::domain::ids::CallId;
 

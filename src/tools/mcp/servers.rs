@@ -123,6 +123,30 @@ pub struct ConfiguredServer {
     pub name: String,
 }
 
+/// Settings and collaborators of [`McpServers`].
+pub struct McpOptions {
+    /// The servers of the configuration.
+    pub config: McpConfig,
+    /// The servers of users, if any are kept.
+    pub kept: Option<Arc<dyn KeptServers>>,
+    /// The environment of this process, in which the variables of child processes are looked up.
+    pub environment: Environment,
+    /// The clock.
+    pub clock: SharedClock,
+    /// How long [`McpServers::definitions`] waits for servers that are still starting.
+    pub start_patience: Duration,
+    /// Limits of connections.
+    pub limits: ConnectionLimits,
+    /// This program, which ends what it leaves behind if it is killed.
+    pub guard: Option<PathBuf>,
+    /// Limits of containers.
+    pub containers: ContainerOptions,
+    /// The folder of the files that containers read; among temporary files if absent.
+    pub container_inputs: Option<PathBuf>,
+    /// The folder below which each program has a working directory of its own; ours for all if absent.
+    pub homes: Option<PathBuf>,
+}
+
 /// All servers.
 pub struct McpServers {
     configured: Vec<Offer>,
@@ -157,26 +181,20 @@ impl Offer {
 type Place = (String, Option<UserId>);
 
 impl McpServers {
-    /// The servers of `config`, and those that are `kept`. Nothing is started yet. `guard` is this program, to end what it leaves behind
-    /// if it is killed; below `homes` each program has a working directory of its own, and in `handed` lies what containers are handed.
+    /// Makes the servers of the configuration, and those of users. Nothing is started yet.
     #[must_use]
-    pub fn new(
-        config: McpConfig,
-        kept: Option<Arc<dyn KeptServers>>,
-        environment: Environment,
-        clock: SharedClock,
-        (start_patience, limits): (Duration, ConnectionLimits),
-        (guard, (containers, handed), homes): (Option<PathBuf>, (ContainerOptions, Option<PathBuf>), Option<PathBuf>),
-    ) -> Arc<Self> {
+    pub fn new(options: McpOptions) -> Arc<Self> {
+        let McpOptions { config, kept, environment, clock, start_patience, limits, .. } = options;
         let words = Words::new(&UuidIds);
-        let containers = Containers::new(containers, handed, words.beginning().to_owned(), Arc::clone(&environment));
+        let beginning = words.beginning().to_owned();
+        let containers = Containers::new(options.containers, options.container_inputs, beginning.clone(), Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
-            guard: Guard::new(guard, words.beginning().to_owned()),
+            guard: Guard::new(options.guard, beginning),
             words,
             clock,
             containers,
-            homes,
+            homes: options.homes,
             tokens: kept.as_ref().and_then(|kept| kept.tokens()),
             starts: Semaphore::new(PARALLEL_STARTS),
             start_limit: limits.start,

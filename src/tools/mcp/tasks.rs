@@ -16,56 +16,15 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{ASKS, Connection, Limits, Reply};
+use super::connection::Connection;
+use super::reply::{ASKS, Limits, Reply, Task, USUAL_PAUSE, pause};
 use super::server::Server;
 use crate::tools::{Handle, Progress, ProgressSender, Report};
 
-/// How long after one answer its server is asked again, if it does not say.
-const USUAL_PAUSE: Duration = Duration::from_secs(1);
-/// How soon a server is asked again at the soonest, whatever it says.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// How soon a server is asked again at the latest, whatever it says.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long a server may take to say how far a task is.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long telling a server that a task is not wanted any more may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
-/// The longest name of a task, in bytes.
-const MAX_NAME: usize = 1_024;
-
-/// The task that stands for the answer to a call.
-pub struct Task {
-    /// Its name.
-    pub id: String,
-    /// When it is asked for first.
-    pub pause: Duration,
-}
-
-impl Task {
-    /// The task that a server has answered with.
-    ///
-    /// # Errors
-    /// Why it cannot be asked for.
-    pub fn read(created: CreateTaskResult) -> Result<Self, String> {
-        let CreateTaskResult { task, .. } = created;
-        let id = task.task_id;
-        if id.is_empty() || id.len() > MAX_NAME || id.chars().any(char::is_control) {
-            return Err(format!("it answers with a task whose name is not of 1 to {MAX_NAME} bytes without control characters"));
-        }
-        let pause = if task.status.is_terminal() { Duration::ZERO } else { pause(task.poll_interval_ms) };
-        Ok(Self { id, pause })
-    }
-
-    /// A task that was answered with in a process that is gone.
-    pub fn known(id: &str) -> Self {
-        Self { id: id.to_owned(), pause: Duration::ZERO }
-    }
-}
-
-/// When a server wants to be asked again.
-fn pause(wanted_ms: Option<u64>) -> Duration {
-    wanted_ms.map_or(USUAL_PAUSE, Duration::from_millis).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
-}
 
 /// Has the name of a task stored. If that fails the run is about to be loaded again, and this call to be dropped.
 pub async fn store(task: &Task, progress: &ProgressSender) {
@@ -252,6 +211,7 @@ mod tests {
     use rmcp::model::{Task as Seed, TaskStatus};
 
     use super::*;
+    use crate::tools::mcp::reply::MAX_NAME;
 
     fn read(id: &str, status: TaskStatus, pause_ms: Option<u64>) -> Result<Task, String> {
         let seed = Seed::new(id, status, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z");

@@ -7,13 +7,15 @@ use rmcp::model::{
     ClientRequest, CustomResult, JsonObject, ListToolsRequest, ListToolsResult, PaginatedRequestParams, ServerResult, Tool,
 };
 use rmcp::service::{Peer, ServiceError};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::catalogue;
-use super::connection::{MAX_LISTED, size_of};
 use crate::tools::visible::shown;
 
+/// The most tools, resources or prompts that one server may offer.
+pub const MAX_LISTED: usize = 1_000;
 /// Malformed tools of a list that the log names.
 const NAMED: usize = 3;
 /// The largest schema of a tool, in bytes of JSON.
@@ -148,6 +150,11 @@ fn without_hidden(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
         );
     }
     tools
+}
+
+/// How much something takes as JSON. What cannot be written as JSON was not read from it.
+pub fn size_of(item: &impl Serialize) -> usize {
+    serde_json::to_vec(item).map_or(0, |json| json.len())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! An approval asked, then: an upgrade, restarts and a week.
+//! An approval is requested, then: restarts and a week.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::approvals::{INPUT, site, waiting, waits};
+use crate::support::audit;
 use crate::support::database::{Database, Kind};
 use crate::support::model::ModelMock;
-use crate::support::{audit, older};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -28,19 +28,11 @@ async fn passes(database: &Database, ms: i64) {
     }
 }
 
-fn schema_of_approvals(kind: Kind) -> (&'static str, i64) {
-    match kind {
-        Kind::Sqlite => ("tool_audit", 11),
-        Kind::Postgres => ("tool_audit", 12),
-    }
-}
-
-/// The schema is that of the first version that wrote down who had allowed a call.
 #[rstest]
 #[case::answered_in_the_last_hour(7 * 24 - 1, true)]
 #[case::after_a_week(7 * 24 + 1, false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_outlives_an_upgrade_and_a_week(
+async fn approval_outlives_restarts_and_a_week(
     #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
     #[case] hours: i64,
     #[case] in_time: bool,
@@ -53,21 +45,14 @@ async fn an_approval_outlives_an_upgrade_and_a_week(
     server.signal("TERM").await;
     server.exit().await;
 
-    let folder = tempfile::tempdir().unwrap();
-    let (last, version) = schema_of_approvals(kind);
-    let old = older::as_of(last, &site.database, folder.path()).await;
-    let newest = "SELECT CAST(max(version) AS text) FROM _sqlx_migrations";
-    assert_eq!(old.count(newest).await, version);
-    let site = site.env("DATABASE_URL", &old.url);
-    let mut server = site.start().await;
-    assert!(old.count(newest).await >= version + 17, "it was brought up to date");
+    server = site.start().await;
     waits(&server, &run).await;
     assert_eq!(server.get_json(&path).await, asked, "the approval is what it was");
 
     // Three restarts, and the better part of a week.
     for third in [hours / 3, hours / 3, hours - 2 * (hours / 3)] {
         server.kill9().await;
-        passes(&old, third * HOUR_MS).await;
+        passes(&site.database, third * HOUR_MS).await;
         server = site.start().await;
     }
     let allow = json!({"decision": "allow", "arguments_hash": asked["arguments_hash"]});
@@ -96,5 +81,5 @@ async fn an_approval_outlives_an_upgrade_and_a_week(
     model.assert_history_was_sendable();
     server.signal("TERM").await;
     tokio::time::timeout(Duration::from_secs(30), server.exit()).await.unwrap();
-    audit::assert_sound(&old).await;
+    audit::assert_sound(&site.database).await;
 }

@@ -31,9 +31,9 @@ async fn flood(site: &Site, run: &str, queued: usize) {
          SELECT m.id || '_' || i, m.conversation_id || '_' || i, m.owner_id, m.run_id || '_' || i, m.position, m.role, m.body,
              m.created_at FROM messages m, n WHERE m.role = 'user' AND m.conversation_id = {conversation}",
         "INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent, agent_version,
-             model, counters, usage, first_seq, created_at)
+             model, counters, usage, first_seq, created_at, max_crashes)
          SELECT r.id || '_' || i, r.conversation_id || '_' || i, r.owner_id, 'queued', true, r.created_at, 'first', r.profile,
-             r.agent, r.agent_version, r.model, '{}', r.usage, r.first_seq, r.created_at FROM runs r, n WHERE r.id = '{run}'",
+             r.agent, r.agent_version, r.model, '{}', r.usage, r.first_seq, r.created_at, r.max_crashes FROM runs r, n WHERE r.id = '{run}'",
     ] {
         let copy = copy.replace("{conversation}", &conversation).replace("{run}", run);
         site.database.rows(&format!("{numbers} {copy}")).await;

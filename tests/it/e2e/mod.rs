@@ -39,7 +39,6 @@ mod mcp_logins;
 mod mcp_servers;
 mod nodes;
 mod numbers;
-mod older_rows;
 mod ollama;
 mod order;
 mod overhead;

@@ -1,7 +1,5 @@
 //! Streams of runs that ended long ago, before and after their deltas were folded.
 
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::PartId;
@@ -14,7 +12,7 @@ use super::sockets::connect;
 
 /// Folds all that is over, as if it were a week later.
 async fn a_week_passes(rig: &Rig) {
-    let mut folder = Folder::new(Arc::clone(&rig.store), 0, FoldMode::Fold);
+    let mut folder = Folder::new(rig.store.clone(), 0, FoldMode::Fold);
     while folder.step().await.unwrap() == FoldStep::Went {}
     assert!(folder.events() > 0);
 }

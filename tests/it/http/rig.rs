@@ -198,7 +198,7 @@ impl Rig {
         let hub = Hub::new(HubLimits::default());
         let ids = Arc::new(UuidIds);
         let service = Service::new(ServiceDeps {
-            store: Arc::clone(&store),
+            store: store.clone(),
             hub: Arc::clone(&hub),
             tools: Arc::new(OneTool),
             clock: Arc::new(SystemClock),
@@ -268,7 +268,7 @@ impl Rig {
 
     /// Looks for what other processes did to the database, as a server on Postgres does.
     pub fn poll(&mut self) {
-        self.servers.spawn(follow_logs(Arc::clone(&self.store), Arc::clone(&self.hub), CancellationToken::new()));
+        self.servers.spawn(follow_logs(self.store.clone(), Arc::clone(&self.hub), CancellationToken::new()));
     }
 
     /// Sends a request as it is.

@@ -7,7 +7,7 @@ use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, Usage};
 use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
-use capstan::provider::{ClientOptions, ModelClient, SetupError, StreamLimits, openai};
+use capstan::provider::{ClientOptions, ModelClient, Quirks, SetupError, StreamLimits, openai};
 use capstan::support::ids::{IdSource, SequentialIds};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -157,9 +157,9 @@ pub async fn ask(options: ClientOptions, request: ModelRequest) -> Outcome {
     ask_through(chat(options).expect("usable options").as_ref(), request).await
 }
 
-/// A client of chat completions without an accent.
+/// A client of chat completions without quirks.
 pub fn chat(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    openai::client(options, openai::Accent::default())
+    openai::client(options, Quirks::default())
 }
 
 /// Asks a client and reads to the end.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use capstan::domain::model::ModelErrorKind;
-use capstan::domain::provider::ProviderKind;
-use capstan::provider::{ClientOptions, list_models, openai};
+use capstan::provider::{ClientOptions, Quirks, openai};
 use rstest::rstest;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -123,7 +122,7 @@ fn unusable_settings_are_named() {
         (ClientOptions { api_key: Some("a\nb".into()), ..ClientOptions::new("http://localhost/v1") }, "authorization"),
         (ClientOptions { headers: vec![("x y".to_owned(), "z".into())], ..ClientOptions::new("http://localhost/v1") }, "x y"),
     ] {
-        let error = openai::client(options, openai::Accent::default()).err().unwrap().to_string();
+        let error = openai::client(options, Quirks::default()).err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
     }
 }
@@ -148,14 +147,14 @@ async fn what_was_sent_as_a_secret_is_not_quoted() {
         headers: vec![("x-team".to_owned(), "acme-prod-secret".into())],
         ..options(wire)
     };
-    let client = openai::client(secret(&wire), openai::Accent::default()).unwrap();
+    let client = openai::client(secret(&wire), Quirks::default()).unwrap();
     for _ in 0..count {
         let error = ask_through(client.as_ref(), question()).await.end.unwrap_err();
         let hidden = error.message == "Received=[redacted], expected [redacted]" || error.message.ends_with("x [redacted]");
         assert!(hidden && error.kind == ModelErrorKind::Auth, "{error}");
     }
     let wire = Wire::play(vec![Answer::json(401, &quote(said))]).await;
-    let listed = list_models(ProviderKind::Openai, &openai::Accent::default(), &secret(&wire), Duration::from_secs(10)).await;
+    let listed = openai::client(secret(&wire), Quirks::default()).unwrap().list_models(Duration::from_secs(10)).await;
     assert_eq!(listed.unwrap_err().message, "Received=[redacted], expected [redacted]");
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
-use capstan::provider::openai;
+use capstan::provider::{Quirks, openai};
 use futures_util::StreamExt as _;
 use serde_json::json;
 
@@ -105,7 +105,7 @@ async fn slow_stream_of_twenty_minutes_completes() {
     let end = Step::Send([finish("stop"), DONE.to_owned()].concat().into_bytes());
     let wire = Wire::play(vec![Answer::events(tokens.chain([end]).collect())]).await;
     let options = capstan::provider::ClientOptions::new(&wire.base_url);
-    let client = openai::client(options, openai::Accent::default()).unwrap();
+    let client = openai::client(options, Quirks::default()).unwrap();
     let mut stream = client.stream(question()).await.unwrap();
     let mut said = 0;
     loop {
@@ -132,7 +132,7 @@ async fn the_whole_call_has_a_limit() {
 #[tokio::test]
 async fn dropping_the_request_closes_the_connection() {
     let wire = Wire::play(vec![Answer::events(vec![Step::Hang])]).await;
-    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
+    let client = openai::client(options(&wire), Quirks::default()).unwrap();
     let asked = crate::support::wait::until("the request to arrive", Duration::from_secs(5), || async {
         (!wire.asked().is_empty()).then_some(())
     });
@@ -146,7 +146,7 @@ async fn dropping_the_request_closes_the_connection() {
 #[tokio::test]
 async fn tokens_come_as_they_are_sent() {
     let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
-    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
+    let client = openai::client(options(&wire), Quirks::default()).unwrap();
     let mut stream = client.stream(question()).await.unwrap();
     let first = within("the first token while the provider goes on", Duration::from_secs(2), stream.next()).await;
     assert_eq!(first, Some(Ok(ModelEvent::Text("Hel".to_owned()))));

@@ -1,6 +1,5 @@
 //! The model clients against a provider that plays bytes.
 
-mod accents;
 mod anthropic;
 mod calls;
 mod drive;
@@ -9,11 +8,13 @@ mod failures;
 mod framing;
 mod gemini;
 mod limits;
+mod model_lists;
 mod moving;
 mod mutants;
 mod oddities;
 mod ollama;
 mod played;
+mod quirks;
 mod refusals;
 mod requests;
 mod responses;

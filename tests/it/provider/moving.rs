@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use capstan::domain::model::{ModelErrorKind, ModelRequest, ReasoningEffort};
-use capstan::provider::openai::{self, Accent};
-use capstan::provider::{ClientOptions, ModelClient};
+use capstan::provider::{ClientOptions, ModelClient, Quirks, openai};
 use rstest::rstest;
 use serde_json::json;
 
@@ -35,7 +34,7 @@ fn over_chat() -> Answer {
 }
 
 fn client(options: ClientOptions) -> Arc<dyn ModelClient> {
-    openai::client(options, Accent::default()).unwrap()
+    openai::client(options, Quirks::default()).unwrap()
 }
 
 fn sol() -> ModelRequest {
@@ -143,7 +142,7 @@ async fn other_refusals_stay(#[case] status: u16, #[case] words: &str) {
 #[tokio::test]
 async fn where_it_is_asked(#[case] accent: &str, #[case] base: &str, #[case] path: &str) {
     let wire = Wire::play(vec![refusal(400, TOOLS), over_responses()]).await;
-    let accent: Accent = toml::from_str(accent).unwrap();
+    let accent: Quirks = toml::from_str(accent).unwrap();
     let key = if accent.key_header == "api-key" { "api-key: sk-canary" } else { "authorization: Bearer sk-canary" };
     let given = ClientOptions { base_url: wire.base_url.replace("/v1", base), ..options(&wire) };
     assert_eq!(ask_through(openai::client(given, accent).unwrap().as_ref(), sol()).await.text(), "over there");
@@ -154,7 +153,7 @@ async fn where_it_is_asked(#[case] accent: &str, #[case] base: &str, #[case] pat
 #[tokio::test]
 async fn who_has_no_responses_is_not_asked_for_them() {
     let wire = Wire::play(vec![refusal(400, TOOLS)]).await;
-    let accent = Accent { responses_url: String::new(), ..Accent::default() };
+    let accent = Quirks { responses_url: String::new(), ..Quirks::default() };
     assert!(ask_through(openai::client(options(&wire), accent).unwrap().as_ref(), sol()).await.end.is_err());
     assert_eq!(lines(&wire), [CHAT]);
 }
@@ -178,7 +177,7 @@ async fn a_base_url_may_name_chat_completions_and_have_a_query() {
 // What the operator says of the place holds there as well.
 #[tokio::test]
 async fn the_accent_holds_over_responses() {
-    let accent: Accent = toml::from_str(
+    let accent: Quirks = toml::from_str(
         r#"
         efforts_of = { "gpt-6" = { low = "lowest", max = "utmost" } }
         extra = { service_tier = "flex" }

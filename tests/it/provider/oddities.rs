@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
-use capstan::provider::{ClientOptions, ModelClient, SetupError, openai};
+use capstan::provider::{ClientOptions, ModelClient, Quirks, SetupError, ThoughtsInText, openai};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -340,7 +340,7 @@ fn thinking_aloud() -> String {
 }
 
 fn aloud(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    openai::client(options, openai::Accent { thoughts_in_text: openai::ThoughtsInText::Always, ..openai::Accent::default() })
+    openai::client(options, Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() })
 }
 
 // L-03, L-09, L-30: thoughts between tags, wherever a chunk ends.
@@ -371,7 +371,7 @@ async fn thoughts_in_the_text_are_reasoning() {
 
 #[test]
 fn models_that_think_aloud_are_known_by_name() {
-    let usual = openai::Accent::default();
+    let usual = Quirks::default();
     for model in [
         "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
         "MiniMax-M2",

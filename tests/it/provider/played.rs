@@ -1,11 +1,11 @@
-//! What each provider sends, chat completions read in its own accent. The streams in `played/` have the form of the real ones:
+//! The answers of each provider, read with its quirks. The streams in `played/` have the form of the real ones:
 //! their empty and doubled fields, their figures, their marks and ends.
 
 use std::sync::Arc;
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
 use capstan::provider::ModelClient;
-use capstan::provider::catalogue::{self, ProviderKind};
+use capstan::provider::catalog::{self, ProviderKind};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -17,16 +17,16 @@ fn stream(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A client of the wire that a stream is named after; else of chat completions, in the accent of the provider, or in OpenAI's where
-/// nobody knows it.
+/// A client of the dialect that a stream is named after; else of chat completions, with the quirks of the provider, or OpenAI's where
+/// it is unknown.
 fn client(wire: &Wire, provider: &str) -> Arc<dyn ModelClient> {
-    let known = catalogue::providers().unwrap().get(provider);
+    let known = catalog::providers().unwrap().get(provider);
     let kind = match provider.split('-').next() {
         Some("anthropic") => ProviderKind::Anthropic,
         Some("gemini") if provider != "gemini-compatible" => ProviderKind::Gemini,
         _ => ProviderKind::Openai,
     };
-    catalogue::client(kind, options(wire), known.map(|known| known.accent.clone()).unwrap_or_default()).unwrap()
+    capstan::provider::client(kind, options(wire), known.map(|known| known.quirks.clone()).unwrap_or_default()).unwrap()
 }
 
 async fn played(provider: &str, model: &str, answers: Vec<Answer>) -> Vec<Outcome> {

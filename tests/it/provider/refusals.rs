@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use capstan::domain::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
-use capstan::provider::openai::{self, Accent};
-use capstan::provider::{ModelClient, Vendor, anthropic, gemini, ollama, responses};
+use capstan::provider::{ModelClient, Quirks, Vendor, anthropic, gemini, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::json;
@@ -19,7 +18,7 @@ const DIALECTS: [Dialect; 5] = [Dialect::Openai, Dialect::Responses, Dialect::An
 fn client(dialect: Dialect, wire: &Wire) -> Arc<dyn ModelClient> {
     let options = options(wire);
     match dialect {
-        Dialect::Openai | Dialect::Openrouter => openai::client(options, Accent::default()),
+        Dialect::Openai | Dialect::Openrouter => openai::client(options, Quirks::default()),
         Dialect::Responses => responses::client(options),
         Dialect::Anthropic => anthropic::client(options),
         Dialect::Gemini => gemini::client(options),

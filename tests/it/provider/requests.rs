@@ -3,7 +3,7 @@
 use capstan::domain::ids::PartId;
 use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::ModelOptions;
-use capstan::provider::openai;
+use capstan::provider::{Quirks, openai};
 use capstan::support::ids::SequentialIds;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -160,7 +160,7 @@ async fn pictures_and_files() {
 #[tokio::test]
 async fn a_finished_answer_leaves_the_connection_for_the_next() {
     let wire = Wire::play(vec![answer()]).await;
-    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
+    let client = openai::client(options(&wire), Quirks::default()).unwrap();
     for _ in 0..5 {
         let events: Vec<_> = client.stream(question()).await.unwrap().collect().await;
         assert!(events.iter().all(Result::is_ok));

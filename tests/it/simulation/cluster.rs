@@ -12,7 +12,6 @@ use capstan::domain::plan::Strategy;
 use capstan::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use capstan::live::{Elsewhere, Hub, HubLimits};
 use capstan::service::{Service, ServiceDeps, ServiceLimits, follow_logs};
-use capstan::store::Store;
 use capstan::support::clock::{Clock, UnixMillis};
 use capstan::support::ids::SharedIds;
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
@@ -152,7 +151,7 @@ impl Cluster {
             sky: Arc::clone(sky),
             witness: Arc::clone(&witness),
         };
-        let store: Arc<dyn Store> = Arc::new(line);
+        let store = Arc::new(line);
         let models = Mind {
             name,
             options: Arc::clone(mind),
@@ -170,7 +169,7 @@ impl Cluster {
         });
         let clock = Arc::new(WallClock(model));
         let service = Service::new(ServiceDeps {
-            store: Arc::clone(&store),
+            store: Arc::clone(&store) as _,
             hub: Arc::clone(&hub),
             tools: Arc::clone(&tools) as _,
             clock: Arc::clone(&clock) as _,
@@ -185,8 +184,17 @@ impl Cluster {
         options.control_poll = Duration::from_millis(1_000);
         let (hubs, models) = (Arc::clone(&hub), Arc::new(models));
         let files = FileDeps::default();
-        let deps =
-            WorkerDeps { store: Arc::clone(&store), hub: hubs, models, tools, clock, ids, embeddings: None, contexts: None, files };
+        let deps = WorkerDeps {
+            store: Arc::clone(&store) as _,
+            hub: hubs,
+            models,
+            tools,
+            clock,
+            ids,
+            embeddings: None,
+            contexts: None,
+            files,
+        };
         let worker = loop {
             match Worker::start(deps.clone(), options.clone()).await {
                 Ok(worker) => break worker,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use capstan::domain::message::{Part, Role};
 use capstan::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
-use capstan::engine::history::check_sendable;
+use capstan::engine::check_sendable;
 use capstan::provider::{ModelClient, ModelStream};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;

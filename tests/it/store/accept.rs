@@ -183,10 +183,10 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
                 assert_eq!(world.load(&record.fence).await, *record, "what the driver gets is what it would load");
                 assert!(world.store.claim_runs(&node, 1, LONG).await.unwrap().is_empty(), "it is claimed");
                 let fences = [record.fence.clone()];
-                let renewed = world.store.renew_leases(&node, &fences, LONG, 0).await.unwrap();
+                let renewed = world.store.renew_leases(&node, &fences, LONG, 0).await.unwrap().renewed;
                 assert_eq!(renewed, std::slice::from_ref(&run.id));
                 let other = NodeId::generate(&UuidIds);
-                assert!(world.store.renew_leases(&other, &fences, LONG, 0).await.unwrap().is_empty());
+                assert!(world.store.renew_leases(&other, &fences, LONG, 0).await.unwrap().renewed.is_empty());
                 record.fence
             }
             None => world.claim_one().await,

@@ -62,9 +62,9 @@ async fn ten_thousand_timers_at_once_keep_nobody_else_waiting(world: &World) {
         "INSERT INTO conversation_heads (conversation_id, owner_id, last_seq)
          SELECT h.conversation_id || '_' || i, h.owner_id, h.last_seq FROM conversation_heads h, n",
         "INSERT INTO runs (id, conversation_id, owner_id, status, reason, active, claimable_at, claim_cause, profile, agent,
-             agent_version, model, counters, usage, first_seq, created_at)
+             agent_version, model, counters, usage, first_seq, created_at, max_crashes)
          SELECT r.id || '_' || i, r.conversation_id || '_' || i, r.owner_id, 'waiting', 'backoff', true, r.created_at, 'timer',
-             r.profile, r.agent, r.agent_version, r.model, '{}', r.usage, r.first_seq, r.created_at FROM runs r, n",
+             r.profile, r.agent, r.agent_version, r.model, '{}', r.usage, r.first_seq, r.created_at, r.max_crashes FROM runs r, n",
     ] {
         world.database.rows(&format!("{numbers} {copy}")).await;
     }
@@ -101,7 +101,7 @@ async fn a_lease_that_was_left_behind_stops_no_claim(world: &World) {
     let fence = world.claim_one().await;
     assert_eq!(fence.run_id, old.run_id);
     assert!(fence.epoch > old.epoch);
-    assert_eq!(world.store.renew_leases(&world.node, &[old, fence.clone()], LONG, 0).await.unwrap(), [fence.run_id]);
+    assert_eq!(world.store.renew_leases(&world.node, &[old, fence.clone()], LONG, 0).await.unwrap().renewed, [fence.run_id]);
 }
 
 async fn a_claim_names_the_trace_that_started_the_run(world: &World) {

@@ -256,11 +256,11 @@ async fn file_of_an_outcome_goes_with_its_conversation(world: &World) {
 async fn content_files_have_a_limit_of_their_own(world: &World) {
     let owner = user();
     let content = || NewFile { origin: FileOrigin::Content, ..new(&owner) };
-    let StoredOutcome::Stored(file) = store_file(world.store.as_ref(), &content(), b"hello", 1).await.unwrap() else {
+    let StoredOutcome::Stored(file) = store_file(world.store.records(), &content(), b"hello", 1).await.unwrap() else {
         panic!("there is room for one")
     };
     assert_eq!(file.origin, FileOrigin::Content);
-    assert_eq!(store_file(world.store.as_ref(), &content(), b"hello", 1).await.unwrap(), StoredOutcome::Full);
+    assert_eq!(store_file(world.store.records(), &content(), b"hello", 1).await.unwrap(), StoredOutcome::Full);
     assert!(world.store.begin_file(&new(&owner), 1).await.unwrap(), "uploads are counted by themselves");
     let id = conversation();
     let accept = AcceptRun { max_files: 0, ..hello(&owner, &id) };

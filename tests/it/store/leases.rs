@@ -24,7 +24,7 @@ contract! {
     renewal_keeps_a_lease,
     renewal_does_not_revive_a_lost_lease,
     a_lease_that_is_given_up_is_no_crash,
-    a_node_finds_what_it_was_given_of_late,
+    renewal_lists_the_leases_that_were_not_named,
     an_expired_lease_is_swept_and_fenced,
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
@@ -46,7 +46,7 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     // What was on its way is not written any more, and nothing is loaded or renewed.
     assert_eq!(world.commit_all(&[deltas(&old, 1), deltas(&other, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
     assert_eq!(world.store.load_run(&old).await.unwrap(), None);
-    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap(), []);
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap().renewed, []);
     // It is not raised again: who has not heard of it is told, and only who has the claim. D-02.
     assert_eq!(world.store.raise_fence(&old, 1).await.unwrap().as_ref(), Some(&new));
     for attempt in [0, 2] {
@@ -54,7 +54,7 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     }
     // The run is still the same claim's.
     assert_eq!(
-        world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap(),
+        world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap().renewed,
         std::slice::from_ref(&new.run_id)
     );
     let record = world.load(&new).await;
@@ -198,16 +198,16 @@ async fn a_wait_without_end_is_not_claimed(world: &World) {
 async fn renewal_keeps_a_lease(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
     // Late, but within the grace: the worker lives.
-    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap();
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
     assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok());
-    assert_eq!(world.store.renew_leases(&world.node, &[], LONG, 0).await.unwrap(), []);
+    assert_eq!(world.store.renew_leases(&world.node, &[], LONG, 0).await.unwrap().renewed, []);
     // Only its own node renews it, only with the newest epoch.
     let other = NodeId::generate(&UuidIds);
-    assert_eq!(world.store.renew_leases(&other, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
+    assert_eq!(world.store.renew_leases(&other, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed, []);
     let stale = Fence { epoch: fence.epoch - 1, ..fence.clone() };
-    assert_eq!(world.store.renew_leases(&world.node, &[stale, fence.clone()], LONG, LONG).await.unwrap(), [fence.run_id]);
+    assert_eq!(world.store.renew_leases(&world.node, &[stale, fence.clone()], LONG, LONG).await.unwrap().renewed, [fence.run_id]);
 }
 
 async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
@@ -242,31 +242,46 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     world.store.give_up_leases(&[]).await.unwrap();
 }
 
-/// So it finds what a claim has taken whose answer was lost.
-async fn a_node_finds_what_it_was_given_of_late(world: &World) {
-    let (ended, left) = (world.claimed(&user()).await, world.claimed(&user()).await);
+/// A node finds its orphaned claims in this way.
+async fn renewal_lists_the_leases_that_were_not_named(world: &World) {
+    let (known, ended, orphaned) = (world.claimed(&user()).await, world.claimed(&user()).await, world.claimed(&user()).await);
     world.run(&user()).await;
-    assert_eq!(world.store.claim_runs(&NodeId::generate(&UuidIds), 10, LONG).await.unwrap().len(), 1);
-    let found = world.store.young_leases(&world.node, LONG).await.unwrap();
-    assert!(found.len() == 2 && found.contains(&ended) && found.contains(&left), "{found:?}");
+    let other = NodeId::generate(&UuidIds);
+    assert_eq!(world.store.claim_runs(&other, 10, LONG).await.unwrap().len(), 1, "a lease of another node");
+    let renew = async |named: &[Fence]| {
+        let renewal = world.store.renew_leases(&world.node, named, LONG, 0).await.unwrap();
+        let unnamed: Vec<Fence> = renewal.unnamed.into_iter().map(|lease| lease.fence).collect();
+        (renewal.renewed, unnamed)
+    };
+    let (renewed, unnamed) = renew(std::slice::from_ref(&known)).await;
+    assert_eq!(renewed, std::slice::from_ref(&known.run_id));
+    assert!(unnamed.len() == 2 && unnamed.contains(&ended) && unnamed.contains(&orphaned), "{unnamed:?}");
     world.commit_one(completed(&ended)).await.unwrap();
-    let left = world.store.raise_fence(&left, 1).await.unwrap().expect("the fence is the newest");
-    assert_eq!(world.store.young_leases(&world.node, LONG).await.unwrap(), [left]);
+    // The reply to a raised fence may be under way: the run is named.
+    let raised = world.store.raise_fence(&known, 1).await.unwrap().expect("the fence is the newest");
+    assert_eq!(renew(std::slice::from_ref(&known)).await, (vec![], vec![orphaned.clone()]));
     until("the lease to be older", DEADLINE, || async {
-        world.store.young_leases(&world.node, 1).await.unwrap().is_empty().then_some(())
+        let renewal = world.store.renew_leases(&world.node, std::slice::from_ref(&raised), LONG, 0).await.unwrap();
+        (renewal.unnamed[0].age >= Duration::from_millis(5)).then_some(())
     })
     .await;
+    // A claim that is released is no crash, whichever node claims the run next.
+    world.store.give_up_leases(std::slice::from_ref(&orphaned)).await.unwrap();
+    let again = world.store.claim_runs(&other, 10, LONG).await.unwrap().remove(0);
+    assert_eq!((&again.fence.run_id, again.crashes), (&orphaned.run_id, 0));
+    assert_eq!(world.commit_one(deltas(&orphaned, 1)).await, Err(Refused::Fenced), "a late reply harms nothing");
+    assert_eq!(renew(std::slice::from_ref(&raised)).await, (vec![known.run_id], vec![]));
 }
 
 async fn renewal_does_not_revive_a_lost_lease(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
     until("the grace to be over", DEADLINE, || async {
         // With a lease of nothing, a renewal in time does not keep it alive either.
-        let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), 0, 1).await.unwrap();
+        let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), 0, 1).await.unwrap().renewed;
         renewed.is_empty().then_some(())
     })
     .await;
-    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap(), []);
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed, []);
 }
 
 async fn an_expired_lease_is_swept_and_fenced(world: &World) {
@@ -278,7 +293,7 @@ async fn an_expired_lease_is_swept_and_fenced(world: &World) {
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who lost its lease writes nothing more");
     assert_eq!(world.commit_one(completed(&fence)).await, Err(Refused::Fenced));
-    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed, []);
     let claims = world.claim(10).await;
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
     assert!(claims[0].trace.is_some() && swept.taken[0].trace == claims[0].trace, "{swept:?} {claims:?}");

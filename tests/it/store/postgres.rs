@@ -27,7 +27,7 @@ use crate::support::database::Kind;
 use crate::support::link::Link;
 use crate::support::wait::{until, within};
 
-const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// A session beside the store's, in a transaction.
 async fn session(world: &World) -> PgConnection {
@@ -48,7 +48,7 @@ async fn hold_head(world: &World, conversation: &str) -> PgConnection {
 }
 
 /// Waits until so many of the store's statements wait for a lock.
-async fn blocked(world: &World, how_many: i64) {
+pub(super) async fn blocked(world: &World, how_many: i64) {
     until("statements that wait for a lock", SOON, || async {
         let waiting = "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         (world.database.count(waiting).await >= how_many).then_some(())
@@ -142,7 +142,7 @@ async fn a_lease_is_renewed_while_everybody_else_waits() {
         looks.spawn(async move { store.next_claimable_in().await.map(|_| ()) });
     }
     blocked(&world, 6).await;
-    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
     assert!(!looks.is_empty() && looks.try_join_next().is_none(), "who looks into the queue waits still");
@@ -192,7 +192,7 @@ async fn every_connection_to_postgres_has_its_time_outs() {
     };
     fresh(world.store.create_conversation(new, None).await.unwrap());
     world.commit_one(deltas(&fence, 1)).await.unwrap();
-    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
     assert_eq!(renewed, [fence.run_id]);
 
     let seen = world.database.rows("SELECT place, statement, lock, idle, backend::text FROM sessions_seen ORDER BY place").await;
@@ -302,7 +302,7 @@ async fn the_holder_of_a_lost_claim_has_no_other_ones_fence() {
         assert_eq!(world.commit_one(started(&lost)).await, Err(Refused::Fenced));
         assert_eq!(world.store.raise_fence(&lost, 1).await.unwrap(), None);
         world.store.give_up_leases(std::slice::from_ref(&lost)).await.unwrap();
-        let renewed = world.store.renew_leases(&other, std::slice::from_ref(&new), LONG, 0).await.unwrap();
+        let renewed = world.store.renew_leases(&other, std::slice::from_ref(&new), LONG, 0).await.unwrap().renewed;
         assert_eq!(renewed, std::slice::from_ref(&new.run_id));
         world.commit_one(completed(&new)).await.unwrap();
     }
@@ -514,53 +514,6 @@ async fn what_is_announced_is_heard_elsewhere() {
     drop(heard);
     here.close().await;
     elsewhere.close().await;
-    world.store.close().await;
-}
-
-/// A new version starts while an old one is at work, and somebody reads for long: the migration waits, and nobody behind it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_migration_that_waits_holds_nobody_up() {
-    let world = World::new(Kind::Postgres).await;
-    let owner = user();
-    // As if the fourth step, which changes a table that all use, were still to be made.
-    for undo in
-        ["DROP TABLE input_requests", "ALTER TABLE runs DROP COLUMN answered_at", "DELETE FROM _sqlx_migrations WHERE version = 4"]
-    {
-        world.database.rows(undo).await;
-    }
-    let mut reader = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
-    sqlx::query("BEGIN").execute(&mut reader).await.unwrap();
-    sqlx::query("SELECT FROM runs").execute(&mut reader).await.unwrap();
-    let options = StoreOptions::default();
-    let old = async {
-        blocked(&world, 1).await;
-        for _ in 0..20 {
-            world.store.run_counts().await.unwrap();
-            world.store.control_signals(&[RunId::generate(&UuidIds)]).await.unwrap();
-        }
-        sqlx::query("COMMIT").execute(&mut reader).await.unwrap();
-    };
-    let (new, ()) = within("the migration", SOON, Box::pin(async { tokio::join!(open(&world.database.url, &options), old) })).await;
-    let new = new.unwrap();
-    new.run_counts().await.unwrap();
-    world.run(&owner).await;
-    new.close().await;
-    world.store.close().await;
-}
-
-#[tokio::test]
-async fn a_newer_schema_is_refused() {
-    let world = World::new(Kind::Postgres).await;
-    world
-        .database
-        .rows(
-            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-             VALUES (9999, 'from the future', true, '\\x00', 0)",
-        )
-        .await;
-    let refused = open(&world.database.url, &StoreOptions::default()).await.err().expect("newer than this program");
-    assert!(matches!(refused, StoreError::Migration(_)), "{refused:?}");
-    assert!(refused.to_string().contains("9999"), "{refused}");
     world.store.close().await;
 }
 

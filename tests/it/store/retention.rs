@@ -1,7 +1,5 @@
 //! Old deltas are folded.
 
-use std::sync::Arc;
-
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::fold::{FoldedDelta, fold_deltas, swallows};
 use capstan::domain::ids::{ConversationId, PartId};
@@ -70,7 +68,7 @@ fn text(log: &[StoredEvent]) -> Vec<(String, String)> {
 }
 
 fn folder(world: &World, mode: FoldMode) -> Folder {
-    Folder::new(Arc::clone(&world.store), 0, mode)
+    Folder::new(world.store.clone(), 0, mode)
 }
 
 /// Goes on to the end: how many runs and events it was.

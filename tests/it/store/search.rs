@@ -1,11 +1,11 @@
-//! Full-text search, and the messages from before there was one.
+//! Full-text search.
 
 use capstan::domain::change::Change;
 use capstan::domain::ids::{CallId, ConversationId, PartId, UserId};
 use capstan::domain::message::{Message, Part, Role, ToolCallPart};
 use capstan::domain::record::RunWrite;
 use capstan::domain::search::Terms;
-use capstan::store::{Found, SearchCursor, StoreOptions, open};
+use capstan::store::{Found, SearchCursor};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
@@ -17,7 +17,6 @@ contract! {
     ;
     words_are_found_by_their_beginnings_and_by_their_owner_only,
     what_is_said_before_and_after_a_rewind_is_told_apart,
-    older_messages_are_taken_in_piece_by_piece,
     only_what_clients_hide_is_not_found,
     a_text_of_any_kind_is_stored,
 }
@@ -116,35 +115,6 @@ async fn what_is_said_before_and_after_a_rewind_is_told_apart(world: &World) {
     assert_eq!(find(world, &owner, "lighthouse").await, []);
 }
 
-async fn older_messages_are_taken_in_piece_by_piece(world: &World) {
-    let owner = user();
-    for n in 0..5 {
-        said(world, &owner, &format!("Number {n} of the archive.")).await;
-    }
-    assert_eq!(world.store.index_messages(2).await.unwrap(), 0, "nothing is left of a new database");
-    // As an older version has left it, which went on for one message after the index was there.
-    for statement in match world.database.kind {
-        Kind::Postgres => vec!["DELETE FROM message_words WHERE words @@ '0' OR words @@ '1' OR words @@ '2' OR words @@ '3'"],
-        Kind::Sqlite => vec!["DELETE FROM message_words WHERE rowid < 5", "DELETE FROM message_words_of WHERE number < 5"],
-    } {
-        world.database.rows(statement).await;
-    }
-    world.database.rows("INSERT INTO message_words_left VALUES ('~')").await;
-    assert_eq!(find(world, &owner, "archive").await.len(), 1);
-    assert_eq!(world.store.index_messages(2).await.unwrap(), 2);
-    assert_eq!(find(world, &owner, "archive").await.len(), 2, "the newest first");
-    let mut taken = 2;
-    loop {
-        match world.store.index_messages(2).await.unwrap() {
-            0 => break,
-            piece => taken += piece,
-        }
-    }
-    assert_eq!(taken, 5);
-    assert_eq!(find(world, &owner, "archive").await.len(), 5);
-    assert_eq!(world.database.count("SELECT CAST(count(*) AS text) FROM message_words_left").await, 0);
-}
-
 /// A call beside the words of an answer.
 fn call(arguments: Value) -> Part {
     Part::ToolCall(ToolCallPart {
@@ -177,57 +147,14 @@ async fn only_what_clients_hide_is_not_found(world: &World) {
     for message in [&plain, &answer, &nested, &nul, &hint, &hidden] {
         world.commit_one(RunWrite { changes: vec![Change::AddMessage(message.clone())], ..completed(&fence) }).await.unwrap();
     }
-    let told = async || {
-        let mut found: Vec<String> = find(world, &owner, "harbour").await.iter().map(|found| found.message.text()).collect();
-        found.sort_unstable();
-        found
-    };
+    let mut told: Vec<String> = find(world, &owner, "harbour").await.iter().map(|found| found.message.text()).collect();
+    told.sort_unstable();
     let mut wanted = vec!["A harbour at dawn.", "A harbour at night.", "A harbour at noon."];
     // On Postgres no text can hold the character that the arguments seem to name, and such a message has no words at all.
     if world.database.kind == Kind::Sqlite {
         wanted.push("A harbour in fog.");
     }
-    assert_eq!(told().await, wanted);
-
-    // The version before had noted nothing of the answers with such a call. The index is brought up to date as its database is.
-    let lose = |message: &Message| match world.database.kind {
-        Kind::Postgres => vec![format!("DELETE FROM message_words WHERE message_id = '{}'", message.id)],
-        Kind::Sqlite => vec![
-            format!(
-                "DELETE FROM message_words WHERE rowid = (SELECT number FROM message_words_of WHERE message_id = '{}')",
-                message.id
-            ),
-            format!("DELETE FROM message_words_of WHERE message_id = '{}'", message.id),
-        ],
-    };
-    let undo = match world.database.kind {
-        Kind::Postgres => vec![
-            "DROP TRIGGER message_has_words ON messages",
-            "DROP FUNCTION is_hidden",
-            "CREATE TRIGGER message_has_words AFTER INSERT ON messages FOR EACH ROW EXECUTE FUNCTION note_words()",
-            "DELETE FROM _sqlx_migrations WHERE version = 40",
-        ],
-        Kind::Sqlite => vec!["DELETE FROM _sqlx_migrations WHERE version = 38"],
-    };
-    world.store.close().await;
-    for statement in [&answer, &nested, &nul].into_iter().flat_map(lose).chain(undo.into_iter().map(str::to_owned)) {
-        world.database.rows(&statement).await;
-    }
-    let store = open(&world.database.url, &StoreOptions::default()).await.unwrap();
-    let mut taken = 0;
-    loop {
-        match store.index_messages(2).await.unwrap() {
-            0 => break,
-            piece => taken += piece,
-        }
-    }
-    assert_eq!(taken, 7, "all are gone through, and the question to the run");
-    let terms = Terms::read("harbour").unwrap();
-    let again = store.search(&owner, &terms, None, &page::<SearchCursor>(100, None)).await.unwrap();
-    let mut again: Vec<String> = again.items.iter().map(|found| found.message.text()).collect();
-    again.sort_unstable();
-    assert_eq!(again, wanted, "each of them once");
-    store.close().await;
+    assert_eq!(told, wanted);
 }
 
 async fn a_text_of_any_kind_is_stored(world: &World) {

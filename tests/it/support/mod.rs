@@ -17,7 +17,6 @@ pub mod link;
 pub mod measure;
 pub mod model;
 pub mod oauth;
-pub mod older;
 pub mod script;
 pub mod server;
 pub mod sse;

@@ -1,6 +1,4 @@
-//! Messages whose acceptance nobody has heard of: what the database did with them, and the worker that was to take their runs on.
-
-use std::time::Duration;
+//! Messages whose acceptance was stored and its reply lost.
 
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::trace::TraceId;
@@ -9,7 +7,7 @@ use capstan::store::StoreError;
 use capstan::worker::Worker;
 
 use super::faulty::{Fate, FaultyStore, away};
-use super::harness::{Answer, Harness, options};
+use super::harness::{Answer, Harness, without_sweep};
 use crate::support::database::Kind;
 
 /// A message for a new conversation.
@@ -29,10 +27,10 @@ fn message(h: &Harness) -> StartRun {
     }
 }
 
-/// D-02, I3. The claim is written with the message, and the answer to both is lost: the worker for which it was made gives the run back,
-/// and the client, who asks again by its key, has its one run. Postgres alone claims as it accepts.
+/// D-02, I3. The claim is written with the message, and the reply to both is lost: the worker's node releases the claim, and the client,
+/// which asks again by its key, has its one run. Postgres alone claims as it accepts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_was_taken_on_unheard_is_given_back_on_postgres() {
+async fn accepted_run_with_lost_reply_is_released_on_postgres() {
     for is_stored in [true, false] {
         let h = Harness::on(Kind::Postgres).await;
         h.model.then(Answer::Text("finished"));
@@ -45,10 +43,7 @@ async fn a_run_that_was_taken_on_unheard_is_given_back_on_postgres() {
             left -= 1;
             if is_stored { Fate::Unheard(away()) } else { Fate::Fails(away()) }
         });
-        let mut options = options(&h.ids);
-        // Nothing but what the worker finds out brings the run back while anybody here waits for it.
-        (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
-        let _worker = Worker::start(h.deps(), options).await.unwrap();
+        let _worker = Worker::start(h.deps(), without_sweep(&h.ids)).await.unwrap();
         let (service, principal) = (h.service(store), h.principal());
         let key = RequestKey { key: "the-key".to_owned(), fingerprint: "the message".to_owned() };
         let lost = service.start_run(&principal, message(&h), Some(key.clone())).await.err().expect("the answer is lost");

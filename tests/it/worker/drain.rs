@@ -31,27 +31,27 @@ async fn a_drain_hands_runs_back_without_counting_a_crash() {
     assert!(kinds[reset..].iter().any(|kind| kind == "part.delta"));
 }
 
-/// What a request has claimed for the worker and lost the answer of while the worker ends is handed back by it too.
+/// A drain releases the claim of a request that does not hand its run over, however young the claim is.
 #[tokio::test]
-async fn a_run_that_is_lost_during_a_drain_is_given_back_on_postgres() {
+async fn claim_without_hand_off_is_released_by_a_drain_on_postgres() {
     let h = Harness::on(Kind::Postgres).await;
     let mut options = options(&h.ids);
-    // It does not look by itself between the loss and the drain.
+    // The heartbeat does not release the claim before the drain.
     (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
     let node = options.node.clone();
     let worker = Worker::start(h.deps(), options).await.unwrap();
-    let seat = until("a seat", async || h.hub.reception().reserve()).await;
+    let slot = until("a slot", async || h.hub.hand_off().reserve()).await;
     let conversation = ConversationId::generate(h.ids.as_ref());
-    let taker = Some(Taker { node, lease_ms: seat.lease_ms() });
+    let taker = Some(Taker { node, lease_ms: slot.lease_ms() });
     let message = AcceptRun { taker, ..h.message(&conversation, "go", OnBusy::Queue) };
     let run = message.run_id.clone();
     h.store.accept_run(message, None).await.unwrap();
     let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
     assert!(explanation.lease_node.is_some(), "the run is claimed with its acceptance");
-    // The request learns that its answer is lost when the worker has begun to end.
+    // The request fails when the worker has begun to end.
     let loses = async {
-        until("no more seats", async || h.hub.reception().reserve().is_none().then_some(())).await;
-        h.hub.reception().lose(seat);
+        until("no more slots", async || h.hub.hand_off().reserve().is_none().then_some(())).await;
+        drop(slot);
     };
     futures_util::future::join(worker.drain(Duration::from_millis(50)), loses).await;
     let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();

@@ -1,8 +1,8 @@
 //! A store that is away, in doubt, or wrong.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use capstan::domain::agent::{AgentProfile, OnInterrupt};
 use capstan::domain::budget::{Allowance, Budget};
@@ -14,6 +14,7 @@ use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::AcceptRun;
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::worker::{LogError, LogWriter, Worker, WorkerDeps};
+use rstest::rstest;
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 use tokio::sync::Notify;
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::faulty::{Fate, FaultyStore, away, locked, wrong};
-use super::harness::{Answer, Harness, options, until};
+use super::harness::{Answer, Harness, options, until, without_sweep};
 use crate::support::database::Kind;
 
 /// A worker on a store that can fail.
@@ -401,33 +402,92 @@ async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
     }
 }
 
-/// D-02. A claim is stored and its answer lost: nobody drives what it has taken, and nobody has died of that.
-#[tokio::test]
-async fn a_claim_that_nobody_has_heard_of_is_given_back() {
-    let h = Harness::new().await;
+/// D-02. A claim is stored and its reply lost: the heartbeat releases it when half of its lease is over, and no crash is counted.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let h = Harness::on(kind).await;
     h.model.then(Answer::Text("finished"));
     let store = FaultyStore::new(h.store.clone());
-    let mut unheard = 1;
+    let (lost_at, released_after) = (Arc::new(OnceLock::<Instant>::new()), Arc::new(OnceLock::new()));
+    let (lost, released) = (Arc::clone(&lost_at), Arc::clone(&released_after));
     store.trouble(move |name| {
-        if name != "claim_runs" || unheard == 0 {
-            return Fate::Goes;
+        if name == "claim_runs" && lost.set(Instant::now()).is_ok() {
+            return Fate::Unheard(away());
         }
-        unheard -= 1;
-        Fate::Unheard(away())
+        if name == "give_up_leases" {
+            let _ = released.set(lost.get().expect("a claim was lost").elapsed());
+        }
+        Fate::Goes
     });
-    let mut options = options(&h.ids);
-    // Nothing but what the worker finds out brings the run back.
-    (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let options = without_sweep(&h.ids);
+    let (lease, age) = (options.lease, options.orphan_age());
     let (_, run) = h.say("go").await;
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has died");
+    assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
+    let after = *released_after.get().unwrap();
+    assert!(age <= after && after < lease, "released after {after:?}");
 }
 
-/// An agent that does not go on from where a worker died goes on from there: nobody has died.
+/// A lease that the worker knows is never released, however old it is.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn known_claim_is_never_released(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let h = Harness::on(kind).await;
+    h.model.then(Answer::Hang("not yet "));
+    let store = FaultyStore::new(h.store.clone());
+    let (renewals, releases) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counters = (Arc::clone(&renewals), Arc::clone(&releases));
+    store.trouble(move |name| {
+        match name {
+            "renew_leases" => counters.0.fetch_add(1, Ordering::SeqCst),
+            "give_up_leases" => counters.1.fetch_add(1, Ordering::SeqCst),
+            _ => 0,
+        };
+        Fate::Goes
+    });
+    let options = without_sweep(&h.ids);
+    let (age, begun) = (options.orphan_age(), Instant::now());
+    let (_, run) = h.say("go").await;
+    let worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
+    until("the run to be claimed", async || (worker.active() == 1).then_some(())).await;
+    until("a renewal after the age of orphans", async || (begun.elapsed() > age * 3 / 2).then_some(())).await;
+    assert!(renewals.load(Ordering::SeqCst) > 3);
+    let explained = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!((releases.load(Ordering::SeqCst), h.run(&run).await.attempt), (0, 1));
+    assert!(explained.lease_node.is_some());
+}
+
+/// A driver that panics leaves a lease that has to expire: the node knows of the claim, and the crash counts.
 #[tokio::test]
-async fn a_claim_that_nobody_has_heard_of_interrupts_nobody() {
+async fn claim_of_a_panicked_driver_is_not_released() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("finished"));
+    let store = FaultyStore::new(h.store.clone());
+    let (panicked, releases) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let released = Arc::clone(&releases);
+    store.trouble(move |name| match name {
+        "load_run" if panicked.fetch_add(1, Ordering::SeqCst) == 0 => Fate::Panics,
+        "give_up_leases" => {
+            released.fetch_add(1, Ordering::SeqCst);
+            Fate::Goes
+        }
+        _ => Fate::Goes,
+    });
+    let mut options = without_sweep(&h.ids);
+    (options.lease, options.self_stop) = (Duration::from_secs(2), Duration::from_millis(1_500));
+    options.sweep = Duration::from_millis(200);
+    let (_, run) = h.say("go").await;
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
+    let done = h.until(&run, RunStatus::Completed).await;
+    assert_eq!((done.attempt, releases.load(Ordering::SeqCst)), (2, 0));
+}
+
+/// An agent that does not resume after a crash resumes after a claim whose reply was lost: no worker has crashed.
+#[tokio::test]
+async fn claim_with_lost_reply_is_no_interruption() {
     let h = Harness::new().await;
     h.model.then(Answer::Calls(vec!["quick"]));
     h.model.then(Answer::Hang("not yet "));
@@ -442,7 +502,7 @@ async fn a_claim_that_nobody_has_heard_of_interrupts_nobody() {
         let is_lost = name == "claim_runs" && unheard.swap(0, Ordering::SeqCst) > 0;
         if is_lost { Fate::Unheard(away()) } else { Fate::Goes }
     });
-    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options(&h.ids)).await.unwrap();
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, without_sweep(&h.ids)).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     assert_eq!((done.attempt, h.model.request_count()), (3, 3));
 }

@@ -23,7 +23,7 @@ use capstan::domain::trace::TraceId;
 use capstan::live::{Hub, HubLimits};
 use capstan::provider::{ModelClient, ModelStream};
 use capstan::service::{Service, ServiceDeps, ServiceLimits};
-use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
+use capstan::store::{AcceptRun, Accepted, Keyed, ServiceStore, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
 use capstan::tools::{CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
@@ -244,6 +244,17 @@ pub fn options(ids: &SharedIds) -> WorkerOptions {
     options
 }
 
+/// Options with which an orphaned claim is released soon, and with which nothing else brings its run back.
+pub fn without_sweep(ids: &SharedIds) -> WorkerOptions {
+    WorkerOptions {
+        lease: Duration::from_secs(6),
+        renew: Duration::from_millis(200),
+        self_stop: Duration::from_secs(4),
+        sweep: Duration::from_secs(3600),
+        ..options(ids)
+    }
+}
+
 impl Harness {
     pub async fn new() -> Self {
         Self::on(Kind::Sqlite).await
@@ -287,7 +298,7 @@ impl Harness {
     }
 
     /// The use cases of the same process, on a store that may be another one than the worker's.
-    pub fn service(&self, store: Arc<dyn Store>) -> Service {
+    pub fn service(&self, store: Arc<dyn ServiceStore>) -> Service {
         Service::new(ServiceDeps {
             store,
             hub: self.hub.clone(),

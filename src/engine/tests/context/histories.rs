@@ -3,8 +3,6 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::world::{World, content_text, tools};
-use super::{asked, profile};
 use crate::domain::agent::{AgentProfile, OutputMode};
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextSummary, ContextUnit, json_tokens};
 use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
@@ -16,10 +14,13 @@ use crate::domain::record::ClaimCause;
 use crate::domain::summary;
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
-use crate::engine::context::room;
-use crate::engine::history::check_sendable;
-use crate::engine::source::Source;
-use crate::engine::{RunState, compaction, history, model_request, size};
+use crate::engine::check_sendable;
+use crate::engine::request::source::Source;
+use crate::engine::request::transcript::sendable;
+use crate::engine::request::{compaction, size};
+use crate::engine::tests::context::{asked, profile};
+use crate::engine::tests::world::{World, content_text, parts, room, tools};
+use crate::engine::{RunState, model_request};
 use crate::support::tokens::Tokenizer;
 
 /// The prompt that an agent has by itself.
@@ -330,7 +331,7 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     prop_assert!(shown.iter().all(|message| message.run_id == *own));
     let answers = shown.iter().filter(|message| message.role == Role::Assistant).count();
     prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
-    let (frame, messages) = history::parts(&source);
+    let (frame, messages) = parts(&source);
     prop_assert!(frame.tools.is_empty());
     prop_assert!(compaction::drop_pictures(&mut messages.clone(), 1) == 0, "{:?}", messages);
     // So long is what says that something is cut, or what a picture was.
@@ -376,7 +377,7 @@ proptest! {
         let state = world.state.as_ref().unwrap();
         let source = Source::of(state);
         // What is sent, before tools are put into words.
-        let (frame, view) = history::parts(&source);
+        let (frame, view) = parts(&source);
         let room = room(&source);
         prop_assert_eq!(room.map(|room| room.window), context.budget(window));
         if let Some(room) = room {
@@ -399,7 +400,7 @@ proptest! {
         let kept_free = ContextPolicy::default().reserved();
         prop_assert!(in_chars.is_none_or(|window| bytes * 5 / 16 + kept_free <= window), "{:?}: {} bytes", room, bytes);
         if !is_bounded {
-            prop_assert_eq!(&view, &history::sendable(&source), "nothing is cut");
+            prop_assert_eq!(&view, &sendable(&source), "nothing is cut");
             prop_assert!(world.rows.summary.is_none(), "nothing is left out");
         }
         let request = asked(&world);

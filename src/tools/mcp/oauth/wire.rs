@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
@@ -172,14 +171,8 @@ async fn read(request: RequestBuilder, url: &Url) -> Result<(StatusCode, Option<
 }
 
 async fn body(answer: Response, url: &Url) -> Result<Vec<u8>, String> {
-    let (mut body, mut chunks) = (Vec::new(), Box::pin(answer.bytes_stream()));
-    while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk.map_err(|_| format!("the answer of {} breaks off", shown(url)))?);
-        if body.len() > MAX_BYTES {
-            return Err(format!("the answer of {} has more than {MAX_BYTES} bytes", shown(url)));
-        }
-    }
-    Ok(body)
+    let body = http::body_within(answer, MAX_BYTES).await.map_err(|_| format!("the answer of {} breaks off", shown(url)))?;
+    body.ok_or_else(|| format!("the answer of {} has more than {MAX_BYTES} bytes", shown(url)))
 }
 
 /// A form as it is sent.

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use super::Server;
 use crate::domain::handle::Handle;
 use crate::tools::mcp::answers::{self, cancelled, failed};
-use crate::tools::mcp::connection::{Limits, Reply};
 use crate::tools::mcp::content;
 use crate::tools::mcp::live::{Known, Live, REFRESH_PATIENCE};
+use crate::tools::mcp::reply::{Limits, Reply, Task};
 use crate::tools::mcp::servers::{McpAnswer, McpCall};
-use crate::tools::mcp::tasks::{self, Task};
+use crate::tools::mcp::tasks;
 use crate::tools::{Progress, ProgressSender, Report};
 
 /// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
@@ -155,7 +155,7 @@ impl Server {
         let tool = call.tool;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
         let live = self.live().await.map_err(unreachable)?;
-        match live.refresh(self, &self.common.tasks).await {
+        match self.refresh(&live).await {
             // It may mean something else by now.
             Known::Outdated if !call.may_repeat => {
                 return Err(format!(

@@ -16,12 +16,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::catalogue::Labels;
 use super::common::{Common, Identity};
-use super::connection::{Connection, Endpoint, Fault};
+use super::connection::Connection;
+use super::endpoint::{Endpoint, Fault};
 use super::handler::Allowed;
-use super::live::Live;
+use super::live::{Known, Live};
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::process::last_words;
-use super::processes::Place;
+use super::processes::{Place, ProcessHolder};
 use super::rounds::Pauses;
 use super::setbacks::Setbacks;
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, listed};
@@ -167,11 +168,6 @@ impl Server {
         Arc::clone(&self.slots)
     }
 
-    /// When somebody last wanted something of it.
-    pub fn last_used(&self) -> Instant {
-        *lock(&self.used)
-    }
-
     /// How long nobody has wanted anything of it.
     pub fn idle_for(&self) -> Duration {
         // Whoever is at work has wanted something, however long ago.
@@ -185,11 +181,6 @@ impl Server {
     /// Whether a call is under way, or somebody waits for the connection.
     fn is_called(&self) -> bool {
         Arc::strong_count(&self.work) > 1
-    }
-
-    /// Whether it is to be called again with what it wanted to know. Nobody says if that never happens, because the run was cancelled.
-    pub fn is_paused(&self) -> bool {
-        self.pauses.are_any(Instant::now())
     }
 
     /// Whether it is connected, or about to be.
@@ -266,7 +257,7 @@ impl Server {
         let live =
             tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
         // A run is offered what was known before a list that does not come.
-        live.refresh(self, &self.common.tasks).await;
+        self.refresh(&live).await;
         Ok(live.tools().await)
     }
 
@@ -541,7 +532,7 @@ impl Server {
         // What is far away costs this machine nothing to start, and may be as slow as it likes without anybody else waiting for it.
         let (place, turn) = match &self.config.transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
-                let place = self.common.processes.place(self).await?;
+                let place = self.common.processes.place(Arc::<Self>::clone(self)).await?;
                 self.common.guard.watch();
                 if matches!(self.config.transport, ServerTransport::Container { .. })
                     && let Some((engine, variables)) = self.common.containers.engine().await
@@ -595,8 +586,27 @@ impl Server {
     }
 
     /// Asks a server that has changed its tools for them.
-    pub async fn list_again(&self, live: &Live) {
-        live.list_again(self.labels(), &self.config, &self.common.closing).await;
+    async fn refresh(self: &Arc<Self>, live: &Arc<Live>) -> Known {
+        let (server, connected) = (Arc::clone(self), Arc::clone(live));
+        let list_again = async move {
+            connected.list_again(server.labels(), &server.config, &server.common.closing).await;
+        };
+        live.refresh(list_again, &self.common.tasks).await
+    }
+}
+
+impl ProcessHolder for Server {
+    /// No message says that an answer never comes, because the run was cancelled.
+    fn is_paused(&self) -> bool {
+        self.pauses.are_any(Instant::now())
+    }
+
+    fn last_used(&self) -> Instant {
+        *lock(&self.used)
+    }
+
+    fn end_if_idle(self: Arc<Self>, leaving: TaskTrackerToken) -> bool {
+        self.rest(Some(leaving))
     }
 }
 

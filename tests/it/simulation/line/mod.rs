@@ -1,7 +1,5 @@
 //! The line between a node and the store: slow, torn, late.
 
-mod passed_on;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,9 +11,10 @@ use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::{Change, StepKind};
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, MessageId, NodeId, RunId, UserId};
+use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, MessageId, NodeId, PinId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::message::Message;
+use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
 use capstan::store::*;
@@ -238,15 +237,12 @@ impl QueueStore for Line {
         };
         self.call("loads", self.model.load_run(fence), seen).await
     }
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
-        let seen = |renewed: &Vec<RunId>| self.witness.renewed(node, fences, renewed, lease_ms, grace_ms);
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
+        let seen = |renewal: &Renewal| self.witness.renewed(node, fences, &renewal.renewed, lease_ms, grace_ms);
         self.call("renews", self.model.renew_leases(node, fences, lease_ms, grace_ms), seen).await
     }
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.call("gives leases up", self.model.give_up_leases(fences), |_| self.witness.gave_up(fences)).await
-    }
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
-        self.call("looks for its leases", self.model.young_leases(node, age_ms), |_| {}).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let seen = |sweep: &Sweep| {
@@ -417,7 +413,30 @@ impl BudgetStore for Line {
 }
 
 #[async_trait]
-impl Store for Line {
+impl PinStore for Line {
+    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
+        self.model.sight_tools(seen).await
+    }
+    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
+        self.model.tool_pins(viewer, status).await
+    }
+    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
+        self.model.accept_tool_pin(scope, id, by).await
+    }
+}
+
+#[async_trait]
+impl TitleStore for Line {
+    async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
+        self.model.claim_title(owner, of).await
+    }
+    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        self.model.finish_title(made).await
+    }
+}
+
+#[async_trait]
+impl CommonStore for Line {
     async fn ping(&self) -> StoreResult<()> {
         self.call("pings", self.model.ping(), |()| {}).await
     }
@@ -427,11 +446,7 @@ impl Store for Line {
     fn caps_owners(&self) -> bool {
         self.model.caps_owners()
     }
-    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
-        self.model.count_expired(keys_ms, audit_ms).await
+    fn records(&self) -> &(dyn RecordStore + 'static) {
+        self.model.records()
     }
-    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
-        self.model.remove_expired_idempotency(age_ms).await
-    }
-    async fn close(&self) {}
 }

@@ -1,6 +1,7 @@
 //! The queue: claims, leases, sweeps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::ids::{NodeId, RunId, UserId};
@@ -9,7 +10,9 @@ use capstan::domain::message::{Message, Role};
 use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::tool::ToolCallState;
-use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
+use capstan::store::{
+    Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease,
+};
 use tokio::time::Instant;
 
 use super::input::left_of;
@@ -66,7 +69,7 @@ impl QueueStore for ModelStore {
         Ok(record)
     }
 
-    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
         let mut state = self.state();
         let (now, grace) = (state.now, i64::try_from(grace_ms).unwrap());
         let revives = self.has(Bug::LeaseRevived);
@@ -78,7 +81,8 @@ impl QueueStore for ModelStore {
             }
             is_ours
         });
-        Ok(held.map(|fence| fence.run_id.clone()).collect())
+        let renewed = held.map(|fence| fence.run_id.clone()).collect();
+        Ok(Renewal { renewed, unnamed: state.unnamed_leases(node, fences) })
     }
 
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
@@ -93,17 +97,6 @@ impl QueueStore for ModelStore {
             state.take_away(&fence.run_id, None);
         }
         Ok(Vec::new())
-    }
-
-    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
-        let state = self.state();
-        let since = state.now - i64::try_from(age_ms).unwrap();
-        let young = state.leases.iter().filter(|(_, lease)| lease.node == *node && lease.since >= since);
-        let fences = young.filter_map(|(run, lease)| {
-            let conversation_id = state.runs.get(run)?.run.conversation_id.clone();
-            Some(Fence { run_id: run.clone(), conversation_id, epoch: lease.epoch })
-        });
-        Ok(fences.collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
@@ -167,6 +160,18 @@ fn is_open(asked: &InputRecord) -> bool {
 }
 
 impl State {
+    /// Leases of a node that are not those of runs in `named`.
+    fn unnamed_leases(&self, node: &NodeId, named: &[Fence]) -> Vec<UnnamedLease> {
+        let is_named = |run: &RunId| named.iter().any(|fence| fence.run_id == *run);
+        let unnamed = self.leases.iter().filter(|(run, lease)| lease.node == *node && !is_named(run));
+        let unnamed = unnamed.filter_map(|(run, lease)| {
+            let conversation_id = self.runs.get(run)?.run.conversation_id.clone();
+            let fence = Fence { run_id: run.clone(), conversation_id, epoch: lease.epoch };
+            Some(UnnamedLease { fence, age: Duration::from_millis(u64::try_from(self.now - lease.since).unwrap()) })
+        });
+        unnamed.collect()
+    }
+
     /// Those whose turn it is: of the owners the one with the fewest leases first, of an owner's runs the oldest.
     fn next_in_line(&self, limit: u32, node: &NodeId, lease_ms: u64) -> Vec<RunId> {
         let within = |rank: usize| self.owner_cap == 0 || rank <= self.owner_cap as usize;

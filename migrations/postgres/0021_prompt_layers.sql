@@ -1,4 +1,0 @@
--- What a conversation adds to the system prompt of its runs.
-ALTER TABLE conversations
-    ADD COLUMN system_prompt text,
-    ADD COLUMN instructions  text;

@@ -1,5 +1,0 @@
--- What its user thinks of an answer; it goes with the message.
-ALTER TABLE messages ADD COLUMN rating text;
-ALTER TABLE messages ADD COLUMN comment text;
-ALTER TABLE messages ADD COLUMN rated_at integer;
-CREATE INDEX messages_rated_by_owner ON messages (owner_id, rated_at, id) WHERE rated_at IS NOT NULL;

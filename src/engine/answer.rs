@@ -1,0 +1,447 @@
+//! Turns a model's events into parts with ids.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::domain::agent::OutputMode;
+use crate::domain::event::EventBody;
+use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
+use crate::domain::model::{
+    Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, TurnPart, Usage,
+};
+use crate::domain::plan::PlanPhase;
+use crate::domain::run::FinishReason;
+use crate::engine::calls::arguments;
+use crate::engine::machine::{PartialAnswer, RunState};
+use crate::engine::offer::usable::Missing;
+use crate::engine::request::build::tool_choice;
+use crate::engine::request::size;
+use crate::engine::request::source::Source;
+use crate::engine::strategy::json_answers::offer::Offer;
+use crate::engine::strategy::json_answers::read::{Reader, Shape};
+use crate::engine::strategy::plan::progress;
+use crate::support::clock::UnixMillis;
+use crate::support::ids::IdSource;
+
+/// The most text of one answer, in bytes. A provider that sends more is broken.
+pub const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+const TOO_LARGE: &str = "the answer is larger than 64 MiB";
+
+/// Something to show.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an item is handed on at once and written")]
+pub enum StreamItem {
+    /// An event other than a delta.
+    Event(EventBody),
+    /// More of a part. Kept apart from events, because deltas of one part are merged before they are written.
+    Delta(PartId, String),
+}
+
+enum Kind {
+    Text,
+    Reasoning { raw: Option<Value> },
+    Call { call_id: CallId, provider_call_id: String, name: String, raw: Option<Value> },
+}
+
+struct Slot {
+    id: PartId,
+    kind: Kind,
+    text: String,
+    closed: bool,
+}
+
+impl Slot {
+    fn part(&self) -> Part {
+        let id = self.id.clone();
+        match &self.kind {
+            Kind::Text => Part::Text(TextPart { id, text: self.text.clone() }),
+            Kind::Reasoning { raw } => Part::Reasoning(ReasoningPart { id, text: self.text.clone(), raw: raw.clone() }),
+            Kind::Call { call_id, provider_call_id, name, raw } => Part::ToolCall(ToolCallPart {
+                id,
+                call_id: call_id.clone(),
+                name: name.clone(),
+                arguments: arguments::parse(&self.text).value,
+                provider_call_id: if provider_call_id.is_empty() { None } else { Some(provider_call_id.clone()) },
+                raw: raw.clone(),
+                undoes: None,
+            }),
+        }
+    }
+
+    fn turn_part(self) -> TurnPart {
+        match self.kind {
+            Kind::Text => TurnPart::Text(self.text),
+            Kind::Reasoning { raw } => TurnPart::Reasoning(self.text, raw),
+            Kind::Call { provider_call_id, name, .. } => TurnPart::ToolCall { provider_call_id, name, arguments: self.text },
+        }
+    }
+}
+
+/// Assembles one answer.
+pub struct Assembler {
+    run_id: RunId,
+    conversation_id: ConversationId,
+    model: String,
+    /// The model that was asked: a planner may be another one.
+    asked_model: String,
+    /// The step that the answer belongs to, counted as in events.
+    step: u32,
+    message_id: Option<MessageId>,
+    slots: Vec<Slot>,
+    /// Where each call of the dialect stands in `slots`.
+    calls: HashMap<usize, usize>,
+    bytes: usize,
+    /// The tokens of the request, estimated.
+    asked: u64,
+    /// The provider has begun to answer.
+    begun: bool,
+    prices: Option<Prices>,
+    usage: Option<Usage>,
+    finish: Option<ModelFinish>,
+    broken: Option<ModelError>,
+    /// Reads the answer first, if it is an object.
+    reader: Option<Reader>,
+    /// Nobody is shown anything: the answer is for the loop alone.
+    silent: bool,
+}
+
+impl Assembler {
+    /// An empty answer to the request of the model step that is under way.
+    #[must_use]
+    pub fn of(state: &RunState, request: &ModelRequest) -> Self {
+        let record = &state.record;
+        let step = record.steps.last().map_or(0, |step| step.step);
+        let (run_id, conversation_id) = (record.fence.run_id.clone(), record.fence.conversation_id.clone());
+        let reader = reader(state);
+        let is_planning = progress::phase(record) == Some(PlanPhase::Planning);
+        let silent = is_planning || Source::of(state).missing() == Missing::Categories;
+        let prices = state.facts.capacity_of(record.model()).prices;
+        Self { reader, silent, prices, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
+    }
+
+    /// An empty answer. The first thing that is shown is `message.started`.
+    #[must_use]
+    pub fn new(run_id: RunId, conversation_id: ConversationId, model: String, step: u32) -> Self {
+        Self {
+            run_id,
+            conversation_id,
+            asked_model: model.clone(),
+            model,
+            step,
+            message_id: None,
+            slots: Vec::new(),
+            calls: HashMap::new(),
+            bytes: 0,
+            asked: 0,
+            begun: false,
+            prices: None,
+            usage: None,
+            finish: None,
+            broken: None,
+            reader: None,
+            silent: false,
+        }
+    }
+
+    /// The same, of a request whose tokens count where the provider gives no figures.
+    #[must_use]
+    pub fn asked(self, request: &ModelRequest) -> Self {
+        Self { asked: size::tokens(size::request(request)), asked_model: request.model.clone(), ..self }
+    }
+
+    /// The tokens of the request, at four bytes each.
+    #[must_use]
+    pub fn asked_tokens(&self) -> u64 {
+        self.asked
+    }
+
+    /// Takes in an event and says what to show for it. Nothing counts after [`ModelEvent::Finished`], nor after a break (see
+    /// [`Assembler::broken`]).
+    pub fn push(&mut self, event: ModelEvent, ids: &dyn IdSource) -> Vec<StreamItem> {
+        let mut shown = Vec::new();
+        if self.finish.is_some() || self.broken.is_some() {
+            return shown;
+        }
+        if let ModelEvent::Prices(prices) = event {
+            self.prices = Some(prices);
+            return shown;
+        }
+        if let ModelEvent::Adapted(Adaptation { change, reason }) = event {
+            // Told even where the answer itself is not shown.
+            let model = self.asked_model.clone();
+            return vec![StreamItem::Event(EventBody::ModelAdapted { model, change, reason })];
+        }
+        self.begun = true;
+        let Some(reader) = &mut self.reader else {
+            self.take(event, ids, &mut shown);
+            return if self.silent { Vec::new() } else { shown };
+        };
+        let said = reader.read(event);
+        if reader.bytes() > MAX_ANSWER_BYTES {
+            self.fail(TOO_LARGE);
+        }
+        for event in said {
+            self.take(event, ids, &mut shown);
+        }
+        if self.silent { Vec::new() } else { shown }
+    }
+
+    fn take(&mut self, event: ModelEvent, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+        match event {
+            ModelEvent::Text(text) => self.flow(Kind::Text, text, ids, shown),
+            ModelEvent::Reasoning(text) => self.flow(Kind::Reasoning { raw: None }, text, ids, shown),
+            ModelEvent::ReasoningBlock(raw) => self.reasoning_block(raw, ids, shown),
+            ModelEvent::ToolCallStarted { index, provider_call_id, name } => {
+                self.close_flow(shown);
+                let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name, raw: None };
+                let at = self.open(kind, ids, shown);
+                // Should a dialect use an index twice, the second call is another call: fragments are never merged into one
+                // that is already complete.
+                self.calls.insert(index, at);
+            }
+            ModelEvent::ToolCallArguments { index, delta } => match self.calls.get(&index) {
+                Some(&at) => self.append(at, delta, shown),
+                None => self.fail("arguments came for a tool call that has not begun"),
+            },
+            ModelEvent::ToolCallBlock { index, raw } => match self.calls.get(&index).and_then(|at| self.slots.get_mut(*at)) {
+                Some(Slot { kind: Kind::Call { raw: kept, .. }, .. }) => *kept = Some(raw),
+                Some(_) | None => self.fail("a signature came for a tool call that has not begun"),
+            },
+            ModelEvent::Restarted => self.restart(shown),
+            ModelEvent::Usage(usage) => self.usage = Some(usage),
+            ModelEvent::Prices(prices) => self.prices = Some(prices),
+            ModelEvent::Adapted(_) => {}
+            ModelEvent::Finished(finish) => self.finish = Some(finish),
+        }
+    }
+
+    /// Why the answer is already known to be unusable, so that the call can be given up early.
+    #[must_use]
+    pub fn broken(&self) -> Option<&ModelError> {
+        self.broken.as_ref()
+    }
+
+    /// The whole answer: its message, the raw turn, and the events that close what was shown. An answer without any part is
+    /// no error here; the loop judges it.
+    ///
+    /// # Errors
+    /// `IncompleteStream` if the answer has no end, `BadStream` if it is too long or contradicts itself.
+    pub fn finish(mut self, ids: &dyn IdSource, now: UnixMillis) -> Result<(Message, ModelTurn, Vec<EventBody>), ModelError> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        let Some(finish) = self.finish else {
+            return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended without its end"));
+        };
+        let message_id = self.message_id.take().unwrap_or_else(|| MessageId::generate(ids));
+        let usage = self.counted_usage();
+        let closing = self
+            .slots
+            .iter()
+            .filter(|slot| !slot.closed)
+            .map(|slot| EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() })
+            .collect();
+        let message = Message {
+            id: message_id,
+            conversation_id: self.conversation_id,
+            run_id: self.run_id,
+            role: Role::Assistant,
+            status: MessageStatus::Complete,
+            parts: self.slots.iter().map(Slot::part).collect(),
+            finish_reason: Some(finish.as_finish_reason()),
+            model: Some(self.model),
+            usage: Some(usage),
+            internal: false,
+            feedback: None,
+            created_at: now.to_rfc3339(),
+        };
+        let malformed = self.reader.and_then(Reader::malformed);
+        let turn = ModelTurn { finish, parts: self.slots.into_iter().map(Slot::turn_part).collect(), usage, malformed };
+        Ok((message, turn, closing))
+    }
+
+    /// What was shown so far of an answer that is given up, calls included. `None` if nothing was shown.
+    #[must_use]
+    pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
+        let usage = self.spent();
+        let id = self.message_id.take().filter(|_| !self.silent)?;
+        let open = self.slots.iter().filter(|slot| !slot.closed);
+        let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
+        let message = Message {
+            id,
+            conversation_id: self.conversation_id,
+            run_id: self.run_id,
+            role: Role::Assistant,
+            status: MessageStatus::Partial,
+            parts: self.slots.iter().map(Slot::part).collect(),
+            finish_reason: Some(FinishReason::Cancelled),
+            model: Some(self.model),
+            usage: Some(usage),
+            internal: false,
+            feedback: None,
+            created_at: now.to_rfc3339(),
+        };
+        Some(PartialAnswer { message, closing })
+    }
+
+    /// Text and reasoning: more of the open part, or a new part if another kind has come between.
+    fn flow(&mut self, kind: Kind, text: String, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+        if text.is_empty() {
+            return;
+        }
+        let continues = self.slots.last().is_some_and(|slot| {
+            !slot.closed
+                && matches!((&slot.kind, &kind), (Kind::Text, Kind::Text) | (Kind::Reasoning { .. }, Kind::Reasoning { .. }))
+        });
+        let at = if continues {
+            self.slots.len() - 1
+        } else {
+            self.close_flow(shown);
+            self.open(kind, ids, shown)
+        };
+        self.append(at, text, shown);
+    }
+
+    /// Closes the open reasoning with the provider's block.
+    fn reasoning_block(&mut self, block: Value, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+        let is_open = self.slots.last().is_some_and(|slot| !slot.closed && matches!(slot.kind, Kind::Reasoning { .. }));
+        if !is_open {
+            self.close_flow(shown);
+            self.open(Kind::Reasoning { raw: None }, ids, shown);
+        }
+        if let Some(Slot { kind: Kind::Reasoning { raw }, .. }) = self.slots.last_mut() {
+            *raw = Some(block);
+        }
+        self.close_flow(shown);
+    }
+
+    /// Forgets everything. Whoever has seen some of it is told.
+    fn restart(&mut self, shown: &mut Vec<StreamItem>) {
+        if self.message_id.take().is_some() {
+            shown.push(StreamItem::Event(EventBody::StepReset { step: self.step, reason: "restarted".to_owned() }));
+        }
+        self.slots.clear();
+        self.calls.clear();
+        self.bytes = 0;
+        self.usage = None;
+    }
+
+    /// Closes an open text or reasoning part. Calls stay open until the end, because their fragments may interleave.
+    fn close_flow(&mut self, shown: &mut Vec<StreamItem>) {
+        let Some(slot) = self.slots.last_mut() else { return };
+        match slot.kind {
+            Kind::Text | Kind::Reasoning { .. } if !slot.closed => slot.closed = true,
+            Kind::Text | Kind::Reasoning { .. } | Kind::Call { .. } => return,
+        }
+        if let Some(message_id) = &self.message_id {
+            shown.push(StreamItem::Event(EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }));
+        }
+    }
+
+    fn open(&mut self, kind: Kind, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) -> usize {
+        let message_id = match &self.message_id {
+            Some(id) => id.clone(),
+            None => {
+                let id = MessageId::generate(ids);
+                shown.push(StreamItem::Event(EventBody::MessageStarted { message_id: id.clone(), role: Role::Assistant }));
+                self.message_id = Some(id.clone());
+                id
+            }
+        };
+        let at = self.slots.len();
+        let part_id = PartId::generate(ids);
+        let (word, call_id, name) = match &kind {
+            Kind::Text => ("text", None, None),
+            Kind::Reasoning { .. } => ("reasoning", None, None),
+            Kind::Call { call_id, name, .. } => ("tool_call", Some(call_id.clone()), Some(name.clone())),
+        };
+        shown.push(StreamItem::Event(EventBody::PartStarted {
+            message_id,
+            part_id: part_id.clone(),
+            index: u32::try_from(at).unwrap_or(u32::MAX),
+            kind: word.to_owned(),
+            call_id,
+            name,
+        }));
+        self.slots.push(Slot { id: part_id, kind, text: String::new(), closed: false });
+        at
+    }
+
+    fn append(&mut self, at: usize, delta: String, shown: &mut Vec<StreamItem>) {
+        if delta.is_empty() {
+            return;
+        }
+        self.bytes = self.bytes.saturating_add(delta.len());
+        if self.bytes > MAX_ANSWER_BYTES {
+            self.fail(TOO_LARGE);
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(at) {
+            slot.text.push_str(&delta);
+            shown.push(StreamItem::Delta(slot.id.clone(), delta));
+        }
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.broken = Some(ModelError::new(ModelErrorKind::BadStream, reason));
+    }
+
+    /// What an answer has used that is given up: the provider's figures so far, and no less than what has come. Nothing, if the
+    /// provider has not begun to answer.
+    #[must_use]
+    pub fn spent(&self) -> Usage {
+        if !self.begun {
+            return Usage::default();
+        }
+        let estimate = self.estimate();
+        let said = self.usage.unwrap_or_default();
+        let input_tokens = if said.input_tokens == 0 { estimate.input_tokens } else { said.input_tokens };
+        let output_tokens = said.output_tokens.max(estimate.output_tokens);
+        self.priced(Usage { input_tokens, output_tokens, model_calls: 1, abandoned_calls: 1, estimated: true, ..said })
+    }
+
+    /// The same of a call that this process gives up: it may have been asked already.
+    #[must_use]
+    pub fn given_up(&self) -> Usage {
+        match self.begun {
+            true => self.spent(),
+            false => self.priced(Usage { abandoned_calls: 1, ..self.estimate() }),
+        }
+    }
+
+    /// The provider's figures, or an estimate.
+    fn counted_usage(&self) -> Usage {
+        self.priced(self.usage.map_or_else(|| self.estimate(), |usage| Usage { model_calls: 1, ..usage }))
+    }
+
+    fn estimate(&self) -> Usage {
+        let chars: usize = self.slots.iter().map(|slot| slot.text.chars().count()).sum();
+        let written = chars.max(self.reader.as_ref().map_or(0, Reader::bytes));
+        let (input_tokens, output_tokens) = (self.asked, size::tokens(written));
+        Usage { input_tokens, output_tokens, model_calls: 1, estimated: true, ..Usage::default() }
+    }
+
+    /// With what it costs, unless the provider has said that itself.
+    fn priced(&self, usage: Usage) -> Usage {
+        Usage { cost: usage.cost.or_else(|| Some(self.prices?.cost(&usage))), ..usage }
+    }
+}
+
+/// Reads the answer of the model step that is under way, if its agent wants objects.
+fn reader(state: &RunState) -> Option<Reader> {
+    match state.record.profile.output {
+        OutputMode::Tools => None,
+        // A planner writes its plan, and its words, as they are.
+        OutputMode::Structured if progress::phase(&state.record).is_some_and(|phase| phase != PlanPhase::Executing) => None,
+        OutputMode::Structured => {
+            let is_choosing = Source::of(state).missing() == Missing::Categories;
+            let choice = tool_choice(state).filter(|_| !is_choosing);
+            let has_tools = !Source::of(state).offered_in_step().is_empty();
+            let shape = if state.record.profile.options.output_schema.is_some() && !is_choosing { Shape::Any } else { Shape::Text };
+            Some(Reader::new(Offer::of(choice.as_ref(), has_tools), shape))
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Calls that a human has to allow first: when somebody is asked, and what follows from the answer.
+//!
+//! A call that waits is `awaiting_approval` and has its question in the record. An answer is acted on in the write that starts
+//! the call or gives it its outcome, so that it is used once, whatever crashes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::domain::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
+use crate::domain::change::Change;
+use crate::domain::ids::{CallId, GrantId};
+use crate::domain::input::{InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::message::Part;
+use crate::domain::preview;
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::engine::calls::json_repair;
+use crate::engine::calls::outcome::{finish_call, has_undo};
+use crate::engine::machine::DecisionBuilder;
+use crate::engine::prompts;
+use crate::support::json;
+use crate::support::text::prefix_chars;
+
+/// The most characters of what a model says that stand beside its call.
+const MAX_RATIONALE_CHARS: usize = 1_000;
+
+/// The answers that a human can give, and what they mean.
+const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
+
+/// Whether a call that has not begun may begin now. Asks if somebody must be asked; an answer that is there is used up.
+pub(in crate::engine) fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+    let Some(call) = decision.progress.record.call(id).cloned() else { return false };
+    let Some(question) = decision.progress.question_about(id).cloned() else {
+        return match consent(decision, &call) {
+            Consent::NotNeeded => true,
+            Consent::Given(grant) => {
+                decision.change(Change::ToolGranted { id: id.clone(), grant });
+                true
+            }
+            Consent::Wanted(terms) => {
+                ask(decision, Arc::unwrap_or_clone(call), *terms);
+                false
+            }
+        };
+    };
+    // Whoever is asked about this call may be answering at this moment: no answer to another one counts for it.
+    let Some(answer) = question.answer else { return false };
+    decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
+    if let Some(arguments) = answer.arguments {
+        let hash = json::hash(&arguments);
+        decision.change(Change::ToolEdited { id: id.clone(), arguments, hash });
+    }
+    true
+}
+
+/// Whether somebody must be asked before a call, and was not yet.
+pub(in crate::engine) fn is_to_be_asked(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+    let call = decision.progress.record.call(id).filter(|_| decision.progress.question_about(id).is_none());
+    call.is_some_and(|call| matches!(consent(decision, call), Consent::Wanted(_)))
+}
+
+/// Gives the calls of a step their outcome that were denied, or that nobody allowed in time.
+pub(in crate::engine) fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
+    let waiting: Vec<ToolCall> = waiting(decision, step).cloned().collect();
+    for call in waiting {
+        let Some(question) = decision.progress.question_about(&call.id).cloned() else { continue };
+        let text = match &question.answer {
+            Some(answer) if answer.choice == DENY => prompts::with_words(prompts::NOT_ALLOWED, answer.text.as_deref()),
+            Some(_) if is_bound_to(decision, &question, &call) => continue,
+            Some(_) => prompts::ALLOWED_OTHERWISE.to_owned(),
+            None if question.expires_in_ms == Some(0) => prompts::NOBODY_ALLOWED.to_owned(),
+            None => continue,
+        };
+        match question.answer {
+            Some(_) => decision.change(Change::InputClosed { id: question.id, state: InputState::Applied }),
+            None => decision.close_question(&question, InputState::Expired),
+        }
+        deny(decision, &call.id, ToolCallState::Denied, text);
+    }
+    if !ends_turn(decision, step) {
+        return;
+    }
+    let left: Vec<CallId> = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
+    for id in left {
+        deny(decision, &id, ToolCallState::Cancelled, prompts::DENIED_BESIDE.to_owned());
+    }
+}
+
+/// Whether a call of the step was denied and the agent's turn ends with that.
+pub(in crate::engine) fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
+    decision.profile().approval.on_deny == OnDeny::EndTurn
+        && decision.progress.batch(step).any(|call| call.state == ToolCallState::Denied)
+}
+
+/// Whether an answer waits to be acted on.
+pub(in crate::engine) fn has_answer(decision: &DecisionBuilder<'_>, step: u32) -> bool {
+    waiting(decision, step).any(|call| decision.progress.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
+}
+
+/// Whether a human has changed what a call is made with.
+pub(in crate::engine) fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
+    let may_ask = definition(decision, call)
+        .is_some_and(|tool| decision.profile().approval.mode(&tool.name, tool.safety) != ApprovalMode::Auto);
+    let wanted = || {
+        let message = decision.before.history.iter().rev().find(|message| message.id == call.message_id)?;
+        message.parts.iter().find_map(|part| match part {
+            Part::ToolCall(part) if part.call_id == call.id => Some(as_mended(call, &part.arguments)),
+            _ => None,
+        })
+    };
+    // No other run begins with a step of tools.
+    (may_ask || call.step == 1) && wanted().is_some_and(|wanted| *wanted != call.arguments)
+}
+
+/// The arguments that a model wrote, as they were judged.
+fn as_mended<'a>(call: &ToolCall, written: &'a Value) -> Cow<'a, Value> {
+    let raw = written.get("_raw").and_then(Value::as_str);
+    let is_mended = call.repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
+    match raw.filter(|_| is_mended).and_then(json_repair::mend) {
+        Some(mended) => Cow::Owned(mended.value),
+        None => Cow::Borrowed(written),
+    }
+}
+
+fn waiting<'d>(decision: &'d DecisionBuilder<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {
+    decision.progress.batch(step).filter(|call| call.state == ToolCallState::AwaitingApproval)
+}
+
+fn definition<'d>(decision: &'d DecisionBuilder<'_>, call: &ToolCall) -> Option<&'d ToolDefinition> {
+    decision.before.tools.iter().flatten().find(|tool| tool.name == call.name).map(|tool| &**tool)
+}
+
+/// Whether a human is asked before a call.
+enum Consent {
+    /// Nobody has to be.
+    NotNeeded,
+    /// An earlier answer holds for it.
+    Given(GrantId),
+    /// Somebody has to be, and this is what.
+    Wanted(Box<ApprovalTerms>),
+}
+
+fn consent(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Consent {
+    let Some(tool) = definition(decision, call) else { return Consent::NotNeeded };
+    let scopes = match decision.profile().approval.mode(&tool.name, tool.safety) {
+        ApprovalMode::Auto => return Consent::NotNeeded,
+        ApprovalMode::AlwaysAsk => vec![ApprovalScope::Once],
+        ApprovalMode::Ask if tool.safety.destructive => vec![ApprovalScope::Once],
+        ApprovalMode::Ask => {
+            let hash = tool.consent_hash();
+            let given = decision.facts.grants.iter().find(|grant| grant.covers(tool.server.as_deref(), &tool.tool, &hash));
+            if let Some(grant) = given {
+                return Consent::Given(grant.id.clone());
+            }
+            vec![ApprovalScope::Once, ApprovalScope::Conversation, ApprovalScope::Always]
+        }
+    };
+    Consent::Wanted(Box::new(ApprovalTerms {
+        server: tool.server.clone(),
+        tool: tool.tool.clone(),
+        description: tool.description.clone(),
+        arguments_hash: call.arguments_hash.clone(),
+        definition_hash: tool.definition_hash.clone(),
+        // The call itself is refused where it leads elsewhere by then.
+        consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
+        rationale: rationale(decision, call),
+        preview: preview::preview(tool.preview.as_deref(), &call.arguments),
+        destructive: tool.safety.destructive,
+        undoable: has_undo(decision, &tool.name),
+        undoes: call.undoes.clone(),
+        scopes,
+        parameters: tool.parameters.clone(),
+        key_argument: match &tool.replay {
+            ReplayClass::Keyed { argument } => Some(argument.clone()),
+            _ => None,
+        },
+    }))
+}
+
+/// What the model said in the answer that makes the call. Of a call that no model has made there is none.
+fn rationale(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Option<String> {
+    let mut known = decision.progress.record.history.iter().chain(&decision.before.history);
+    let said = known.find(|message| message.id == call.message_id && message.model.is_some())?.text();
+    let said = prefix_chars(said.trim(), MAX_RATIONALE_CHARS);
+    (!said.is_empty()).then(|| said.to_owned())
+}
+
+/// Whether the question was about this call as it stands, of the tool as it is.
+fn is_bound_to(decision: &DecisionBuilder<'_>, question: &InputRequest, call: &ToolCall) -> bool {
+    let tool = definition(decision, call);
+    question.question.approval.as_ref().is_some_and(|terms| {
+        terms.arguments_hash == call.arguments_hash && tool.is_some_and(|tool| tool.definition_hash == terms.definition_hash)
+    })
+}
+
+fn ask(decision: &mut DecisionBuilder<'_>, call: ToolCall, terms: ApprovalTerms) {
+    let question = Question {
+        text: prompts::may_it_run(&call.name),
+        choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
+        tool: Some(call.name),
+        arguments: Some(call.arguments),
+        form: None,
+        elicitation: None,
+        approval: Some(Box::new(terms)),
+    };
+    decision.ask(decision.question(&call.id, InputKind::Approval, question, decision.profile().approval.expires_ms));
+    decision.change(Change::ToolAsked(call.id));
+}
+
+fn deny(decision: &mut DecisionBuilder<'_>, id: &CallId, state: ToolCallState, text: String) {
+    finish_call(decision, id, ToolOutcome { state, ..ToolOutcome::failed(text, 0) });
+}

@@ -1,0 +1,69 @@
+//! The tool that asks the user: its calls are questions, and the answers are their outcomes.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::domain::form;
+use crate::domain::ids::CallId;
+use crate::domain::input::{ACCEPT, DECLINE, InputAnswer, InputChoice, InputKind, Question};
+use crate::domain::message::ToolContent;
+use crate::domain::tool::{ASK_USER, ToolCall, ToolCallState, ToolOutcome};
+use crate::engine::calls::outcome::finish_call;
+use crate::engine::machine::DecisionBuilder;
+use crate::engine::prompts;
+
+/// The most answers to choose from; more are left out, and the user may write.
+const MAX_CHOICES: usize = 20;
+
+/// The answers to a form.
+const FORM_CHOICES: [(&str, &str); 2] = [(ACCEPT, "Fill the form in"), (DECLINE, "Give no answer")];
+
+/// Whether a call is a question to the user.
+pub(in crate::engine) fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+    let tools = decision.before.tools.iter().flatten();
+    let name = find(decision, id).map(|call| call.name.as_str());
+    tools.into_iter().any(|tool| tool.server.is_none() && tool.tool == ASK_USER && Some(tool.name.as_str()) == name)
+}
+
+/// Asks. The call is `started` until there is an answer.
+pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+    let Some(call) = find(decision, id).cloned() else { return };
+    let Some(text) = call.arguments.get("question").and_then(Value::as_str).filter(|text| !text.trim().is_empty()) else {
+        return finish_call(decision, id, ToolOutcome::failed(prompts::NO_QUESTION, 0));
+    };
+    let choices = call.arguments.get("choices").and_then(Value::as_array).into_iter().flatten();
+    let choices = choices.filter_map(Value::as_str).filter(|choice| !choice.trim().is_empty()).take(MAX_CHOICES);
+    let mut choices: Vec<InputChoice> =
+        choices.map(|choice| InputChoice { value: choice.to_owned(), label: choice.to_owned() }).collect();
+    let form = call.arguments.get("form").filter(|form| !form.is_null() && **form != json!({})).cloned();
+    if let Some(form) = &form {
+        let checked = if choices.is_empty() { form::check(form) } else { Err(prompts::CHOICES_AND_FORM.to_owned()) };
+        if let Err(reason) = checked {
+            return finish_call(decision, id, ToolOutcome::failed(reason, 0));
+        }
+        choices = FORM_CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into();
+    }
+    decision.start_call(id);
+    let question =
+        Question { text: text.to_owned(), choices, tool: None, arguments: None, form, elicitation: None, approval: None };
+    decision.ask(decision.question(id, InputKind::Question, question, decision.profile().ask_expires_ms));
+}
+
+/// The user has answered: that is what the model reads.
+pub(in crate::engine) fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
+    let content = answer.content.as_ref().map(Value::to_string);
+    let words = [content.as_deref().or(Some(answer.choice.as_str())), answer.text.as_deref()];
+    let words: Vec<&str> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
+    let content = vec![ToolContent::text(words.join("\n"))];
+    finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
+}
+
+/// Nobody has answered in time.
+pub(in crate::engine) fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+    finish_call(decision, id, ToolOutcome::failed(prompts::NO_ANSWER, 0));
+}
+
+fn find<'d>(decision: &'d DecisionBuilder<'_>, id: &CallId) -> Option<&'d ToolCall> {
+    decision.progress.record.call(id).map(Arc::as_ref)
+}

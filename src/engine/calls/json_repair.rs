@@ -1,0 +1,429 @@
+//! Reads what is nearly a JSON object, as models write it.
+//!
+//! Only what can mean one thing is mended. A text that ends before what it has opened is closed may have been cut, whatever its
+//! provider says of it, and nothing is made of it.
+
+use serde_json::{Map, Number, Value};
+
+use crate::domain::tool::MAX_NESTING;
+use crate::support::number::MAX_NUMBER_CHARS;
+use crate::support::text::storable;
+
+/// An object, and what was mended in its text.
+#[derive(Debug, PartialEq)]
+pub(in crate::engine) struct Mended {
+    pub(in crate::engine) value: Value,
+    pub(in crate::engine) fixes: Vec<&'static str>,
+}
+
+/// Reads a text that is not the JSON object it should be. `None` if it is nothing that can be mended.
+pub(in crate::engine) fn mend(raw: &str) -> Option<Mended> {
+    mend_within(raw, 0)
+}
+
+fn mend_within(raw: &str, strings: u32) -> Option<Mended> {
+    let text = raw.trim_start_matches('\u{feff}').trim();
+    let bare = unfenced(text);
+    let mut reader = Reader { text: bare, at: 0, open: Vec::new(), fixes: Vec::new() };
+    if bare.len() != text.len() {
+        reader.fix("code_fence");
+    }
+    if bare.starts_with('"') && strings == 0 {
+        let inner: String = serde_json::from_str(bare).ok()?;
+        let Mended { value, mut fixes } = mend_within(&inner, 1)?;
+        fixes.insert(0, "encoded_twice");
+        return Some(Mended { value, fixes });
+    }
+    if !bare.starts_with('{') {
+        return None;
+    }
+    let value = reader.value()?;
+    reader.end()?;
+    Some(Mended { value, fixes: reader.fixes })
+}
+
+/// The text inside a code fence.
+fn unfenced(text: &str) -> &str {
+    let Some(inner) = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```")) else { return text };
+    let inner = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+    inner.trim()
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    /// The brackets that are open, outermost first.
+    open: Vec<char>,
+    fixes: Vec<&'static str>,
+}
+
+impl Reader<'_> {
+    fn fix(&mut self, what: &'static str) {
+        if !self.fixes.contains(&what) {
+            self.fixes.push(what);
+        }
+    }
+
+    fn rest(&self) -> &str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn take(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.at += next.len_utf8();
+        Some(next)
+    }
+
+    /// The next character that is no white space, not taken.
+    fn next(&mut self) -> Option<char> {
+        while self.peek().is_some_and(char::is_whitespace) {
+            self.take();
+        }
+        self.peek()
+    }
+
+    /// Nothing but surplus brackets may follow.
+    fn end(&mut self) -> Option<()> {
+        while let Some(next) = self.next() {
+            if !matches!(next, '}' | ']') {
+                return None;
+            }
+            self.take();
+            self.fix("extra_bracket");
+        }
+        Some(())
+    }
+
+    fn value(&mut self) -> Option<Value> {
+        let value = match self.next()? {
+            '{' => self.object()?,
+            '[' => self.array()?,
+            quote @ ('"' | '\'') => Value::String(self.string(quote)?),
+            '-' | '0'..='9' => self.number()?,
+            _ => self.word()?,
+        };
+        Some(value)
+    }
+
+    fn object(&mut self) -> Option<Value> {
+        self.begin('{')?;
+        let mut map = Map::new();
+        loop {
+            let after_comma = !map.is_empty();
+            let key = match self.next()? {
+                '}' => {
+                    if after_comma {
+                        self.fix("trailing_comma");
+                    }
+                    self.take();
+                    break;
+                }
+                quote @ ('"' | '\'') => self.string(quote)?,
+                _ => self.key()?,
+            };
+            if self.next()? != ':' {
+                return None;
+            }
+            self.take();
+            let value = self.value()?;
+            map.insert(key, value);
+            match self.next() {
+                Some(',') => {
+                    self.take();
+                }
+                other => {
+                    self.close(other, '}')?;
+                    break;
+                }
+            }
+        }
+        self.open.pop();
+        Some(Value::Object(map))
+    }
+
+    fn array(&mut self) -> Option<Value> {
+        self.begin('[')?;
+        let mut items = Vec::new();
+        loop {
+            if self.next()? == ']' {
+                if !items.is_empty() {
+                    self.fix("trailing_comma");
+                }
+                self.take();
+                break;
+            }
+            items.push(self.value()?);
+            match self.next() {
+                Some(',') => {
+                    self.take();
+                }
+                other => {
+                    self.close(other, ']')?;
+                    break;
+                }
+            }
+        }
+        self.open.pop();
+        Some(Value::Array(items))
+    }
+
+    fn begin(&mut self, bracket: char) -> Option<()> {
+        if self.open.len() >= MAX_NESTING {
+            return None;
+        }
+        self.take();
+        self.open.push(bracket);
+        Some(())
+    }
+
+    /// Closes what is open after a whole value. The bracket may be missing where one of what is around it follows.
+    fn close(&mut self, next: Option<char>, bracket: char) -> Option<()> {
+        let around = &self.open[..self.open.len().saturating_sub(1)];
+        let is_missing = match next {
+            Some(next) if next == bracket => false,
+            Some('}') => around.contains(&'{'),
+            Some(']') => around.contains(&'['),
+            Some(_) | None => return None,
+        };
+        if is_missing {
+            self.fix("closing_bracket");
+            return Some(());
+        }
+        // Else it is another bracket than the one that is open.
+        (next == Some(bracket)).then(|| self.take())?.map(drop)
+    }
+
+    fn key(&mut self) -> Option<String> {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-' | '$')).unwrap_or(rest.len());
+        let key = rest[..end].to_owned();
+        if key.is_empty() {
+            return None;
+        }
+        self.at += end;
+        self.fix("unquoted_key");
+        Some(key)
+    }
+
+    fn number(&mut self) -> Option<Value> {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !matches!(c, '0'..='9' | '-' | '+' | '.' | 'e' | 'E')).unwrap_or(rest.len());
+        if end > MAX_NUMBER_CHARS {
+            return None;
+        }
+        let number: Number = serde_json::from_str(&rest[..end]).ok()?;
+        self.at += end;
+        Some(Value::Number(number))
+    }
+
+    fn word(&mut self) -> Option<Value> {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let (value, is_python) = match &rest[..end] {
+            "true" => (Value::Bool(true), false),
+            "false" => (Value::Bool(false), false),
+            "null" => (Value::Null, false),
+            "True" => (Value::Bool(true), true),
+            "False" => (Value::Bool(false), true),
+            "None" => (Value::Null, true),
+            _ => return None,
+        };
+        self.at += end;
+        if is_python {
+            self.fix("python_literal");
+        }
+        Some(value)
+    }
+
+    fn string(&mut self, quote: char) -> Option<String> {
+        self.take();
+        let mut is_doubled = false;
+        if quote == '\'' {
+            self.fix("single_quotes");
+        } else if self.rest().chars().nth(1).is_some_and(|c| !c.is_whitespace() && !matches!(c, ',' | ':' | '}' | ']'))
+            && self.peek() == Some('"')
+        {
+            self.take();
+            is_doubled = true;
+            self.fix("doubled_quotes");
+        }
+        let mut text = String::new();
+        loop {
+            match self.take()? {
+                c if c == quote => {
+                    if is_doubled && self.take()? != '"' {
+                        return None;
+                    }
+                    return Some(storable(&text).into_owned());
+                }
+                '\\' => self.escape(&mut text)?,
+                c => {
+                    if c.is_control() {
+                        self.fix("control_character");
+                    }
+                    text.push(c);
+                }
+            }
+        }
+    }
+
+    fn escape(&mut self, text: &mut String) -> Option<()> {
+        match self.take()? {
+            'n' => text.push('\n'),
+            't' => text.push('\t'),
+            'r' => text.push('\r'),
+            'b' => text.push('\u{8}'),
+            'f' => text.push('\u{c}'),
+            c @ ('"' | '\\' | '/') => text.push(c),
+            'u' => text.push(self.code_point()?),
+            '\'' => {
+                self.fix("escape");
+                text.push('\'');
+            }
+            // As in a path or a pattern: the backslash was meant as it stands.
+            other => {
+                self.fix("escape");
+                text.push('\\');
+                text.push(other);
+            }
+        }
+        Some(())
+    }
+
+    /// Half a surrogate pair names no character.
+    fn code_point(&mut self) -> Option<char> {
+        let high = self.unit()?;
+        if !(0xd800..0xdc00).contains(&high) {
+            return Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER));
+        }
+        let before = self.at;
+        if self.rest().starts_with("\\u") {
+            self.at += 2;
+            let low = self.unit()?;
+            if (0xdc00..0xe000).contains(&low) {
+                return char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00));
+            }
+            self.at = before;
+        }
+        Some(char::REPLACEMENT_CHARACTER)
+    }
+
+    fn unit(&mut self) -> Option<u32> {
+        let digits = self.rest().get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        let unit = u32::from_str_radix(digits, 16).ok()?;
+        self.at += 4;
+        Some(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case(r#"{"a": 1,}"#, json!({"a": 1}), &["trailing_comma"])]
+    #[case(r#"{"a": [1, 2, ], }"#, json!({"a": [1, 2]}), &["trailing_comma"])]
+    #[case(r#"{"a": [1, 2}"#, json!({"a": [1, 2]}), &["closing_bracket"])]
+    #[case(r#"[{"a": 1]"#, Value::Null, &[])]
+    #[case(r#"{"a": [{"b": 1], "c": 2}"#, json!({"a": [{"b": 1}], "c": 2}), &["closing_bracket"])]
+    #[case(r#"{"a": 1}}"#, json!({"a": 1}), &["extra_bracket"])]
+    #[case("{'a': 'it is', 'b': \"it's\"}", json!({"a": "it is", "b": "it's"}), &["single_quotes"])]
+    #[case("{'a': True, 'b': None, 'c': False}", json!({"a": true, "b": null, "c": false}), &["single_quotes", "python_literal"])]
+    #[case("{a: 1, b-c: \"x\"}", json!({"a": 1, "b-c": "x"}), &["unquoted_key"])]
+    #[case("```json\n{\"a\": 1}\n```", json!({"a": 1}), &["code_fence"])]
+    #[case("```\n{\"a\": 1,}\n```", json!({"a": 1}), &["code_fence", "trailing_comma"])]
+    #[case(r#""{\"a\": 1}""#, json!({"a": 1}), &["encoded_twice"])]
+    #[case(r#"{""a"": ""b"", "c": ""}"#, json!({"a": "b", "c": ""}), &["doubled_quotes"])]
+    #[case("{\"a\": \"one\ntwo\"}", json!({"a": "one\ntwo"}), &["control_character"])]
+    #[case(r#"{"a": "\d+ \'x\' \ud83d\ude00 \ud83d \u00e9",}"#, json!({"a": "\\d+ 'x' 😀 \u{fffd} é"}), &["escape", "trailing_comma"])]
+    #[case("{\"a\": \"x\\u0000\",}", json!({"a": "x\u{fffd}"}), &["trailing_comma"])]
+    #[case("\u{feff}{\"a\": -1.5e3}", json!({"a": -1500.0}), &[])]
+    fn mends(#[case] raw: &str, #[case] value: Value, #[case] fixes: &[&str]) {
+        match mend(raw) {
+            Some(mended) => {
+                assert!(crate::support::json::is_same(&mended.value, &value), "{}", mended.value);
+                assert_eq!(mended.fixes.as_slice(), fixes);
+            }
+            None => assert_eq!(value, Value::Null, "{raw} is mended"),
+        }
+    }
+
+    #[rstest]
+    #[case::in_a_string(r#"{"path": "/srv/da"#)]
+    #[case::in_a_number(r#"{"amount": 12"#)]
+    #[case::in_a_word(r#"{"force": fals"#)]
+    #[case::after_a_word(r#"{"force": true"#)]
+    #[case::after_a_key(r#"{"path""#)]
+    #[case::before_a_value(r#"{"path":"#)]
+    #[case::after_a_comma(r#"{"path": "a","#)]
+    #[case::after_a_bracket(r#"{"paths": ["#)]
+    #[case::after_a_text(r#"{"a": {"b": "c""#)]
+    #[case::after_an_object(r#"{"a": [{"b": 1}"#)]
+    #[case::at_the_beginning("{")]
+    #[case::in_a_fence("```json\n{\"path\": \"a\"")]
+    #[case::in_an_escape(r#"{"path": "a\"#)]
+    #[case::words_behind(r#"{"a": 1} and so on"#)]
+    #[case::words_before(r#"Here: {"a": 1}"#)]
+    #[case::two_objects(r#"{"a": 1}{"b": 2}"#)]
+    #[case::an_apostrophe("{'a': 'it's'}")]
+    #[case::a_list("[1, 2,]")]
+    #[case::a_word("yes")]
+    #[case::nothing("")]
+    #[case::a_call("f(x)")]
+    #[case::no_literal("{\"a\": undefined}")]
+    fn what_is_cut_or_unclear_is_left_alone(#[case] raw: &str) {
+        assert_eq!(mend(raw), None);
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |levels: usize| format!("{}1,{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+        assert!(mend(&nested(MAX_NESTING)).is_some());
+        assert_eq!(mend(&nested(MAX_NESTING + 1)), None);
+        assert_eq!(mend(&"{\"a\":[".repeat(100_000)), None);
+    }
+
+    fn objects() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::Bool),
+            any::<i64>().prop_map(Value::from),
+            "[^\u{0}]{0,8}".prop_map(Value::from),
+        ];
+        let value = leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+                prop::collection::btree_map("[^\u{0}]{0,6}", inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        });
+        prop::collection::btree_map("[^\u{0}]{0,6}", value, 0..4).prop_map(|map| Value::Object(map.into_iter().collect()))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_json_means_the_same(value in objects()) {
+            let mended = mend(&value.to_string());
+            prop_assert_eq!(mended.map(|mended| mended.value), Some(value));
+        }
+
+        #[test]
+        fn a_cut_text_is_never_mended(value in objects(), cut in 1_usize..400) {
+            let text = value.to_string();
+            let at = text.floor_char_boundary(text.len().saturating_sub(cut));
+            prop_assert_eq!(mend(&text[..at]), None);
+        }
+
+        #[test]
+        fn no_text_breaks_it(text in ".{0,60}|[{}\\[\\]\"':, a1\\\\`]{0,40}") {
+            let _ = mend(&text);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Calls whose servers want to know something before they go on: they have let go of the call, and take it up when they are called
+//! again with the answers.
+//!
+//! Nothing is under way meanwhile, so the run waits like any other that asks a human, for as long as it takes and wherever it is
+//! taken up. The answers are stored with the call in the write before it is made with them: should the worker die over it, the call
+//! is judged by its class like any other, and nobody is asked twice.
+
+use std::collections::BTreeMap;
+
+use crate::domain::change::Change;
+use crate::domain::handle::{Handle, Pause, Round};
+use crate::domain::ids::{CallId, InputId};
+use crate::domain::input::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
+use crate::domain::tool::ToolCallState;
+use crate::engine::machine::{DecisionBuilder, Next};
+
+/// The server of a call has let go of it. Everything that it wants to know is asked at once; if that is nothing, it is called again.
+pub(in crate::engine) fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> Next {
+    if !keep(decision, id, pause) {
+        return Next::Wait;
+    }
+    go_on(decision, id);
+    Next::Advance
+}
+
+/// The same of a run that is handed back: who takes it up goes on. Whether there is such a call.
+pub(in crate::engine) fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bool {
+    let Some(call) = decision.progress.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
+        return false;
+    };
+    if decision.progress.question_about(id).is_some() {
+        return false;
+    }
+    let earlier = call.handle.as_ref().and_then(Handle::round).map_or(0, |round| round.questions);
+    let Pause { state, given, asks, number } = pause;
+    let questions = earlier.saturating_add(u32::try_from(asks.len()).unwrap_or(u32::MAX));
+    let mut asked = BTreeMap::new();
+    for (key, (text, elicitation)) in asks {
+        let question = Question::of_server(text, &call.name, elicitation);
+        let request = decision.question(id, InputKind::Elicitation, question, decision.profile().ask_expires_ms);
+        asked.insert(key, request.id.clone());
+        decision.ask(request);
+    }
+    let round = Round { state, given, asked, answers: None, questions, number };
+    decision.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
+    true
+}
+
+/// Goes on with a call whose server waits for answers, if all of them are there. Whether it is such a call.
+pub(in crate::engine) fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+    let call = decision.progress.record.call(id);
+    let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
+        return false;
+    };
+    let questions: Vec<InputRequest> = decision.progress.questions_of_servers(id).cloned().collect();
+    let is_open = |question: &InputRequest| question.answer.is_none() && question.expires_in_ms != Some(0);
+    if questions.iter().any(is_open) {
+        return true;
+    }
+    for question in &questions {
+        // One that has its answer is applied by this.
+        decision.close_question(question, InputState::Expired);
+    }
+    // Nobody who answers in time wants the call to end.
+    let answer = |asked: &InputId| {
+        let question = questions.iter().find(|question| question.id == *asked);
+        question.and_then(|question| question.answer.clone()).unwrap_or_else(|| InputAnswer::new(CANCEL, None))
+    };
+    let answers = round.asked.iter().map(|(key, asked)| (key.clone(), answer(asked))).collect();
+    let round = Round { answers: Some(answers), ..round };
+    decision.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
+    decision.follow_call(id);
+    true
+}

@@ -1,0 +1,37 @@
+//! The results of a tool step as one message.
+
+use crate::domain::change::Change;
+use crate::domain::event::EventBody;
+use crate::domain::message::{Part, Role, ToolContent};
+use crate::domain::tool::{ToolCall, ToolCallState};
+use crate::engine::calls::approval;
+use crate::engine::calls::duplicates::answered_before;
+use crate::engine::calls::outcome::has_undo;
+use crate::engine::machine::DecisionBuilder;
+use crate::engine::prompts;
+use crate::engine::request::tool_results;
+
+/// The results of a step's calls as one message, in call order.
+pub(in crate::engine) fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
+    let limit = decision.profile().tool_result_chars;
+    let part = |call: &ToolCall| {
+        let mut part = tool_results::part(decision.part_id(), call, limit);
+        // One that was answered with an earlier one has done nothing that could be taken back.
+        let is_quoted = || {
+            answered_before((decision.profile(), decision.tools(), &decision.progress.record), std::iter::empty(), call).is_some()
+        };
+        part.undoable = call.state == ToolCallState::Done && has_undo(decision, &call.name) && !is_quoted();
+        if let Some(repair) = &call.repair {
+            part.content.insert(0, ToolContent::text(prompts::mended(repair, &call.name)));
+        }
+        if approval::is_edited(decision, call) {
+            part.content.insert(0, ToolContent::text(prompts::edited_arguments(&call.arguments)));
+        }
+        Part::ToolResult(part)
+    };
+    let parts = decision.progress.batch(step).map(part).collect();
+    let message = decision.message(Role::Tool, parts);
+    decision.event(EventBody::MessageStarted { message_id: message.id.clone(), role: Role::Tool });
+    decision.event(EventBody::MessageCompleted { message: message.clone() });
+    decision.change(Change::AddMessage(message));
+}

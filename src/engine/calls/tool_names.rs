@@ -1,0 +1,308 @@
+//! Which tool a model means by a name: the one that has it, and failing that, as far as its agent lets names be mended, the one
+//! that must be meant.
+
+use std::sync::Arc;
+
+use crate::domain::agent::{NameRepair, RepairPolicy};
+use crate::domain::tool::{ReplayClass, ToolDefinition};
+use crate::support::text::prefix_chars;
+
+/// What stands between the halves of a name: server and tool.
+const DIVIDER: &str = "__";
+
+/// What some models write before every name.
+const NAMESPACE: &str = "functions.";
+
+/// How similar a name must be to be taken for another one.
+const SIMILAR: f64 = 0.5;
+
+/// How similar a name must be to be suggested.
+const SUGGESTED: f64 = 0.3;
+
+/// How many names are suggested.
+const SUGGESTIONS: usize = 3;
+
+/// How much of a name is compared, in characters. No tool has a longer one.
+const COMPARED: usize = 64;
+
+/// Words for the same thing. Each stands for its neighbour only where the neighbour is on offer and the word itself is not.
+const WORDS: [(&str, &str); 2] = [("rename", "move"), ("delete", "trash")];
+
+/// What a name leads to.
+#[derive(Debug, PartialEq)]
+pub(in crate::engine) enum Meant<'d> {
+    /// A tool. Why it is this one, unless it has that very name.
+    Tool(&'d ToolDefinition, Option<&'static str>),
+    /// None; the names that are most like it, the nearest first.
+    None(Vec<&'d str>),
+}
+
+/// The tool of exactly that name. Whoever has learnt names with a dot between their halves means the same two halves.
+pub(in crate::engine) fn named<'d>(name: &str, tools: &'d [Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
+    let has = |name: &str| tools.iter().find(|tool| tool.name == name);
+    has(name).or_else(|| has(&name.replacen('.', DIVIDER, 1)))
+}
+
+/// The tool that a model means by `name`, among those on offer.
+pub(in crate::engine) fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
+    if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
+        return Meant::Tool(tool, None);
+    }
+    let written = prefix_chars(name.strip_prefix(NAMESPACE).unwrap_or(name), COMPARED);
+    let found = match policy.names {
+        NameRepair::Off => None,
+        NameRepair::Unique => the_only_one(name, written, offered, policy),
+        NameRepair::Similar => {
+            the_only_one(name, written, offered, policy).or_else(|| Some((the_most_similar(written, offered)?, "similarity")))
+        }
+    };
+    match found {
+        Some((tool, why)) => Meant::Tool(tool, Some(why)),
+        None => Meant::None(suggestions(written, offered)),
+    }
+}
+
+fn the_only_one<'d>(
+    name: &str,
+    written: &str,
+    offered: &[&'d Arc<ToolDefinition>],
+    policy: &RepairPolicy,
+) -> Option<(&'d ToolDefinition, &'static str)> {
+    let letters = letters(written);
+    if letters.is_empty() {
+        return None;
+    }
+    if let Some(tool) = only(offered, |tool| self::letters(&tool.name) == letters) {
+        return Some((tool, "spelling"));
+    }
+    let is_half = |tool: &ToolDefinition, wanted: &str| self::letters(half(tool)) == wanted || self::letters(&tool.tool) == wanted;
+    if let Some(tool) = only(offered, |tool| is_half(tool, &letters)) {
+        return Some((tool, "prefix"));
+    }
+    let alias = policy.aliases.get(name).or_else(|| policy.aliases.get(written)).map(String::as_str);
+    let by_alias = |alias: &str| {
+        let named = offered.iter().copied().find(|tool| tool.name == alias);
+        named.or_else(|| only(offered, |tool| is_half(tool, &self::letters(alias))))
+    };
+    if let Some(tool) = alias.and_then(by_alias) {
+        return Some((tool, "alias"));
+    }
+    let (place, wanted) = place_and_half(written, offered);
+    let by_word = |(word, other): (&str, &str)| {
+        let words: Vec<&str> = wanted.split(|c: char| !c.is_alphanumeric()).collect();
+        let renamed = words.iter().any(|said| said.eq_ignore_ascii_case(word));
+        let renamed =
+            renamed.then(|| words.iter().map(|said| if said.eq_ignore_ascii_case(word) { other } else { said }).collect());
+        let renamed: Option<String> = renamed;
+        let wanted = self::letters(&renamed?);
+        only(offered, |tool| place.is_none_or(|server| server == tool.server.as_deref()) && is_half(tool, &wanted))
+    };
+    WORDS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
+}
+
+/// The most similar tool of the server that the name is of: the one that it names, or the only one there is. What does another
+/// thing than the name says is suggested, and never taken for it, unless it only reads: `write_file` is like `read_file`.
+fn the_most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
+    let (place, wanted) = place_and_half(written, offered);
+    let place = match place {
+        Some(server) => server,
+        None => {
+            let first = offered.first()?.server.as_deref();
+            offered.iter().all(|tool| tool.server.as_deref() == first).then_some(first)?
+        }
+    };
+    let beside = offered.iter().filter(|tool| tool.server.as_deref() == place);
+    let mut ranked: Vec<(f64, &'d Arc<ToolDefinition>)> = beside.map(|tool| (likeness(wanted, half(tool)), *tool)).collect();
+    ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let (best, tool) = *ranked.first()?;
+    let is_tied = ranked.get(1).is_some_and(|(second, _)| *second >= best);
+    let is_harmless = tool.replay == ReplayClass::Read || verb(half(tool)) == verb(wanted);
+    (best >= SIMILAR && !is_tied && !tool.safety.destructive && is_harmless).then_some(tool)
+}
+
+/// The first word of a name.
+fn verb(name: &str) -> String {
+    let mut chars = name.chars().peekable();
+    let mut verb = String::new();
+    while let Some(c) = chars.next().filter(|c| c.is_alphanumeric()) {
+        verb.extend(c.to_lowercase());
+        if c.is_lowercase() && chars.peek().is_some_and(|next| next.is_uppercase()) {
+            break;
+        }
+    }
+    verb
+}
+
+fn suggestions<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Vec<&'d str> {
+    let alike = |tool: &ToolDefinition| likeness(written, &tool.name).max(likeness(written, half(tool)));
+    let mut ranked: Vec<(f64, &'d str)> = offered.iter().map(|tool| (alike(tool), tool.name.as_str())).collect();
+    ranked.retain(|(alike, _)| *alike > SUGGESTED);
+    ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
+    ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
+}
+
+/// The server that a name is of, if it names one, and the rest of it. What stands before the divider is all of the server's name;
+/// without a divider it is the longest name of a server that the name begins with.
+fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
+    let places = offered.iter().filter_map(|tool| {
+        let (server, _) = tool.name.split_once(DIVIDER)?;
+        Some((server, Some(tool.server.as_deref()?)))
+    });
+    if let Some((before, rest)) = written.split_once(DIVIDER) {
+        let mut named = places.filter(|(server, _)| server.eq_ignore_ascii_case(before));
+        return named.next().map_or((None, written), |(_, place)| (Some(place), rest));
+    }
+    let named = places.filter_map(|(server, place)| {
+        let (before, rest) = written.split_at_checked(server.len())?;
+        let is_named = before.eq_ignore_ascii_case(server) && rest.starts_with(|c: char| !c.is_alphanumeric());
+        is_named.then_some((server.len(), place, rest))
+    });
+    match named.max_by_key(|(length, _, _)| *length) {
+        Some((_, place, rest)) => (Some(place), rest.trim_start_matches(|c: char| !c.is_alphanumeric())),
+        None => (None, written),
+    }
+}
+
+/// The tool's half of a name.
+fn half(tool: &ToolDefinition) -> &str {
+    match tool.server {
+        Some(_) => tool.name.split_once(DIVIDER).map_or(tool.name.as_str(), |(_, half)| half),
+        None => &tool.name,
+    }
+}
+
+/// What is left of a name whichever way it is written: `files__read_file`, `files.readFile` and `Files/read-file` are alike.
+fn letters(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+fn likeness(one: &str, other: &str) -> f64 {
+    strsim::normalized_levenshtein(&letters(one), &letters(other))
+}
+
+fn only<'d>(offered: &[&'d Arc<ToolDefinition>], is_it: impl Fn(&ToolDefinition) -> bool) -> Option<&'d Arc<ToolDefinition>> {
+    let mut found = offered.iter().filter(|tool| is_it(tool));
+    let first = found.next()?;
+    found.next().is_none().then_some(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::approval::ToolSafety;
+
+    fn tool(name: &str) -> ToolDefinition {
+        let (server, half) = name.split_once(DIVIDER).map_or((None, name), |(server, half)| (Some(server), half));
+        ToolDefinition {
+            name: name.to_owned(),
+            server: server.map(str::to_owned),
+            tool: half.to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object"}).into(),
+            replay: ReplayClass::Unsafe,
+            definition_hash: String::new(),
+            safety: ToolSafety { destructive: half.starts_with("drop"), ..ToolSafety::default() },
+            destination: None,
+            undo: None,
+            preview: None,
+            original: None,
+        }
+    }
+
+    const OFFERED: [&str; 9] = [
+        "current_time",
+        "files__read_file",
+        "files__move_file",
+        "files__trash_file",
+        "files__search",
+        "mail__search",
+        "mail__send_mail",
+        "mail__drop_mail",
+        "disk__trash_file",
+    ];
+
+    fn ask(name: &str, names: NameRepair) -> (Option<(String, Option<&'static str>)>, Vec<String>) {
+        let tools: Vec<Arc<ToolDefinition>> = OFFERED.into_iter().map(|name| tool(name).into()).collect();
+        let offered: Vec<&Arc<ToolDefinition>> = tools.iter().collect();
+        let aliases = [("look_up".to_owned(), "mail__search".to_owned()), ("gone".to_owned(), "mail__gone".to_owned())];
+        let policy = RepairPolicy { names, aliases: aliases.into(), arguments: false };
+        match meant(name, &offered, &policy) {
+            Meant::Tool(tool, why) => (Some((tool.name.clone(), why)), Vec::new()),
+            Meant::None(near) => (None, near.into_iter().map(str::to_owned).collect()),
+        }
+    }
+
+    #[rstest]
+    #[case("files__read_file", Some("files__read_file"))]
+    #[case("files.read_file", Some("files__read_file"))]
+    #[case("current_time", Some("current_time"))]
+    #[case("files.readFile", None)]
+    #[case("read_file", None)]
+    fn a_dot_between_the_halves_is_another_way_to_write_them(#[case] wrote: &str, #[case] tool: Option<&str>) {
+        let tools: Vec<Arc<ToolDefinition>> = OFFERED.into_iter().map(|name| self::tool(name).into()).collect();
+        assert_eq!(named(wrote, &tools).map(|tool| tool.name.as_str()), tool);
+    }
+
+    #[rstest]
+    #[case("files__read_file", "files__read_file", None)]
+    #[case("files.read_file", "files__read_file", Some("spelling"))]
+    #[case("functions.Files__readFile", "files__read_file", Some("spelling"))]
+    #[case("CurrentTime", "current_time", Some("spelling"))]
+    #[case("read_file", "files__read_file", Some("prefix"))]
+    #[case("sendMail", "mail__send_mail", Some("prefix"))]
+    #[case("look_up", "mail__search", Some("alias"))]
+    #[case("rename_file", "files__move_file", Some("alias"))]
+    #[case("files__delete_file", "files__trash_file", Some("alias"))]
+    fn the_one_that_must_be_meant_is_found(#[case] wrote: &str, #[case] tool: &str, #[case] why: Option<&'static str>) {
+        for names in [NameRepair::Unique, NameRepair::Similar] {
+            assert_eq!(ask(wrote, names).0, Some((tool.to_owned(), why)), "{wrote}");
+        }
+        let untouched = (wrote == tool).then(|| (tool.to_owned(), why));
+        assert_eq!(ask(wrote, NameRepair::Off).0, untouched, "{wrote}");
+    }
+
+    #[rstest]
+    #[case::two_servers("search")]
+    #[case::two_servers_by_word("delete_file")]
+    #[case::no_such_alias("gone")]
+    #[case::nothing("")]
+    #[case::no_letters("__")]
+    #[case::no_server_and_several_of_them("send_mial")]
+    #[case::not_like_any("mail__xyzzy")]
+    #[case::what_destroys("mail__drop_mial")]
+    #[case::other_script("ファイル")]
+    #[case::another_deed("mail__bend_mail")]
+    #[case::a_server_that_there_is_not("mail_archive__serch")]
+    fn what_is_not_clear_is_not_guessed(#[case] wrote: &str) {
+        assert_eq!(ask(wrote, NameRepair::Similar).0, None);
+    }
+
+    #[test]
+    fn the_most_similar_one_of_a_server_is_taken_only_if_the_agent_says_so() {
+        let similar = Some(("mail__send_mail".to_owned(), Some("similarity")));
+        assert_eq!(ask("mail__send_mial", NameRepair::Similar).0, similar);
+        let (found, near) = ask("mail__send_mial", NameRepair::Unique);
+        assert_eq!((found, near[0].as_str()), (None, "mail__send_mail"));
+    }
+
+    #[test]
+    fn at_most_three_are_suggested_the_nearest_first() {
+        let (_, near) = ask("trash_fil", NameRepair::Off);
+        assert_eq!(near.len(), 3);
+        assert_eq!(near[..2], ["files__trash_file", "disk__trash_file"]);
+        assert!(ask("q", NameRepair::Off).1.is_empty());
+        assert!(ask(&"x".repeat(100_000), NameRepair::Similar).1.is_empty());
+    }
+
+    #[test]
+    fn a_word_stands_for_itself_where_it_is_on_offer() {
+        let tools = [tool("files__delete_file"), tool("files__trash_file")].map(Arc::new);
+        let offered: Vec<&Arc<ToolDefinition>> = tools.iter().collect();
+        let policy = RepairPolicy { names: NameRepair::Unique, ..RepairPolicy::default() };
+        assert_eq!(meant("files__delete_file", &offered, &policy), Meant::Tool(&tools[0], None));
+        assert_eq!(meant("deleteFile", &offered, &policy), Meant::Tool(&tools[0], Some("prefix")));
+    }
+}

@@ -1,0 +1,149 @@
+//! The transition function: which rule answers which input, and which one goes on where a rule hands on.
+//!
+//! Owns the dispatch. Must not hold a rule itself: rules return what comes next, and call no other rule.
+
+use std::ops::ControlFlow;
+
+use crate::domain::change::ReleaseCause;
+use crate::domain::event::EventBody;
+use crate::domain::handle::Pause;
+use crate::domain::ids::CallId;
+use crate::domain::message::Message;
+use crate::domain::model::ModelTurn;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::FinishReason;
+use crate::domain::tool::ToolOutcome;
+use crate::engine::calls::{server_questions, unknown_outcome};
+use crate::engine::machine::builder::DecisionBuilder;
+use crate::engine::machine::decision::{Decision, Input, PartialAnswer, Surroundings};
+use crate::engine::machine::durability;
+use crate::engine::machine::next::{End, Next};
+use crate::engine::machine::state::RunState;
+use crate::engine::offer::choose;
+use crate::engine::offer::usable::Missing;
+use crate::engine::steps::store_answer::keep_partial;
+use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, schedule, tool_step};
+use crate::engine::strategy;
+
+/// Returns what follows from `input` in `state`.
+///
+/// Pure; never panics, whatever order inputs come in: an input that makes no sense in a state gives an empty decision.
+#[must_use]
+pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -> Decision {
+    if state.is_over() {
+        return Decision::default();
+    }
+    let may_be_lost = durability::may_be_lost(state, &input, &surroundings.spent);
+    let mut decision = DecisionBuilder::new(state, surroundings);
+    decision.charge(surroundings.spent);
+    let mut next = answer(&mut decision, input);
+    loop {
+        next = match next {
+            Next::Wait => break,
+            Next::ModelStep => model_step::begin(&mut decision),
+            Next::Window => context_window::make_room(&mut decision),
+            Next::CallModel(call) => match budget::allow(&mut decision, &call) {
+                Some(instead) => instead,
+                None => model_step::call(&mut decision, *call),
+            },
+            Next::ToolStep(calls) => tool_step::begin(&mut decision, calls),
+            Next::ResumeCalls => tool_step::resume(&mut decision),
+            Next::Advance => schedule::advance(&mut decision),
+            Next::CallsDone(step) => tool_step::done(&mut decision, step),
+            Next::EndTurn(reason) => model_step::end_turn(&mut decision, reason),
+            Next::End(end) => ending::end(&mut decision, end),
+            Next::Release(after_ms, cause) => {
+                decision.release(after_ms, cause);
+                Next::Wait
+            }
+        };
+    }
+    let settlement = budget::settlement(&decision);
+    let mut decision = decision.done(settlement);
+    if may_be_lost {
+        decision.durability = durability::of(&decision);
+    }
+    decision
+}
+
+/// Answers an input with the first rule.
+fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
+    match input {
+        Input::Claimed { tools, contexts, finished } => {
+            budget::charge_lost(decision);
+            claim::take_up(decision, finished);
+            claim::claimed(decision, tools, contexts)
+        }
+        Input::ToolsRanked(ranked) => match strategy::of(decision.profile()).ranked(decision, &ranked) {
+            Some(next) => next,
+            None => choose::ranked(decision, ranked),
+        },
+        Input::Reserved => budget::answered(decision),
+        Input::ModelFinished { message, turn, closing } => answered(decision, message, turn, closing),
+        Input::ModelFailed(error) => model_failure::failed(decision, error, None),
+        Input::ModelCut { error, partial } => model_failure::failed(decision, error, partial),
+        Input::ToolFinished(id, outcome) if unknown_outcome::is_asked_about(decision, &outcome) => {
+            unknown_outcome::ended_unknown(decision, &id)
+        }
+        Input::ToolFinished(id, outcome) => tool_step::finished(decision, &id, outcome),
+        Input::ToolPauses(id, pause) => server_questions::pauses(decision, &id, pause),
+        Input::Reconciled(id, answer) => unknown_outcome::reconciled(decision, &id, answer),
+        // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an
+        // answer comes that did not know of it.
+        Input::Joined(_) => Next::Wait,
+        Input::CancelRequested { by, partial, stopped } => {
+            stop(decision, partial, Some(FinishReason::Cancelled), stopped);
+            Next::End(End::Cancelled(by))
+        }
+        Input::Drain { stopped, paused } => drained(decision, stopped, paused),
+        Input::TimedOut { partial, stopped } => {
+            stop(decision, partial, None, stopped);
+            limits::fail_for_time(decision)
+        }
+        Input::GivenUp { why, stopped } => {
+            budget::charge_lost(decision);
+            claim::take_up(decision, stopped);
+            Next::fail(ProblemCode::Internal, why)
+        }
+    }
+}
+
+/// A model has answered: the strategy, the choice of tools or the loop has asked it.
+fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
+    let before = decision.progress.record.usage;
+    let Some(answer) = model_step::accept(decision, message, turn, closing) else { return Next::Wait };
+    match strategy::of(decision.profile()).answered(decision, answer) {
+        ControlFlow::Break(next) => next,
+        ControlFlow::Continue(answer) if decision.source_before().missing() == Missing::Categories => {
+            choose::categories_named(decision, &answer)
+        }
+        ControlFlow::Continue(answer) => model_step::answered(decision, answer, before),
+    }
+}
+
+/// Keeps what was shown of an answer that is stopped, and the outcomes of calls that were.
+fn stop(
+    decision: &mut DecisionBuilder<'_>,
+    partial: Option<PartialAnswer>,
+    finish_reason: Option<FinishReason>,
+    stopped: Vec<(CallId, ToolOutcome)>,
+) {
+    if let (Some(step), Some(partial)) = (decision.open_model_step(), partial) {
+        keep_partial(decision, step, partial, finish_reason);
+    }
+    claim::record_outcomes(decision, stopped);
+}
+
+/// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and
+/// are judged by their class there. Those that their servers have let go of wait for their answers.
+fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, Pause)>) -> Next {
+    claim::record_outcomes(decision, stopped);
+    for (id, pause) in paused {
+        server_questions::keep(decision, &id, pause);
+    }
+    if let Some(step) = decision.open_model_step() {
+        decision.reset(step, ReleaseCause::Drain.as_str());
+        decision.abandon_step(step);
+    }
+    Next::Release(Some(0), ReleaseCause::Drain)
+}

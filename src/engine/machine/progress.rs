@@ -1,0 +1,166 @@
+//! What changes in a decision: the rows of a run, but for its earlier messages and its tools.
+//!
+//! Owns carrying out changes in memory as the store does in rows. Must not know why they are made.
+
+use std::sync::Arc;
+
+use crate::domain::change::{Change, StepRow, StepStatus};
+use crate::domain::ids::CallId;
+use crate::domain::input::{InputKind, InputRequest};
+use crate::domain::record::RunRecord;
+use crate::domain::tool::{ToolCall, ToolCallState};
+
+/// The rows of a run as far as a decision has come.
+pub(in crate::engine) struct RunProgress {
+    /// Holds the messages that the decision adds, and tools and contexts only if the decision keeps them.
+    pub(in crate::engine) record: RunRecord,
+}
+
+impl RunProgress {
+    /// Copies all but what is large and never changes in a decision: messages, tool definitions and contexts.
+    pub(in crate::engine) fn of(record: &RunRecord) -> Self {
+        let record = RunRecord {
+            fence: record.fence.clone(),
+            owner: record.owner.clone(),
+            attempt: record.attempt,
+            crashes: record.crashes,
+            cause: record.cause,
+            status: record.status,
+            reason: record.reason,
+            profile: record.profile.clone(),
+            own_layers: record.own_layers.clone(),
+            tools: None,
+            contexts: None,
+            counters: record.counters.clone(),
+            usage: record.usage,
+            lost: record.lost,
+            elapsed_ms: record.elapsed_ms,
+            history: Vec::new(),
+            summary: record.summary.clone(),
+            covered: 0,
+            steps: record.steps.clone(),
+            calls: record.calls.clone(),
+            inputs: record.inputs.clone(),
+            cancel_requested_by: record.cancel_requested_by.clone(),
+            joined: record.joined,
+        };
+        Self { record }
+    }
+
+    /// Whether a user message has joined the run and no request to the model has had it. Said by the rows, so that a crash
+    /// does not make it forgotten.
+    pub(in crate::engine) fn has_unseen_messages(&self) -> bool {
+        self.record.joined > self.record.counters.heard
+    }
+
+    /// The newest step, if it has begun and not ended.
+    pub(in crate::engine) fn open_step(&self) -> Option<&StepRow> {
+        self.record.steps.last().filter(|row| row.status == StepStatus::Started)
+    }
+
+    /// The calls of a step, in call order.
+    pub(in crate::engine) fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
+        self.record.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
+    }
+
+    /// The question about a call that the run has not acted on.
+    pub(in crate::engine) fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
+        self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
+    }
+
+    /// Returns whether the call itself is a question to the user that has no answer yet.
+    pub(in crate::engine) fn asks_user(&self, call: &CallId) -> bool {
+        self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
+    }
+
+    /// What the server of a call has asked on the way.
+    pub(in crate::engine) fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
+        let of_call = self.record.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
+        of_call.filter(|request| request.kind == InputKind::Elicitation)
+    }
+}
+
+/// Carries out in memory what the store carries out in rows.
+pub(in crate::engine) fn apply(record: &mut RunRecord, change: &Change) {
+    match change {
+        Change::Status(status, reason) => {
+            record.status = *status;
+            record.reason = *reason;
+        }
+        // The start time is the store's alone; the run's age comes with `Surroundings`.
+        Change::Started => {}
+        Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
+        Change::KeepContexts(contexts) => record.contexts = Some(contexts.clone()),
+        Change::Counters(counters) => record.counters = counters.clone(),
+        Change::Summarize(summary) => record.summary = Some(summary.clone()),
+        Change::Usage(usage) => record.usage = *usage,
+        Change::Settle { day: _, amount: _ } => record.lost = None,
+        Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
+            Some(row) => row.status = StepStatus::Started,
+            None => {
+                record.steps.reserve_exact(1);
+                record.steps.push(StepRow {
+                    run_id: record.fence.run_id.clone(),
+                    step: *step,
+                    kind: *kind,
+                    status: StepStatus::Started,
+                });
+            }
+        },
+        Change::StepEnded { step, status, usage: _ } => {
+            if let Some(row) = record.steps.iter_mut().find(|row| row.step == *step) {
+                row.status = *status;
+            }
+        }
+        // A state lives as long as its run, and there may be thousands: no room is held for messages that may never come.
+        Change::AddMessage(message) => {
+            record.history.reserve_exact(1);
+            record.history.push(message.clone());
+        }
+        Change::AddToolCalls(calls) => {
+            record.calls.reserve_exact(calls.len());
+            record.calls.extend(calls.iter().cloned().map(Arc::new));
+        }
+        Change::ToolAsked(id) => {
+            if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Planned) {
+                call.state = ToolCallState::AwaitingApproval;
+            }
+        }
+        Change::ToolEdited { id, arguments, hash } => {
+            if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
+                (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
+            }
+        }
+        // Only the audit tells of it.
+        Change::ToolGranted { id: _, grant: _ } => {}
+        Change::ToolStarted(id) => {
+            if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
+                call.state = ToolCallState::Started;
+            }
+        }
+        Change::ToolHandle(id, handle) => {
+            if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Started) {
+                call.handle.clone_from(handle);
+            }
+        }
+        Change::ToolFinished(id, outcome) => {
+            if let Some(call) = call_mut(&mut record.calls, id, |call| !call.state.is_outcome()) {
+                call.state = outcome.state;
+                call.outcome = Some(outcome.clone());
+            }
+        }
+        Change::AskInput(request) => record.inputs.push(request.clone()),
+        Change::InputClosed { id, state: _ } => record.inputs.retain(|request| request.id != *id),
+        Change::Finish { status, finish_reason: _, error: _, joined: _ } => {
+            record.status = *status;
+            record.reason = None;
+        }
+        // The lease is not the rows': its state keeps that.
+        Change::Release { after_ms: _, cause: _ } => {}
+    }
+}
+
+/// The call with an id, if it is in a state to be changed.
+fn call_mut<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId, may_change: impl Fn(&ToolCall) -> bool) -> Option<&'a mut ToolCall> {
+    calls.iter_mut().find(|call| call.id == *id && may_change(call)).map(Arc::make_mut)
+}

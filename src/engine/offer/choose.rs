@@ -1,0 +1,34 @@
+//! The choice of the tools that a run is offered, where they are narrowed down.
+//!
+//! Must not know how tools are ranked: that may ask a model outside, and comes as an input.
+
+use super::categories::named_by;
+use super::pick::best;
+use super::query::said_in;
+use super::usable::{Missing, usable};
+use crate::domain::tool_filter::{ChosenBy, ChosenTools, RankedTools};
+use crate::engine::machine::{DecisionBuilder, Next};
+use crate::engine::strategy::hooks::Answer;
+
+/// Takes in the order of the tools.
+pub(in crate::engine) fn ranked(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
+    // A model step that is open is one whose worker died: it begins again, and no call is under way while its tools are missing.
+    if decision.open_tool_step().is_some() || decision.source().missing() != Missing::Ranking {
+        return Next::Wait;
+    }
+    let filter = &decision.profile().tool_filter;
+    let said = said_in(decision.before);
+    let names = best(filter, &usable(decision.tools(), &decision.progress.record), &said, &ranked.names);
+    decision.counters().chosen_tools = Some(ChosenTools { by: ranked.by, names });
+    Next::ModelStep
+}
+
+/// Takes in the answer of a model that was asked for categories. Nothing of it is kept as a message.
+pub(in crate::engine) fn categories_named(decision: &mut DecisionBuilder<'_>, answer: &Answer) -> Next {
+    let names = named_by(&answer.message, &usable(decision.tools(), &decision.progress.record));
+    let counters = decision.counters();
+    counters.named_no_category = names.is_none();
+    counters.chosen_tools = names.map(|names| ChosenTools { by: ChosenBy::Categories, names });
+    decision.complete_step(answer.step, Some(answer.turn.usage));
+    Next::ModelStep
+}

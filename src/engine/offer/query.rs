@@ -1,0 +1,70 @@
+//! What the tools of a run are searched by.
+//!
+//! Owns the choice of words. Must not know how tools are ranked.
+
+use crate::domain::ids::RunId;
+use crate::domain::message::{Message, Role};
+use crate::domain::record::RunRecord;
+use crate::engine::machine::RunState;
+use crate::engine::strategy::plan::progress;
+use crate::support::{text, words};
+
+/// How much is searched by of what was said, in characters.
+const MAX_QUERY: usize = 4_000;
+
+/// A user who says fewer words than this, such as "yes, do it", is understood by what was said before, too.
+const FEW_WORDS: usize = 8;
+
+/// How much of that, in characters: enough for what "it" is, not enough to drown a new question.
+const MAX_EARLIER: usize = 400;
+
+/// What the tools of a run are searched by: what its user says in its turn, the newest first, and what was said before if that
+/// is next to nothing.
+#[must_use]
+pub fn tool_query(state: &RunState) -> String {
+    let record = &state.record;
+    if let Some(query) = progress::query(record) {
+        return text::prefix_chars(&query, MAX_QUERY).to_owned();
+    }
+    let mut query = said_in(record);
+    if words::words(&query).len() < FEW_WORDS {
+        let turn = turn(record.history.iter());
+        let earlier = record.history.iter().rev().filter(|message| match message.role {
+            Role::User => !message.internal && Some(&message.run_id) != turn,
+            Role::Assistant => true,
+            Role::Tool => false,
+        });
+        // The last exchange.
+        for message in earlier.take(2) {
+            query.push('\n');
+            query.push_str(text::prefix_chars(&message.text(), MAX_EARLIER / 2));
+        }
+    }
+    text::prefix_chars(query.trim(), MAX_QUERY).to_owned()
+}
+
+pub(super) fn said_in(record: &RunRecord) -> String {
+    said_by_user(record.history.iter())
+}
+
+/// The newest run that a user has spoken in. A run that goes on from another one, or makes it again, has no message of its own: it
+/// answers what that one was asked.
+pub(in crate::engine) fn turn<'m>(history: impl DoubleEndedIterator<Item = &'m Message>) -> Option<&'m RunId> {
+    history.rev().find(|message| is_said_by_user(message)).map(|message| &message.run_id)
+}
+
+fn is_said_by_user(message: &Message) -> bool {
+    message.role == Role::User && !message.internal
+}
+
+/// What the user says in the turn, the newest first.
+pub(in crate::engine) fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
+    let turn = turn(history.clone());
+    let own = history.rev().filter(|message| is_said_by_user(message) && Some(&message.run_id) == turn);
+    let mut said = String::new();
+    for message in own {
+        said.push_str(text::prefix_chars(&message.text(), MAX_QUERY));
+        said.push('\n');
+    }
+    text::prefix_chars(said.trim(), MAX_QUERY).to_owned()
+}

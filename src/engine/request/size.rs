@@ -1,0 +1,271 @@
+//! Roughly what a request costs its model, in bytes of text.
+
+use std::fmt::Write as _;
+use std::ops::Add;
+
+use serde_json::Value;
+
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
+use crate::domain::model::ModelRequest;
+
+/// What a picture costs, whatever the length of its data: providers count its tiles. A document that is shown costs at least as much; how
+/// many pages it has is not known here.
+pub(in crate::engine) const PICTURE: usize = 6_000;
+
+/// Bytes of a character where nobody has counted them: as many as one of any script that is in use, since a text that is taken for
+/// shorter than it is would not be cut and then not fit.
+const BYTES_OF_CHAR: usize = 3;
+
+/// The documents that models are shown as they are.
+const PDF: &str = "application/pdf";
+
+/// How long something is for those who count bytes, and for those who count characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::engine) struct Length {
+    /// Bytes.
+    pub(in crate::engine) bytes: usize,
+    /// Characters.
+    pub(in crate::engine) chars: usize,
+}
+
+impl Length {
+    /// So many characters of one byte each.
+    fn of_ascii(length: usize) -> Self {
+        Self { bytes: length, chars: length }
+    }
+}
+
+impl Add for Length {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, chars: self.chars + other.chars }
+    }
+}
+
+/// Tokens, at four bytes each.
+pub(in crate::engine) fn tokens(bytes: usize) -> u64 {
+    bytes.div_ceil(4) as u64
+}
+
+/// A whole request: instructions, history and tools.
+pub(in crate::engine) fn request(request: &ModelRequest) -> usize {
+    let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + json(&tool.parameters).bytes);
+    request.system.len() + messages(&request.messages) + tools.sum::<usize>()
+}
+
+/// A history.
+pub(in crate::engine) fn messages(messages: &[Message]) -> usize {
+    messages.iter().map(message).sum()
+}
+
+/// A message.
+pub(in crate::engine) fn message(message: &Message) -> usize {
+    message.parts.iter().map(part).sum()
+}
+
+fn part(part: &Part) -> usize {
+    match part {
+        Part::Text(text) => text.text.len(),
+        Part::Reasoning(reasoning) => words_beside(reasoning).len() + kept(reasoning.raw.as_ref()).bytes,
+        Part::ToolCall(call) => json(&call.arguments).bytes + kept(call.raw.as_ref()).bytes,
+        Part::ToolResult(result) => result.content.iter().map(content).sum(),
+        Part::Image(file) | Part::File(file) => self::file(file).bytes,
+    }
+}
+
+/// What a provider wants back as it came: signatures, and thoughts that only it can read. A history holds it for the model that has
+/// signed it, and for no other. Some of it may not be sent after all, because its turn is over; which, only its provider's wire knows.
+pub(in crate::engine) fn kept(raw: Option<&Value>) -> Length {
+    raw.map(json).unwrap_or_default()
+}
+
+/// The words of thoughts that do not stand in what their provider wants back. Some providers get those words in the form in which they
+/// gave them, which is then all that is sent; the others get the words beside their signature.
+pub(in crate::engine) fn words_beside(reasoning: &ReasoningPart) -> &str {
+    let mut rest = reasoning.text.as_str();
+    // The words are what the pieces say, one after the other: each is looked for where the one before it has ended, so that a long
+    // text with many pieces is read once.
+    let mut find = |said: &str| {
+        let said = said.trim();
+        if let Some(after) = rest.trim_start().strip_prefix(said).filter(|_| !said.is_empty()) {
+            rest = after;
+        }
+    };
+    if let Some(raw) = &reasoning.raw {
+        each_string(raw, &mut find);
+    }
+    rest
+}
+
+/// What providers say is not nested deeply enough to run out of stack: it was parsed.
+fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => visit(text),
+        Value::Array(items) => items.iter().for_each(|item| each_string(item, visit)),
+        Value::Object(fields) => fields.values().for_each(|field| each_string(field, visit)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// What a picture or a file costs: its text, with the words that say what it is, and as much as a picture where it may be shown.
+pub(in crate::engine) fn file(file: &FilePart) -> Length {
+    let (text, around) = (text_of(file).unwrap_or_default(), file.words_around());
+    let least = if is_shown(file) { PICTURE } else { 0 };
+    let length = |text: usize| text.saturating_add(around).max(least);
+    Length { bytes: length(text.bytes), chars: length(text.chars) }
+}
+
+/// Whether a model may be shown it, instead of reading its text or a note.
+pub(in crate::engine) fn is_shown(file: &FilePart) -> bool {
+    let is_elsewhere = file.file_id.is_none() && file.url.is_some() && inline_text(file).is_none();
+    file.text_limit.is_none() && (is_elsewhere || file.media_type.starts_with("image/") || file.media_type == PDF)
+}
+
+/// The text of a file, or the part of it that is left; `None` if none is known.
+pub(in crate::engine) fn text_of(file: &FilePart) -> Option<Length> {
+    let whole = match &file.file_id {
+        Some(_) => uploaded_text(file)?,
+        None => inline_text(file)?,
+    };
+    let left = |limit: TextLimit| Length { bytes: whole.bytes.min(limit.bytes), chars: whole.chars.min(limit.chars) };
+    Some(file.text_limit.map_or(whole, left))
+}
+
+fn uploaded_text(file: &FilePart) -> Option<Length> {
+    let size = |counted: u64| usize::try_from(counted).unwrap_or(usize::MAX);
+    let chars = size(file.text_chars?);
+    Some(Length { bytes: file.text_bytes.map_or(chars.saturating_mul(BYTES_OF_CHAR), size), chars })
+}
+
+/// What is sent of a file of text that is in its own URL: all of it, once it is no base64 any more. Servers of before have stored such
+/// files in messages.
+fn inline_text(file: &FilePart) -> Option<Length> {
+    let (kind, data) = file.url.as_deref()?.strip_prefix("data:")?.split_once(";base64,")?;
+    let is_text = |kind: &str| kind.starts_with("text/") || kind.starts_with("application/json");
+    if !is_text(&file.media_type) && !is_text(kind) {
+        return None;
+    }
+    let bytes = data.trim_end_matches('=').len() / 4 * 3 + 3;
+    Some(Length { bytes, chars: bytes })
+}
+
+fn content(content: &ToolContent) -> usize {
+    match content {
+        ToolContent::Text { text } => text.len(),
+        ToolContent::Image(_) => PICTURE,
+        ToolContent::File(file) => file.note("file").len(),
+    }
+}
+
+/// As long as it is written, without writing it, or a little more.
+pub(in crate::engine) fn json(value: &Value) -> Length {
+    match value {
+        Value::Null | Value::Bool(_) => Length::of_ascii(5),
+        Value::Number(number) => {
+            let mut written = Written(0);
+            // It never fails: nothing is written anywhere.
+            let _ = write!(written, "{number}");
+            Length::of_ascii(written.0)
+        }
+        Value::String(text) => quoted(text),
+        Value::Array(items) => items.iter().fold(Length::of_ascii(2), |sum, item| sum + json(item) + Length::of_ascii(1)),
+        Value::Object(fields) => fields.iter().fold(Length::of_ascii(2), |sum, (name, value)| {
+            // A colon and a comma.
+            sum + quoted(name) + json(value) + Length::of_ascii(2)
+        }),
+    }
+}
+
+/// A text between its quotes, with what has to be escaped in it.
+fn quoted(text: &str) -> Length {
+    let escapes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
+        0..0x20 => 5,
+        _ => 0,
+    });
+    let around = escapes.sum::<usize>() + 2;
+    Length { bytes: text.len() + around, chars: text.chars().count() + around }
+}
+
+/// Counts what is written.
+struct Written(usize);
+
+impl std::fmt::Write for Written {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::PartId;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+            "[\\x00-\\x1f\"\\\\é€]{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::hash_map(any::<String>(), inner, 0..6)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn json_is_never_taken_for_shorter_than_it_is_written(value in values()) {
+            let written = value.to_string();
+            let Length { bytes, chars } = json(&value);
+            prop_assert!(bytes >= written.len() && chars >= written.chars().count(), "{bytes} {chars} {written}");
+            prop_assert!(bytes <= written.len() * 3 + 2, "{bytes} {written}");
+        }
+    }
+
+    fn thought(text: &str, raw: Value) -> ReasoningPart {
+        ReasoningPart { id: PartId::from_stored("part_1".to_owned()), text: text.to_owned(), raw: Some(raw) }
+    }
+
+    #[rstest]
+    #[case::sealed("", serde_json::json!({ "type": "reasoning", "encrypted_content": "gAAA", "summary": [] }), "")]
+    #[case::summed_up("One.\n\nTwo.", serde_json::json!({ "type": "reasoning", "encrypted_content": "gAAA",
+        "summary": [{ "type": "summary_text", "text": "One." }, { "type": "summary_text", "text": "Two." }] }), "")]
+    #[case::in_pieces("Let me see", serde_json::json!({ "reasoning_details": [{ "type": "reasoning.text", "text": "Let me", "index": 0 },
+        { "type": "reasoning.text", "text": " see", "index": 1 }, { "type": "reasoning.encrypted", "data": "AA==" }] }), "")]
+    #[case::in_blocks("Let me", serde_json::json!({ "thinking_blocks": [{ "type": "thinking", "thinking": "Let me", "signature": "s" }] }), "")]
+    #[case::signed("Let me", serde_json::json!({ "signature": "Let us" }), "Let me")]
+    #[case::in_its_place("Let me", serde_json::json!({ "thoughtSignature": "s", "on": "thought", "bytes": 6 }), "Let me")]
+    #[case::nothing("  Let me", serde_json::json!({ "data": "" }), "  Let me")]
+    fn words_that_stand_in_what_is_signed_are_counted_there(#[case] text: &str, #[case] raw: Value, #[case] beside: &str) {
+        let thought = thought(text, raw.clone());
+        assert_eq!(words_beside(&thought), beside);
+        assert_eq!(part(&Part::Reasoning(thought)), beside.len() + json(&raw).bytes);
+    }
+
+    #[test]
+    fn a_text_of_many_pieces_is_read_once() {
+        let pieces: Vec<Value> =
+            (0..20_000).map(|at| serde_json::json!({ "type": "reasoning.text", "text": format!("{at}, ") })).collect();
+        let text: String = (0..20_000).map(|at| format!("{at}, ")).collect();
+        assert_eq!(words_beside(&thought(&text, serde_json::json!({ "reasoning_details": pieces }))).trim(), "");
+    }
+
+    #[test]
+    fn json_is_as_long_as_it_is_written() {
+        let value = serde_json::json!({ "at": [-122.419_415_5, 7], "text": "a \"line\"\nof \u{e9}" });
+        let Length { bytes, chars } = json(&value);
+        // Two commas that are not there.
+        assert_eq!((bytes, chars), (value.to_string().len() + 2, value.to_string().chars().count() + 2));
+    }
+}

@@ -1,0 +1,226 @@
+//! The messages of a request, as every provider accepts them.
+//!
+//! What is stored is never touched: the request is made from a copy. Whatever was cancelled, cut off or lost, each tool call
+//! has exactly one result directly after its message, in call order.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Value, json};
+
+use crate::domain::ids::{CallId, MessageId, PartId, RunId};
+use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::record::RunRecord;
+use crate::domain::tool::{ToolCall, ToolCallState};
+use crate::engine::offer::usable::Missing;
+use crate::engine::prompts;
+use crate::engine::request::compaction::{self, LeftOut};
+use crate::engine::request::source::Source;
+use crate::engine::request::tool_results;
+use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
+use crate::engine::strategy::plan::progress;
+
+/// What was said and done, as every provider takes it.
+pub(in crate::engine) fn sendable(source: &Source<'_>) -> Vec<Message> {
+    let record = source.record;
+    let shown = source.shown();
+    let words_only = source.missing() == Missing::Categories || progress::phase(record).is_some();
+    let mut builder = Builder::new(record, &shown.rest, words_only);
+    for message in shown.asked.into_iter().chain(shown.rest) {
+        // Hints hold for the run in which they were given.
+        if message.internal && message.run_id != record.fence.run_id {
+            continue;
+        }
+        match message.role {
+            Role::User => builder.user(message),
+            Role::Assistant => builder.assistant(message),
+            // Results stand with their calls; those of calls that are not there are dropped.
+            Role::Tool => {}
+        }
+    }
+    let mut messages = builder.finish(record);
+    if record.counters.halved {
+        compaction::halve(&mut messages);
+    }
+    messages
+}
+
+/// Whether the request of the current model step holds what its model has signed, or ids that its provider gave.
+pub(in crate::engine) fn holds_signed(source: &Source<'_>) -> bool {
+    let messages = sendable(source);
+    messages.iter().flat_map(|message| &message.parts).any(|part| match part {
+        Part::Reasoning(_) => true,
+        Part::ToolCall(call) => call.raw.is_some() || call.provider_call_id.is_some(),
+        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => false,
+    })
+}
+
+/// What a halved request would leave out. Nothing, if it cannot be made smaller.
+pub(in crate::engine) fn left_out_by_halving(source: &Source<'_>) -> LeftOut {
+    compaction::halve(&mut sendable(source))
+}
+
+struct Builder<'a> {
+    results: HashMap<&'a CallId, &'a ToolResultPart>,
+    rows: HashMap<&'a CallId, &'a ToolCall>,
+    limit: usize,
+    /// Calls and what goes with them are left out.
+    words_only: bool,
+    /// The model that reads the request, unless its provider has refused what it is said to have signed.
+    reader: Option<&'a str>,
+    called: HashSet<&'a CallId>,
+    echoed: HashSet<&'a str>,
+    messages: Vec<Message>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(record: &'a RunRecord, shown: &[&'a Message], words_only: bool) -> Self {
+        let calls = &record.calls;
+        let mut results = HashMap::new();
+        for part in shown.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts) {
+            if let Part::ToolResult(result) = part {
+                results.entry(&result.call_id).or_insert(result);
+            }
+        }
+        let rows = calls.iter().map(|call| (&call.id, call.as_ref())).collect();
+        Self {
+            results,
+            rows,
+            limit: record.profile.tool_result_chars,
+            words_only,
+            reader: (!record.counters.unsigned).then(|| record.model()),
+            called: HashSet::new(),
+            echoed: HashSet::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    fn user(&mut self, message: &Message) {
+        let parts: Vec<Part> = message.parts.iter().filter(|part| is_user_content(part)).cloned().collect();
+        if !parts.is_empty() {
+            self.push(Message { parts, ..message.head() });
+        }
+    }
+
+    fn assistant(&mut self, message: &'a Message) {
+        let mut parts = Vec::with_capacity(message.parts.len());
+        let mut answers = Vec::new();
+        // What one model has signed, and the ids that its provider gave, mean nothing to another, which refuses them.
+        let is_own = message.model.is_some() && message.model.as_deref() == self.reader;
+        for part in &message.parts {
+            match part {
+                Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
+                // Whoever is asked for categories alone is told of no other tool.
+                Part::ToolCall(_) | Part::Reasoning(_) if self.words_only => {}
+                Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
+                    parts.push(part.clone());
+                }
+                // A partial message has no calls: they were never carried out.
+                Part::ToolCall(call) if message.status == MessageStatus::Complete && self.called.insert(&call.call_id) => {
+                    parts.push(Part::ToolCall(self.call(call, is_own)));
+                    answers.push(Part::ToolResult(self.result(call)));
+                }
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+                Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+            }
+        }
+        // Reasoning alone is nothing that can be sent.
+        if !parts.iter().any(|part| matches!(part, Part::Text(_) | Part::ToolCall(_))) {
+            return;
+        }
+        self.push(Message { parts, ..message.head() });
+        if !answers.is_empty() {
+            let head = Message { role: Role::Tool, finish_reason: None, usage: None, model: None, ..message.head() };
+            self.messages.push(Message { parts: answers, ..head });
+        }
+    }
+
+    /// A call with a name and arguments that providers take back, whatever their model has made up, and with the provider's
+    /// id only where it is the first of its kind: our own id is the identity.
+    fn call(&mut self, call: &'a ToolCallPart, is_own: bool) -> ToolCallPart {
+        let arguments = match &call.arguments {
+            Value::Object(_) => call.arguments.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                json!({ "_raw": call.arguments.to_string() })
+            }
+        };
+        let provider_call_id = call.provider_call_id.as_deref().filter(|id| is_own && !id.is_empty() && self.echoed.insert(id));
+        ToolCallPart {
+            id: call.id.clone(),
+            call_id: call.call_id.clone(),
+            name: sendable_name(&call.name).into_owned(),
+            arguments,
+            provider_call_id: provider_call_id.map(str::to_owned),
+            raw: call.raw.clone().filter(|_| is_own),
+            undoes: None,
+        }
+    }
+
+    fn result(&self, call: &ToolCallPart) -> ToolResultPart {
+        let name = sendable_name(&call.name).into_owned();
+        if let Some(result) = self.results.get(&call.call_id) {
+            return ToolResultPart { name, content: tool_results::cut(&result.content, self.limit).0, ..(*result).clone() };
+        }
+        if let Some(row) = self.rows.get(&call.call_id) {
+            return ToolResultPart { name, ..tool_results::part(call.id.clone(), row, self.limit) };
+        }
+        ToolResultPart {
+            id: call.id.clone(),
+            call_id: call.call_id.clone(),
+            name,
+            content: vec![ToolContent::text(tool_results::missing(ToolCallState::Unknown.as_str()))],
+            is_error: true,
+            state: ToolCallState::Unknown,
+            undoable: false,
+        }
+    }
+
+    /// Adds a message, or its parts to the one before if the same side goes on speaking.
+    fn push(&mut self, message: Message) {
+        match self.messages.last_mut() {
+            Some(last) if last.role == message.role => last.parts.extend(message.parts),
+            Some(_) | None => self.messages.push(message),
+        }
+    }
+
+    /// A request begins with the user and ends with something to answer.
+    fn finish(mut self, record: &RunRecord) -> Vec<Message> {
+        if self.messages.first().is_none_or(|message| message.role != Role::User) {
+            let opening = if self.messages.is_empty() { prompts::GO_ON } else { prompts::NO_BEGINNING };
+            self.messages.insert(0, user_text(record, self.messages.first(), opening));
+        }
+        if self.messages.last().is_some_and(|message| message.role == Role::Assistant) {
+            let closing = user_text(record, self.messages.last(), prompts::GO_ON);
+            self.messages.push(closing);
+        }
+        self.messages
+    }
+}
+
+fn is_user_content(part: &Part) -> bool {
+    match part {
+        Part::Text(text) => !text.text.trim().is_empty(),
+        Part::Image(_) | Part::File(_) => true,
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => false,
+    }
+}
+
+/// A name that providers take back. Models make up names that their own providers then refuse.
+fn sendable_name(name: &str) -> Cow<'_, str> {
+    if is_sendable_name(name) {
+        return Cow::Borrowed(name);
+    }
+    let mended: String =
+        name.chars().take(MAX_NAME).map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect();
+    Cow::Owned(if mended.is_empty() { "unknown".to_owned() } else { mended })
+}
+
+/// A message that stands only in the request. Its ids are borrowed from a neighbour: no provider sees them.
+pub(in crate::engine) fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
+    let fence = &record.fence;
+    let uuid = fence.run_id.as_str().trim_start_matches(RunId::PREFIX);
+    let part = PartId::from_stored(format!("{}{uuid}", PartId::PREFIX));
+    let id = near.map_or_else(|| MessageId::from_stored(format!("{}{uuid}", MessageId::PREFIX)), |message| message.id.clone());
+    let of = (fence.run_id.clone(), fence.conversation_id.clone());
+    Message::of_request(id, of, Role::User, TextPart { id: part, text: text.to_owned() })
+}

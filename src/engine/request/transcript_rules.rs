@@ -1,0 +1,125 @@
+//! The rules that all providers have in common about what they are sent.
+
+use std::collections::HashSet;
+
+use crate::domain::ids::CallId;
+use crate::domain::message::{Message, Part, Role};
+
+/// The longest tool name that all providers take, in characters.
+pub(in crate::engine) const MAX_NAME: usize = 64;
+
+pub(in crate::engine) fn is_sendable_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+/// Why a provider would refuse a history.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unsendable {
+    /// There is nothing to answer.
+    #[error("the history holds no message")]
+    Nothing,
+    /// Message number `at` speaks out of turn: the first is not the user's, one side speaks twice, results stand without
+    /// calls, or the last is an answer.
+    #[error("message {at} speaks out of turn")]
+    OutOfTurn {
+        /// Counts from 0.
+        at: usize,
+    },
+    /// Message number `at` says nothing.
+    #[error("message {at} is empty")]
+    Empty {
+        /// Counts from 0.
+        at: usize,
+    },
+    /// Message number `at` holds a part that its role cannot have, arguments that are no object, or a name that no
+    /// tool can have.
+    #[error("message {at} holds a part that does not belong there")]
+    Misplaced {
+        /// Counts from 0.
+        at: usize,
+    },
+    /// The calls of message number `at` are not answered one by one, in order, by the message after it.
+    #[error("the calls of message {at} are not answered in order")]
+    Unanswered {
+        /// Counts from 0.
+        at: usize,
+    },
+    /// A call, or the provider's id of one, stands twice in the history.
+    #[error("call {call_id} stands in the history twice")]
+    RepeatedCall {
+        /// The call.
+        call_id: CallId,
+    },
+}
+
+/// Tests a history against the rules that providers have in common.
+///
+/// # Errors
+/// The first rule that is broken.
+pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
+    let Some(last) = messages.last() else { return Err(Unsendable::Nothing) };
+    let mut seen = HashSet::new();
+    let mut echoed = HashSet::new();
+    let mut before: Option<&Message> = None;
+    for (at, message) in messages.iter().enumerate() {
+        check_parts(at, message)?;
+        let expected: Vec<&CallId> =
+            before.map(|message| message.tool_calls().map(|call| &call.call_id).collect()).unwrap_or_default();
+        if !expected.is_empty() && message.role != Role::Tool {
+            return Err(Unsendable::Unanswered { at: at - 1 });
+        }
+        match (message.role, before.map(|message| message.role)) {
+            (Role::User, Some(Role::User))
+            | (Role::Assistant, None | Some(Role::Assistant))
+            | (Role::Tool, None | Some(Role::User | Role::Tool)) => return Err(Unsendable::OutOfTurn { at }),
+            (Role::Tool, Some(Role::Assistant)) => {
+                if expected.is_empty() {
+                    return Err(Unsendable::OutOfTurn { at });
+                }
+                if results_of(message) != expected {
+                    return Err(Unsendable::Unanswered { at: at - 1 });
+                }
+            }
+            (Role::User, None | Some(Role::Assistant | Role::Tool)) | (Role::Assistant, Some(Role::User | Role::Tool)) => {}
+        }
+        for call in message.tool_calls() {
+            let is_echoed = call.provider_call_id.as_deref().is_some_and(|id| !echoed.insert(id));
+            if !seen.insert(&call.call_id) || is_echoed {
+                return Err(Unsendable::RepeatedCall { call_id: call.call_id.clone() });
+            }
+        }
+        before = Some(message);
+    }
+    if last.role == Role::Assistant {
+        let at = messages.len() - 1;
+        let is_open = last.tool_calls().next().is_some();
+        return Err(if is_open { Unsendable::Unanswered { at } } else { Unsendable::OutOfTurn { at } });
+    }
+    Ok(())
+}
+
+fn results_of(message: &Message) -> Vec<&CallId> {
+    message.parts.iter().filter_map(|part| if let Part::ToolResult(result) = part { Some(&result.call_id) } else { None }).collect()
+}
+
+fn check_parts(at: usize, message: &Message) -> Result<(), Unsendable> {
+    let mut says_something = false;
+    for part in &message.parts {
+        let (belongs, says) = match (part, message.role) {
+            (Part::Text(text), Role::User | Role::Assistant) => (!text.text.trim().is_empty(), true),
+            (Part::Reasoning(_), Role::Assistant) => (true, false),
+            (Part::ToolCall(call), Role::Assistant) => (call.arguments.is_object() && is_sendable_name(&call.name), true),
+            (Part::ToolResult(result), Role::Tool) => (!result.content.is_empty(), true),
+            (Part::Image(_) | Part::File(_), Role::User) => (true, true),
+            (Part::Text(_), Role::Tool)
+            | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
+            | (Part::ToolResult(_), Role::User | Role::Assistant)
+            | (Part::Image(_) | Part::File(_), Role::Assistant | Role::Tool) => (false, false),
+        };
+        if !belongs {
+            return Err(Unsendable::Misplaced { at });
+        }
+        says_something |= says;
+    }
+    if says_something { Ok(()) } else { Err(Unsendable::Empty { at }) }
+}

@@ -1,0 +1,15 @@
+//! The jitter of waits.
+
+use crate::domain::ids::RunId;
+
+/// The most by which a wait is drawn out, in milliseconds.
+const MAX_SPREAD_MS: u64 = 5_000;
+
+/// How much longer a run waits than it says: up to an eighth, by its id. Runs that have failed together, because their provider was
+/// overloaded, do not come back to it together.
+pub(in crate::engine) fn spread(run: &RunId, wait_ms: u64) -> u64 {
+    let most = (wait_ms / 8).min(MAX_SPREAD_MS);
+    // FNV-1a, 64 bits: ids that are made one after the other differ in their last characters only.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    run.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix) % (most + 1)
+}

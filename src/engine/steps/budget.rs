@@ -1,0 +1,142 @@
+//! What may be spent: whether the next model call may begin, and what follows if it may not.
+//!
+//! What one run has spent its rows say, and that decides here. What others spend, too, only the store knows: it is asked before
+//! each call, and the call is settled with the write that charges it.
+
+use crate::domain::budget::{Amount, BudgetOf, OnDaySpent, Reserve, Reserved};
+use crate::domain::change::{Change, ReleaseCause};
+use crate::domain::context::Capacity;
+use crate::domain::cost::Cost;
+use crate::domain::event::EventBody;
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{RunStatus, WaitReason};
+use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
+use crate::engine::request::build;
+use crate::engine::steps::backoff::spread;
+
+/// When to ask again for what calls that are under way hold, in milliseconds.
+const ASK_AGAIN_MS: u64 = 5_000;
+
+/// Judges whether the next model call may begin. If not, says what follows instead: the store is asked, or the run waits, or it ends.
+pub(in crate::engine) fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
+    let budget = decision.profile().budget;
+    let source = decision.source();
+    if budget.counts_money() && source.capacity().prices.is_none() {
+        let detail = format!(
+            "the agent has a budget in money, and nobody knows what {} costs; say so in the entry of its provider, or have a budget in tokens",
+            decision.progress.record.model()
+        );
+        return Some(Next::fail(ProblemCode::UnpricedModel, detail));
+    }
+    if !budget.is_shared() {
+        return None;
+    }
+    let output = decision.profile().options.max_output_tokens;
+    let wanted = Amount::at_most(call.prepared.tokens(&source), output, source.capacity().prices.as_ref());
+    // What was granted before is settled by what the decision charges.
+    let answer = decision.facts.reserved.filter(|(asked, _)| !decision.is_charged() && asked.amount.covers(wanted));
+    match answer.map(|(_, answer)| answer) {
+        None => {
+            let reserve = Reserve { amount: wanted, conversation: budget.conversation, day: budget.day };
+            decision.command(Command::Reserve(reserve));
+            Some(Next::Wait)
+        }
+        Some(Reserved::Granted { .. }) => None,
+        Some(Reserved::Busy) => {
+            let detail = "calls that are under way may spend what is left of the day's budget";
+            Some(wait(decision, ASK_AGAIN_MS, detail.to_owned()))
+        }
+        Some(Reserved::Spent { of, spent, resets_in_ms }) => Some(refused(decision, of, spent, wanted, resets_in_ms)),
+    }
+}
+
+/// The store has answered.
+pub(in crate::engine) fn answered(decision: &DecisionBuilder<'_>) -> Next {
+    match decision.open_tool_step().is_none() && decision.profile().budget.is_shared() {
+        true => Next::ModelStep,
+        false => Next::Wait,
+    }
+}
+
+/// Charges the call that a worker before this one has left behind: nobody saw its end, and its provider bills it all the same. It is
+/// taken at what was reserved for it. Where nothing is reserved, no more is known than that it was asked, and the rest is guessed only
+/// if the run has a limit to keep.
+pub(in crate::engine) fn charge_lost(decision: &mut DecisionBuilder<'_>) {
+    let lost = decision.before.lost.map(|lost| lost.amount);
+    let was_made = lost.is_some() || !decision.profile().budget.is_shared() && decision.open_model_step().is_some();
+    if !was_made {
+        return;
+    }
+    let source = decision.source();
+    let Capacity { prices, .. } = source.capacity();
+    let prices = prices.as_ref();
+    let asked = build::prepared(&source).tokens(&source);
+    let is_limited = decision.profile().max_run_tokens > 0 || decision.profile().budget.run_usd.is_some();
+    let amount = lost.unwrap_or_else(|| match is_limited {
+        true => Amount::at_most(asked, decision.profile().options.max_output_tokens, prices),
+        false => Amount::at_most(asked, Some(0), prices),
+    });
+    let input_tokens = asked.min(amount.tokens);
+    let cost = (prices.is_some() || amount.cost > Cost::default()).then_some(amount.cost);
+    decision.charge(Usage {
+        input_tokens,
+        output_tokens: amount.tokens - input_tokens,
+        model_calls: 1,
+        abandoned_calls: 1,
+        estimated: true,
+        cost,
+        ..Usage::default()
+    });
+}
+
+/// Returns what a decision settles of a reserved call.
+///
+/// A decision that ends the run, or gives up its lease, makes no call: a reservation is settled at nothing then.
+pub(in crate::engine) fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
+    if !decision.is_charged() && !decision.lets_go() {
+        return None;
+    }
+    let (before, usage) = (decision.before, decision.progress.record.usage);
+    let day = match (before.lost, decision.facts.reserved) {
+        (Some(lost), _) => lost.day,
+        (None, Some((_, Reserved::Granted { day }))) => day,
+        (None, Some((_, Reserved::Busy | Reserved::Spent { .. })) | None) => return None,
+    };
+    Some(Change::Settle { day, amount: Amount::of(&usage).minus(Amount::of(&before.usage)) })
+}
+
+/// Too little is left for another call.
+fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetOf, spent: Amount, wanted: Amount, resets_in_ms: Option<u64>) -> Next {
+    let budget = decision.profile().budget;
+    let (whose, allowance) = match of {
+        BudgetOf::Conversation => ("conversation", budget.conversation),
+        BudgetOf::Day => ("day", budget.day),
+    };
+    let limits = [
+        allowance
+            .tokens
+            .map(|most| format!("{} of {most} tokens are used, and the next call may need {}", spent.tokens, wanted.tokens)),
+        allowance
+            .usd
+            .map(|most| format!("{} of {most} US dollars are spent, and the next call may cost {}", spent.cost, wanted.cost)),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    let detail = format!("the budget of the {whose} is used up: {}", limits.join("; "));
+    match resets_in_ms.filter(|_| budget.on_day_spent == OnDaySpent::Wait) {
+        Some(left) if !decision.is_out_of_time_after(left) => wait(decision, left, detail),
+        Some(_) => Next::fail(ProblemCode::BudgetSpent, format!("{detail}; the run's time limit leaves no time to wait")),
+        None => Next::fail(ProblemCode::BudgetSpent, detail),
+    }
+}
+
+/// Waits without a worker. A step that a dead worker has left open begins again after it.
+fn wait(decision: &mut DecisionBuilder<'_>, after_ms: u64, detail: String) -> Next {
+    if let Some(step) = decision.open_model_step() {
+        decision.abandon_step(step);
+    }
+    decision.event(EventBody::RunWaiting { reason: WaitReason::Budget, id: None, detail: Some(detail) });
+    decision.set_status(RunStatus::Waiting, Some(WaitReason::Budget));
+    let spread = spread(&decision.before.fence.run_id, after_ms);
+    Next::Release(Some(after_ms.saturating_add(spread)), ReleaseCause::Waiting)
+}

@@ -1,0 +1,114 @@
+//! The end of a run: every call has its outcome, every step and question is closed, and the log says how it went.
+//!
+//! Owns what belongs to an end. Must not know why a run ends.
+
+use crate::domain::change::Change;
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::input::InputState;
+use crate::domain::message::{Message, Role};
+use crate::domain::problem::ProblemBody;
+use crate::domain::run::{FinishReason, Notice, RunStatus};
+use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::engine::calls::outcome::finish_call;
+use crate::engine::calls::tool_message;
+use crate::engine::machine::{Command, DecisionBuilder, End, Next};
+use crate::engine::prompts;
+use crate::engine::strategy::{self, stop_analysis};
+
+/// Ends the run.
+pub(in crate::engine) fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
+    match end {
+        End::Completed(reason) => finish_completed(decision, reason, None),
+        // The user has an answer, and the run says what it is worth.
+        End::LastWords(text, error) => {
+            settle(decision, "failed");
+            decision.say(&text, FinishReason::Stop);
+            finish_completed(decision, FinishReason::Stop, Some(error));
+        }
+        End::Failed(error) => fail(decision, error),
+        End::Cancelled(by) => cancel(decision, by),
+    }
+    Next::Wait
+}
+
+/// Gives every open call its outcome and closes the open step, so that the history can be sent whatever ended the run. What
+/// an unfinished model step has shown and nobody has kept is void, for `reason`.
+fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
+    close_questions(decision);
+    let open: Vec<(CallId, ToolOutcome)> = decision
+        .progress
+        .record
+        .calls
+        .iter()
+        .filter_map(|call| {
+            let (state, text) = match call.state {
+                ToolCallState::Planned | ToolCallState::AwaitingApproval => (ToolCallState::Cancelled, prompts::NEVER_BEGUN),
+                ToolCallState::Started if call.replay.may_repeat() => (ToolCallState::Cancelled, prompts::STOPPED_AT_END),
+                ToolCallState::Started => (ToolCallState::Unknown, prompts::UNKNOWN_AT_END),
+                ToolCallState::Done
+                | ToolCallState::Failed
+                | ToolCallState::Denied
+                | ToolCallState::Cancelled
+                | ToolCallState::Unknown => return None,
+            };
+            Some((call.id.clone(), ToolOutcome { state, ..ToolOutcome::failed(text, 0) }))
+        })
+        .collect();
+    for (id, outcome) in open {
+        finish_call(decision, &id, outcome);
+    }
+    if let Some(step) = decision.open_tool_step() {
+        tool_message::add(decision, step);
+        decision.complete_step(step, None);
+    }
+    if let Some(step) = decision.open_model_step() {
+        decision.reset(step, reason);
+        decision.abandon_step(step);
+    }
+    strategy::of(decision.profile()).ended(decision);
+}
+
+fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishReason, error: Option<ProblemBody>) {
+    let joined = Some(decision.before.joined);
+    let usage = decision.progress.record.usage;
+    decision.conversation_updated(ConversationStatus::from(RunStatus::Completed));
+    let notice = stop_analysis::ends_with_empty_claim(decision).then_some(Notice::NothingWritten);
+    decision.event(EventBody::RunCompleted { finish_reason, usage, error: error.clone(), notice });
+    decision.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error, joined });
+    decision.command(Command::Stop);
+}
+
+fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
+    settle(decision, "failed");
+    // A run that was there to take a call back cannot be resumed.
+    error.retryable &= !only_undoes(decision);
+    decision.conversation_updated(ConversationStatus::from(RunStatus::Failed));
+    decision.event(EventBody::RunFailed { error: error.clone() });
+    decision.change(Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error), joined: None });
+    decision.command(Command::Stop);
+}
+
+/// Returns whether the run was made to take a call back, and no message of a user has joined it.
+fn only_undoes(decision: &DecisionBuilder<'_>) -> bool {
+    let record = decision.before;
+    let is_asked = |message: &Message| message.role == Role::User && !message.internal && message.run_id == record.fence.run_id;
+    record.calls.iter().any(|call| call.undoes.is_some()) && !record.history.iter().any(is_asked)
+}
+
+fn cancel(decision: &mut DecisionBuilder<'_>, by: String) {
+    settle(decision, "cancelled");
+    decision.conversation_updated(ConversationStatus::from(RunStatus::Cancelled));
+    decision.event(EventBody::RunCancelled { by });
+    let finish_reason = Some(FinishReason::Cancelled);
+    decision.change(Change::Finish { status: RunStatus::Cancelled, finish_reason, error: None, joined: None });
+    decision.command(Command::Stop);
+}
+
+/// The questions that are left are not open any more, because the run ends.
+fn close_questions(decision: &mut DecisionBuilder<'_>) {
+    for request in std::mem::take(&mut decision.progress.record.inputs) {
+        decision.close_question(&request, InputState::Cancelled);
+    }
+}

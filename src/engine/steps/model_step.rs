@@ -1,0 +1,272 @@
+//! Model steps: their beginning, and what an answer means for the run.
+//!
+//! Owns the limits that count before a model call. Must not know how a request is built or what a failed call leads to.
+
+use crate::domain::agent::OnLimit;
+use crate::domain::change::{ReleaseCause, StepKind};
+use crate::domain::event::EventBody;
+use crate::domain::message::{Message, Part};
+use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTurn, Usage};
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::engine::calls::breaker;
+use crate::engine::calls::read_calls::{self, Completeness};
+use crate::engine::machine::{Command, DecisionBuilder, End, ModelCall, Next};
+use crate::engine::offer::usable::Missing;
+use crate::engine::prompts;
+use crate::engine::request::window::room::Room;
+use crate::engine::steps::store_answer::{store_answer, store_words};
+use crate::engine::steps::{limits, renew};
+use crate::engine::strategy::hooks::Answer;
+use crate::engine::strategy::{self, stop_analysis};
+
+/// Begins the next model call, unless a limit says that the run ends, or that this call is the last one.
+pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
+    if decision.facts.draining {
+        return Next::Release(Some(0), ReleaseCause::Drain);
+    }
+    if decision.is_out_of_time() {
+        return limits::fail_for_time(decision);
+    }
+    let was_forced = decision.progress.record.counters.force_final;
+    renew::renew(decision);
+    if let Some(next) = strategy::of(decision.profile()).begin(decision) {
+        return next;
+    }
+    if !decision.progress.record.counters.force_final {
+        if limits::is_run_over(decision.profile(), decision.progress.record.usage) {
+            decision.force_final(prompts::FORCED_BUDGET);
+        } else if decision.progress.record.counters.rounds >= decision.profile().max_rounds {
+            match decision.profile().on_limit {
+                OnLimit::Summarize => decision.force_final(prompts::FORCED_ROUNDS),
+                OnLimit::Fail => {
+                    let detail = format!("the agent's limit of {} rounds is reached", decision.profile().max_rounds);
+                    return Next::fail(ProblemCode::MaxRounds, detail);
+                }
+                OnLimit::Message => {
+                    decision.say(prompts::LIMIT_MESSAGE, FinishReason::MaxRounds);
+                    return Next::complete(FinishReason::MaxRounds);
+                }
+            }
+        } else if breaker::forces_final(decision) {
+            decision.force_final(prompts::FORCED_BREAKER);
+        }
+    }
+    if was_forced && !decision.progress.record.counters.force_final {
+        decision.hint(prompts::NO_LONGER_FORCED);
+    }
+    decision.set_status(RunStatus::Processing, None);
+    if decision.source().missing() == Missing::Ranking {
+        decision.command(Command::RankTools);
+        return Next::Wait;
+    }
+    Next::Window
+}
+
+/// Makes a model call with the request that was measured.
+pub(in crate::engine) fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
+    let announced = decision.source().announced();
+    decision.start_step(decision.next_step(StepKind::Model), StepKind::Model, announced);
+    if let Some(Room { window, used, remaining, measure }) = call.room {
+        let (unit, tokenizer) = (decision.profile().context.unit, measure.tokenizer());
+        decision.event(EventBody::ContextBudget { unit, window, used, remaining, tokenizer });
+    }
+    decision.command(Command::CallModel(Box::new(call.prepared.into_request())));
+    Next::Wait
+}
+
+/// Ends the turn with the answer that was just stored, unless a message has joined that the answer does not know of.
+pub(in crate::engine) fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Next {
+    if decision.progress.has_unseen_messages() {
+        decision.hint(prompts::JOINED);
+        return Next::ModelStep;
+    }
+    Next::complete(reason)
+}
+
+/// Takes in that a model has answered. `None` if no model was asked, or the answer is known.
+pub(in crate::engine) fn accept(
+    decision: &mut DecisionBuilder<'_>,
+    message: Message,
+    turn: ModelTurn,
+    closing: Vec<EventBody>,
+) -> Option<Answer> {
+    let step = decision.open_model_step()?;
+    if decision.before.history.iter().any(|known| known.id == message.id) {
+        return None;
+    }
+    decision.charge(turn.usage);
+    let counters = decision.counters();
+    (counters.model_failures, counters.left_alone_ms) = (0, 0);
+    Some(Answer { step, message, turn, closing })
+}
+
+/// Judges an answer of the loop's own model. `before` is what the run had used without it.
+pub(in crate::engine) fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
+    let Answer { step, message, turn, closing } = answer;
+    let usage = turn.usage;
+    let is_last = decision.progress.record.counters.force_final;
+    let limit = decision.profile().options.max_output_tokens;
+    if is_used_up(&message, &turn, limit) && !decision.progress.has_unseen_messages() {
+        store_words(decision, step, message.clone(), closing, usage);
+        let detail = prompts::output_used_up(limit, has_reasoned(&message, &turn));
+        return Next::fail_for_good(ProblemCode::from(ModelErrorKind::EmptyResponse), detail);
+    }
+    // What is asked for again is no round: those are for work, and corrections have a limit of their own.
+    if let Some(malformed) = &turn.malformed {
+        return correct(decision, step, &message, malformed, usage);
+    }
+    let counters = decision.counters();
+    counters.malformed_answers = 0;
+    if !is_last {
+        counters.rounds = counters.rounds.saturating_add(1);
+    }
+    let asks_again = decision.profile().empty_replies > 0;
+    let verdict = judge(&message, turn.finish, is_last, asks_again);
+    let counters = decision.counters();
+    match verdict {
+        Verdict::Final | Verdict::Calls => (counters.empty_replies, counters.cut_answers) = (0, 0),
+        Verdict::CutCalls | Verdict::Refused => counters.empty_replies = 0,
+        Verdict::Empty | Verdict::Hollow => {}
+    }
+    match verdict {
+        Verdict::Refused => {
+            store_words(decision, step, message, closing, usage);
+            Next::EndTurn(FinishReason::Refused)
+        }
+        Verdict::Final => {
+            if let Some(shortfall) = stop_analysis::must_go_on(decision, &message, turn.finish, is_last) {
+                decision.set_aside(step, message);
+                decision.complete_step(step, Some(usage));
+                let hint = stop_analysis::nudge(decision, shortfall);
+                decision.hint(hint);
+                return Next::ModelStep;
+            }
+            let reason = last_reason(decision, before, is_last).unwrap_or(turn.finish.as_finish_reason());
+            store_words(decision, step, message, closing, usage);
+            Next::EndTurn(reason)
+        }
+        Verdict::Calls => {
+            let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
+            store_answer(decision, step, message, closing, usage);
+            Next::ToolStep(calls)
+        }
+        Verdict::CutCalls => {
+            decision.counters().cut_answers += 1;
+            let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), Completeness::Cut);
+            store_answer(decision, step, message, closing, usage);
+            Next::ToolStep(calls)
+        }
+        Verdict::Empty => {
+            store_words(decision, step, message, closing, usage);
+            nudge(decision, prompts::EMPTY_REPLY, is_last)
+        }
+        Verdict::Hollow => {
+            store_answer(decision, step, message, closing, usage);
+            nudge(decision, prompts::HOLLOW_CALLS, is_last)
+        }
+    }
+}
+
+/// Asks again after an answer that is not of the wanted form, and says what is wrong with it. What was shown of it is void.
+fn correct(decision: &mut DecisionBuilder<'_>, step: u32, message: &Message, malformed: &MalformedAnswer, usage: Usage) -> Next {
+    if !message.parts.is_empty() {
+        decision.reset(step, "malformed");
+    }
+    decision.complete_step(step, Some(usage));
+    let counters = decision.counters();
+    counters.malformed_answers = counters.malformed_answers.saturating_add(1);
+    let is_once_too_often = counters.malformed_answers > decision.profile().llm_retry.validation_retries;
+    if is_once_too_often && !decision.progress.has_unseen_messages() {
+        let detail = format!("the model was asked for one JSON object and wrote something else: {}", malformed.reason);
+        return Next::fail(ProblemCode::InvalidOutput, detail);
+    }
+    decision.hint(&prompts::malformed_answer(&malformed.reason, &malformed.said));
+    Next::ModelStep
+}
+
+/// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success: the
+/// user reads the agent's last words, if it has some, and the run bears the error.
+fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next {
+    if decision.progress.has_unseen_messages() {
+        decision.hint(hint);
+        return Next::ModelStep;
+    }
+    let limit = decision.profile().empty_replies;
+    let counters = decision.counters();
+    counters.empty_replies = counters.empty_replies.saturating_add(1);
+    if is_last || limit == 0 {
+        let error = ProblemCode::from(ModelErrorKind::EmptyResponse).body("the model's answers were empty");
+        return Next::End(match decision.profile().final_text.clone() {
+            Some(text) => End::LastWords(text, error),
+            None => End::Failed(error),
+        });
+    }
+    if counters.empty_replies >= limit {
+        decision.force_final(prompts::FORCED_EMPTY);
+    } else {
+        decision.hint(hint);
+    }
+    Next::ModelStep
+}
+
+/// What an answer is.
+enum Verdict {
+    /// The model or its provider refused.
+    Refused,
+    /// Calls to carry out or to answer with errors.
+    Calls,
+    /// Calls that the output limit cut.
+    CutCalls,
+    /// The end of the turn.
+    Final,
+    /// Nothing that could be shown or done.
+    Empty,
+    /// Calls were announced and are not there.
+    Hollow,
+}
+
+/// Whether the output limit was used up before the model said or did anything: the same request would come to the same. Some servers
+/// report such an answer as a whole one.
+fn is_used_up(message: &Message, turn: &ModelTurn, limit: Option<u32>) -> bool {
+    let ModelTurn { finish, usage, .. } = turn;
+    let is_at_limit = !usage.estimated && limit.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
+    let is_cut = *finish == ModelFinish::Length || (is_at_limit && *finish != ModelFinish::Refused);
+    let has_words = !message.text().trim().is_empty() || turn.malformed.as_ref().is_some_and(|wrong| !wrong.said.trim().is_empty());
+    is_cut && !has_words && message.tool_calls().next().is_none()
+}
+
+fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
+    turn.usage.reasoning_tokens > 0 || message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
+}
+
+/// The presence of calls decides, not the finish reason that comes with them: providers report `stop` with calls, and calls
+/// without any. Where nobody `asks_again`, words are the answer, whatever they announce.
+fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
+    let has_text = !message.text().trim().is_empty();
+    let has_calls = !is_last && message.tool_calls().next().is_some();
+    match finish {
+        ModelFinish::Refused => Verdict::Refused,
+        ModelFinish::Length if has_calls => Verdict::CutCalls,
+        ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => Verdict::Calls,
+        ModelFinish::ToolCalls if !is_last && has_text && asks_again => Verdict::Hollow,
+        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => {
+            if has_text {
+                Verdict::Final
+            } else {
+                Verdict::Empty
+            }
+        }
+    }
+}
+
+/// Why a forced last answer was forced, if by a limit: those are the reasons that a client sees.
+fn last_reason(decision: &DecisionBuilder<'_>, before: Usage, is_last: bool) -> Option<FinishReason> {
+    if !is_last {
+        return None;
+    }
+    if limits::is_run_over(decision.profile(), before) || decision.progress.record.counters.no_room {
+        return Some(FinishReason::Budget);
+    }
+    (decision.progress.record.counters.rounds >= decision.profile().max_rounds).then_some(FinishReason::MaxRounds)
+}

@@ -1,0 +1,156 @@
+//! The order in which the calls of a tool step start, and when the step waits or ends.
+//!
+//! Owns parallel and exclusive calls. Must not know what the outcomes mean for the model.
+
+use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
+use crate::domain::change::ReleaseCause;
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::engine::calls::outcome::finish_call;
+use crate::engine::calls::{approval, ask_user, unknown_outcome};
+use crate::engine::machine::{DecisionBuilder, Next};
+use crate::engine::prompts;
+use crate::engine::request::tool_results;
+
+/// How much of a failed call's result the run's error quotes, in characters.
+const QUOTED_CHARS: usize = 500;
+
+/// Starts what may start, waits for answers, or ends the step if every call has its outcome.
+pub(in crate::engine) fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
+    let Some(step) = decision.open_tool_step() else { return Next::Wait };
+    let in_state = |decision: &DecisionBuilder<'_>, state: ToolCallState| -> Vec<CallId> {
+        decision.progress.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()
+    };
+    let asked = |decision: &DecisionBuilder<'_>| -> (Vec<CallId>, Vec<CallId>) {
+        in_state(decision, ToolCallState::Started).into_iter().partition(|id| decision.progress.question_about(id).is_some())
+    };
+    let mut under_way = asked(decision).1;
+    let may_begin = !decision.facts.draining;
+    if may_begin {
+        approval::take_denials(decision, step);
+    }
+    if may_begin && failure(decision, step).is_none() {
+        begin_calls(decision, step, &mut under_way);
+    }
+    if !under_way.is_empty() {
+        return Next::Wait;
+    }
+    if let Some((code, detail)) = failure(decision, step) {
+        return Next::fail(code, detail);
+    }
+    // Else nothing is left but what waits behind a human's decision.
+    if !may_begin && (!in_state(decision, ToolCallState::Planned).is_empty() || approval::has_answer(decision, step)) {
+        return Next::Release(Some(0), ReleaseCause::Drain);
+    }
+    if let Some(id) = asked(decision).0.first() {
+        return wait_for_answers(decision, id, WaitReason::Input);
+    }
+    if let Some(id) = in_state(decision, ToolCallState::AwaitingApproval).first() {
+        return wait_for_answers(decision, id, WaitReason::Approval);
+    }
+    Next::CallsDone(step)
+}
+
+/// Begins the calls that may begin beside those `under_way`, in their order, and asks about those that somebody has to be asked about.
+///
+/// A call that is made [alone](is_alone) begins when all before it are over, and nothing that stands behind it begins earlier: what it
+/// changes is changed in the order in which the model wrote it. But where a human has allowed one call before another, that is the order.
+fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Vec<CallId>) {
+    let limit = decision.profile().tool_parallelism.max(1) as usize;
+    let mut one_is_alone = under_way.iter().any(|id| is_alone(decision, id));
+    // Of the calls looked at so far: whether one waits for a human, one that is made alone does, and one is to begin before any other.
+    let (mut one_waits, mut one_alone_waits, mut one_is_next) = (false, false, false);
+    let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
+    for id in calls {
+        let Some(call) = decision.progress.record.call(&id) else { continue };
+        let (is_alone, is_asked_about) = (is_alone(decision, &id), decision.progress.question_about(&id).is_some());
+        if !call.has_not_begun() {
+            let waits = call.outcome.is_none() && is_asked_about;
+            one_waits |= waits;
+            one_alone_waits |= waits && is_alone;
+            continue;
+        }
+        // Whoever has to be asked about a call can think meanwhile.
+        let is_full = under_way.len() >= limit;
+        if is_full && !approval::is_to_be_asked(decision, &id) {
+            continue;
+        }
+        if refuse_dropped(decision, &id) {
+            continue;
+        }
+        let is_question = ask_user::is_question(decision, &id);
+        if !is_question && !approval::is_to_be_asked(decision, &id) {
+            let stands_back = !under_way.is_empty() && (is_alone || one_is_alone);
+            one_is_next |= stands_back;
+            if one_is_next || !is_asked_about && (one_alone_waits || is_alone && one_waits) {
+                one_alone_waits |= is_alone;
+                continue;
+            }
+        }
+        if !approval::is_given(decision, &id) {
+            one_waits = true;
+            one_alone_waits |= is_alone;
+            continue;
+        }
+        if is_question {
+            ask_user::begin(decision, &id);
+            one_waits |= decision.progress.asks_user(&id);
+            continue;
+        }
+        one_is_alone |= is_alone;
+        if unknown_outcome::is_of_earlier_run(decision, &id) {
+            decision.take_over_call(&id);
+        } else {
+            decision.run_call(&id);
+        }
+        under_way.push(id);
+    }
+}
+
+/// Whether the tool of a call is not called beside others.
+fn is_alone(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+    let Some(call) = decision.progress.record.call(id) else { return false };
+    decision.before.tools.iter().flatten().any(|tool| tool.name == call.name && tool.safety.alone)
+}
+
+/// Every call that is left waits for a human; this one is named.
+fn wait_for_answers(decision: &mut DecisionBuilder<'_>, id: &CallId, reason: WaitReason) -> Next {
+    let id = decision.progress.question_about(id).map(|question| question.id.to_string());
+    decision.event(EventBody::RunWaiting { reason, id, detail: None });
+    decision.set_status(RunStatus::Waiting, Some(reason));
+    let first_to_expire = decision.progress.record.inputs.iter().filter_map(|question| question.expires_in_ms).min();
+    let wake_after = [decision.time_left(), first_to_expire].into_iter().flatten().min();
+    Next::Release(wake_after, ReleaseCause::Waiting)
+}
+
+/// A planned call whose tool was taken away since is not carried out.
+fn refuse_dropped(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+    let dropped = &decision.progress.record.counters.dropped_tools;
+    let Some(name) = decision.progress.record.call(id).filter(|call| dropped.contains(&call.name)).map(|call| call.name.clone())
+    else {
+        return false;
+    };
+    let outcome = ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(prompts::dropped_tool(&name), 0) };
+    finish_call(decision, id, outcome);
+    true
+}
+
+/// Why the outcomes so far end the run, if the agent says that they do.
+fn failure(decision: &DecisionBuilder<'_>, step: u32) -> Option<(ProblemCode, String)> {
+    let profile = decision.profile();
+    if profile.on_unknown == OnUnknown::Fail
+        && let Some(call) = decision.progress.batch(step).find(|call| call.state == ToolCallState::Unknown)
+    {
+        return Some((ProblemCode::ToolOutcomeUnknown, format!("it is not known whether a call of {} took effect", call.name)));
+    }
+    if profile.tool_error == ToolErrorPolicy::FailRun
+        && let Some(call) = decision.progress.batch(step).find(|call| call.state == ToolCallState::Failed)
+    {
+        let text = call.outcome.as_ref().map(|outcome| tool_results::gist(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
+        return Some((ProblemCode::ToolFailed, format!("{} failed: {text}", call.name)));
+    }
+    None
+}

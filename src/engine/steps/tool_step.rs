@@ -1,0 +1,143 @@
+//! Tool steps: their beginning, their recovery, and what their outcomes mean for the run.
+//!
+//! Owns the rounds of the loop. Must not know in what order calls start.
+
+use crate::domain::change::{Change, ReleaseCause, StepKind};
+use crate::domain::ids::CallId;
+use crate::domain::model::ModelErrorKind;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
+use crate::engine::calls::outcome::{Recorded, finish_call, record_outcome, was_made};
+use crate::engine::calls::read_calls::PlannedCall;
+use crate::engine::calls::{approval, duplicates, tool_message, unknown_outcome};
+use crate::engine::machine::{DecisionBuilder, Next};
+use crate::engine::prompts;
+use crate::engine::request::tool_results;
+use crate::engine::steps::renew;
+use crate::engine::strategy;
+use crate::engine::strategy::plan::progress;
+
+/// How much of a result the run's error quotes, in characters.
+const QUOTED_CHARS: usize = 500;
+
+/// Answers in a row that were cut inside a tool call and may be tried again.
+const CUT_ANSWERS: u32 = 2;
+
+/// Begins the step: all calls are stored with their message, and those that are not let through get their outcome at once.
+pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> Next {
+    let Some(step) = planned.first().map(|planned| planned.call.step) else { return Next::Wait };
+    decision.set_status(RunStatus::ToolLoop, None);
+    decision.change(Change::AddToolCalls(planned.iter().map(|planned| planned.call.clone()).collect()));
+    decision.start_step(step, StepKind::Tools, None);
+    for PlannedCall { call, outcome } in planned {
+        if let Some(outcome) = outcome {
+            finish_call(decision, &call.id, outcome);
+        }
+    }
+    Next::Advance
+}
+
+/// Takes up a step whose worker is gone, or has loaded the run again. Calls that were `started` have reached nobody knows how far, but for
+/// those that are under way here.
+pub(in crate::engine) fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
+    let Some(step) = decision.open_tool_step() else { return Next::Wait };
+    let unstarted = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
+    let unstarted: Vec<CallId> = unstarted.filter(|id| decision.facts.under_way.contains(id)).collect();
+    for id in unstarted {
+        was_made(decision, &id);
+    }
+    let started = decision.progress.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
+    let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| decision.facts.under_way.contains(id));
+    if decision.facts.draining && under_way.is_empty() {
+        // Whoever takes the run up next judges them.
+        return Next::Release(Some(0), ReleaseCause::Drain);
+    }
+    decision.set_status(RunStatus::ToolLoop, None);
+    for id in under_way {
+        // Whoever asked has heard that nobody answers, when what it wrote was not stored.
+        unknown_outcome::close_questions_of_server(decision, &id);
+    }
+    if decision.facts.draining {
+        // Nothing begins. When those have ended the run is handed back, and the others are judged then.
+        return Next::Wait;
+    }
+    for id in lost {
+        unknown_outcome::judge(decision, &id);
+    }
+    Next::Advance
+}
+
+/// Takes in the outcome of a call that was started.
+pub(in crate::engine) fn finished(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOutcome) -> Next {
+    match record_outcome(decision, id, outcome) {
+        Recorded::Yes => Next::Advance,
+        Recorded::No => Next::Wait,
+    }
+}
+
+/// Every call has its outcome: the results become a message, and the model is asked again.
+pub(in crate::engine) fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
+    tool_message::add(decision, step);
+    decision.complete_step(step, None);
+    let has_unheard = decision.progress.has_unseen_messages();
+    if !has_unheard && let Some(end) = end_undoing(decision, step) {
+        return end;
+    }
+    let strategy = strategy::of(decision.profile());
+    strategy.calls_done(decision);
+    renew::renew(decision);
+    if decision.progress.record.counters.cut_answers > CUT_ANSWERS {
+        let detail =
+            "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";
+        return Next::fail(ProblemCode::from(ModelErrorKind::IncompleteStream), detail);
+    }
+    // A message that joined meanwhile is for the model.
+    if approval::ends_turn(decision, step) && !has_unheard {
+        strategy.ended(decision);
+        decision.say(prompts::DENIED, FinishReason::Stop);
+        return Next::complete(FinishReason::Stop);
+    }
+    // The rounds of a plan are its steps.
+    if progress::phase(decision.before).is_none() {
+        count_rounds(decision, step);
+    }
+    Next::ModelStep
+}
+
+/// Ends a run that was there to take a call back: the model has nothing to say to that before its user speaks again.
+fn end_undoing(decision: &DecisionBuilder<'_>, step: u32) -> Option<Next> {
+    let undo = decision.progress.batch(step).find(|call| call.undoes.is_some())?;
+    if undo.state == ToolCallState::Done {
+        return Some(Next::complete(FinishReason::Stop));
+    }
+    let said = undo.outcome.as_ref().map(|outcome| tool_results::gist(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
+    let (code, detail) = match undo.state {
+        ToolCallState::Unknown => {
+            (ProblemCode::ToolOutcomeUnknown, format!("it is not known whether {} has taken the call back", undo.name))
+        }
+        _ => (ProblemCode::ToolFailed, format!("the call was not taken back: {} said: {said}", undo.name)),
+    };
+    Some(Next::fail(code, detail))
+}
+
+/// Counts rounds without progress, and speaks up when there are too many.
+fn count_rounds(decision: &mut DecisionBuilder<'_>, step: u32) {
+    let profile = decision.profile();
+    let has_only_errors = decision.progress.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));
+    let (tools, record) = (decision.tools(), &decision.progress.record);
+    let repeats = |call: &ToolCall| duplicates::answered_before((profile, tools, record), std::iter::empty(), call).is_some();
+    let has_only_duplicates = decision.progress.batch(step).all(repeats);
+    let has_progress = decision.progress.batch(step).any(|call| call.state == ToolCallState::Done && !repeats(call));
+    let counters = decision.counters();
+    counters.continuations = if has_progress { 0 } else { counters.continuations };
+    counters.error_rounds = if has_only_errors { counters.error_rounds.saturating_add(1) } else { 0 };
+    counters.duplicate_rounds = if has_only_duplicates { counters.duplicate_rounds.saturating_add(1) } else { 0 };
+    if profile.error_rounds > 0 && counters.error_rounds >= profile.error_rounds {
+        counters.error_rounds = 0;
+        decision.hint(prompts::ERROR_ROUNDS);
+    }
+    if profile.duplicate_calls > 0 && decision.progress.record.counters.duplicate_rounds >= profile.duplicate_calls {
+        decision.force_final(prompts::FORCED_DUPLICATES);
+    }
+}

@@ -1,0 +1,57 @@
+//! What a strategy may decide in its own way.
+//!
+//! Owns the seam, whose default is the strategy `loop`. Must not know any other strategy.
+
+use std::ops::ControlFlow;
+
+use crate::domain::event::EventBody;
+use crate::domain::message::Message;
+use crate::domain::model::ModelTurn;
+use crate::domain::tool_filter::RankedTools;
+use crate::engine::machine::{DecisionBuilder, Next};
+
+/// An answer of a model, not yet stored.
+pub(in crate::engine) struct Answer {
+    pub(in crate::engine) step: u32,
+    pub(in crate::engine) message: Message,
+    pub(in crate::engine) turn: ModelTurn,
+    /// Events that close what was shown of it.
+    pub(in crate::engine) closing: Vec<EventBody>,
+}
+
+/// The hooks of a strategy.
+pub(in crate::engine) trait Hooks {
+    /// Begins the next model call, unless the loop is to begin it.
+    fn begin(&self, _: &mut DecisionBuilder<'_>) -> Option<Next> {
+        None
+    }
+
+    /// Takes in the order of the tools, unless the loop has asked for it.
+    fn ranked(&self, _: &mut DecisionBuilder<'_>, _: &RankedTools) -> Option<Next> {
+        None
+    }
+
+    /// Judges an answer, or hands it to the loop.
+    fn answered(&self, _: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
+        ControlFlow::Continue(answer)
+    }
+
+    /// Takes in that the calls of a tool step have their outcomes.
+    fn calls_done(&self, _: &mut DecisionBuilder<'_>) {}
+
+    /// Takes in that a message has joined which no model has read.
+    fn joined(&self, _: &mut DecisionBuilder<'_>) {}
+
+    /// Goes on after the strategy's own model call has failed for good.
+    fn model_failed(&self, _: &mut DecisionBuilder<'_>, _: u32) -> Next {
+        Next::ModelStep
+    }
+
+    /// Takes in that the run ends.
+    fn ended(&self, _: &mut DecisionBuilder<'_>) {}
+}
+
+/// The hooks of a run without a plan.
+pub(in crate::engine) struct Loop;
+
+impl Hooks for Loop {}

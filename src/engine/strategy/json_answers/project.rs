@@ -1,0 +1,179 @@
+//! The request to a model that answers in objects.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::domain::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
+use crate::domain::tool::ToolDefinition;
+use crate::engine::strategy::json_answers::offer::Offer;
+
+/// Puts tools, calls and results into words: a model without calls has no place for them in its request.
+pub(in crate::engine) fn project(request: &mut ModelRequest) {
+    let mut tools = std::mem::take(&mut request.tools);
+    let choice = request.options.tool_choice.take();
+    let offer = Offer::of(choice.as_ref(), !tools.is_empty());
+    match choice {
+        Some(ToolChoice::None) => tools.clear(),
+        Some(ToolChoice::Tool(name)) => tools.retain(|tool| tool.name == name),
+        Some(ToolChoice::Auto | ToolChoice::Required) | None => {}
+    }
+    let wanted = request.options.output_schema.take().map(|wanted| wanted.schema);
+    let instruction = one_object(offer, &tools, wanted.as_ref());
+    request.system = if request.system.is_empty() { instruction } else { format!("{}\n\n{instruction}", request.system) };
+    let answer = wanted.unwrap_or_else(|| json!({ "type": "string" }));
+    request.options.output_schema =
+        Some(OutputSchema { name: "step".to_owned(), schema: schema(offer, answer, &tools), strict: false });
+    request.messages = history(std::mem::take(&mut request.messages));
+}
+
+/// The schema of the object, for providers that hold a model to one.
+fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>]) -> Value {
+    let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+    let answers = match offer {
+        Offer::Either | Offer::Answer => Some(object(json!({ "answer": answer }), &["answer"])),
+        Offer::Call => None,
+    };
+    let calls = tools.iter().map(|tool| {
+        let name = json!({ "type": "string", "enum": [tool.name] });
+        object(json!({ "tool": name, "arguments": arguments(&tool.parameters) }), &["tool", "arguments"])
+    });
+    let mut all: Vec<Value> = answers.into_iter().chain(calls).collect();
+    match (all.len(), all.pop()) {
+        (1, Some(only)) => only,
+        // Some providers want to read at the top that it is an object.
+        (_, last) => json!({ "type": "object", "anyOf": all.into_iter().chain(last).collect::<Vec<_>>() }),
+    }
+}
+
+/// The schema of a tool within a larger one. References count from the top, so that one with references would point nowhere;
+/// the model has read it whole, and what it writes is validated against it.
+fn arguments(parameters: &Arc<Value>) -> Value {
+    if has_reference(parameters) { json!({ "type": "object" }) } else { Value::clone(parameters) }
+}
+
+fn has_reference(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => map.iter().any(|(key, inner)| matches!(key.as_str(), "$ref" | "$dynamicRef") || has_reference(inner)),
+        Value::Array(items) => items.iter().any(has_reference),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// A sendable history as such a model would have written it: each answer and each call an object of its own, each result in
+/// a message of the user.
+fn history(messages: Vec<Message>) -> Vec<Message> {
+    let mut told = Vec::with_capacity(messages.len());
+    let mut calls: Option<(Message, Vec<ToolCallPart>)> = None;
+    for message in messages {
+        match message.role {
+            Role::User => push(&mut told, message),
+            Role::Assistant => {
+                let (head, own) = words_and_calls(message);
+                if own.is_empty() {
+                    push(&mut told, head);
+                } else {
+                    calls = Some((head, own));
+                }
+            }
+            Role::Tool => {
+                let Some((mut head, own)) = calls.take() else { continue };
+                for (call, result) in own.into_iter().zip(message.parts) {
+                    let object = format!(r#"{{"tool":{},"arguments":{}}}"#, json!(call.name), call.arguments);
+                    let mut parts = std::mem::take(&mut head.parts);
+                    parts.push(Part::Text(TextPart { id: call.id, text: object }));
+                    push(&mut told, Message { parts, ..head.clone() });
+                    push(&mut told, Message { role: Role::User, parts: result_parts(result), ..head.head() });
+                }
+            }
+        }
+    }
+    told
+}
+
+/// An answer's words, as an object if they are all of it, and its calls. What it thought is signed for calls of the other
+/// kind, and left out.
+fn words_and_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
+    let words = message.text();
+    let mut head = message.head();
+    let mut own = Vec::new();
+    let mut id = None;
+    for part in message.parts {
+        match part {
+            Part::ToolCall(call) => own.push(call),
+            Part::Text(text) => id = id.or(Some(text.id)),
+            Part::Reasoning(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+        }
+    }
+    if let Some(id) = id {
+        let text = if own.is_empty() { json!({ "answer": words }).to_string() } else { words };
+        head.parts.push(Part::Text(TextPart { id, text }));
+    }
+    (head, own)
+}
+
+/// A result as a message of the user can hold it. Its text is a JSON string, so that nothing in it looks like the user's words.
+fn result_parts(part: Part) -> Vec<Part> {
+    let Part::ToolResult(ToolResultPart { id, name, content, is_error, .. }) = part else { return Vec::new() };
+    let mut text = String::new();
+    let mut pictures = Vec::new();
+    for piece in content {
+        match piece {
+            ToolContent::Text { text: more } => {
+                if !text.is_empty() {
+                    text.push('\n');
+                }
+                text.push_str(&more);
+            }
+            ToolContent::Image(BinaryContent { media_type, file_id, size, url, name, data }) => {
+                let url = data.map(|data| format!("data:{media_type};base64,{data}")).or(url);
+                pictures.push(Part::Image(FilePart { file_id, size, url, name, ..FilePart::of(id.clone(), media_type) }));
+            }
+            ToolContent::File(file) => {
+                if !text.is_empty() {
+                    text.push('\n');
+                }
+                text.push_str(&file.note("file"));
+            }
+        }
+    }
+    let word = if is_error { "error" } else { "result" };
+    let said = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(text));
+    let mut parts = vec![Part::Text(TextPart { id, text: said })];
+    parts.append(&mut pictures);
+    parts
+}
+
+/// Adds a message, or its parts to the one before if the same side goes on speaking.
+fn push(messages: &mut Vec<Message>, message: Message) {
+    match messages.last_mut() {
+        Some(last) if last.role == message.role => last.parts.extend(message.parts),
+        Some(_) | None => messages.push(message),
+    }
+}
+
+/// How a model without tool calls answers: what it may write, the tools, and the shape of its words if one is wanted.
+fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], wanted: Option<&Value>) -> String {
+    let words = match wanted {
+        None => r#"{"answer": "your words"}"#.to_owned(),
+        Some(schema) => format!(r#"{{"answer": ...}}, whose value has this JSON Schema: {schema}"#),
+    };
+    let call = r#"{"tool": "its name", "arguments": {...}}"#;
+    let mut text = String::from("Each of your answers is exactly one JSON object, with no text before or after it.\n");
+    match offer {
+        Offer::Either => {
+            text.push_str(&format!("To call a tool: {call}\nTo answer the user, at the end: {words}\n"));
+        }
+        Offer::Answer => text.push_str(&format!("Answer the user: {words}\nNo tools are available now.\n")),
+        Offer::Call => text.push_str(&format!("Call a tool: {call}\n")),
+    }
+    if !tools.is_empty() {
+        text.push_str("After a call you are given its result, and answer again. Never write a result yourself. The tools:\n");
+    }
+    for tool in tools {
+        let ToolDefinition { name, description, parameters, .. } = &**tool;
+        text.push_str(&format!("\n{name}: {}\nArguments, as a JSON Schema: {parameters}\n", description.trim()));
+    }
+    text.trim_end().to_owned()
+}

@@ -1,0 +1,369 @@
+//! `strategy: plan_execute`: a planner says the steps, a router without history calls one tool for each, and the planner tells what
+//! came of them.
+//!
+//! It is no second loop: each of its model calls is a model step, each of its tool calls goes the way of any other, and where the
+//! plan stands is kept with the run's counters. What it has done stands in the history as in any run, so that the loop can take
+//! over at every point without doing anything twice: where no plan can be made or a model of it fails, where a later step builds on
+//! one that has failed, where no tool was called, and where a message joins the run.
+
+use std::ops::ControlFlow;
+
+use super::named::names_step;
+use super::parse::{self, Planned};
+use super::progress::{call_of, phase, query, result_of};
+use crate::domain::context::ContextStrategy;
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::message::Role;
+use crate::domain::model::{ModelFinish, ToolChoice};
+use crate::domain::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, WithoutVectors};
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::ToolCallState;
+use crate::domain::tool_filter::{ChosenBy, RankedTools, ToolFilter};
+use crate::engine::calls::breaker;
+use crate::engine::calls::duplicates::was_let_through;
+use crate::engine::calls::read_calls::{self, Completeness};
+use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
+use crate::engine::offer::pick::best;
+use crate::engine::offer::usable::usable;
+use crate::engine::prompts;
+use crate::engine::request::build;
+use crate::engine::steps::limits;
+use crate::engine::steps::store_answer::{store_answer, store_words};
+use crate::engine::strategy::hooks::{Answer, Hooks};
+use crate::support::words::words;
+
+/// Answers of the router for one step that may hold no call.
+const TRIES: u32 = 3;
+
+/// What stands between two wishes.
+const BETWEEN_WISHES: [&str; 3] = ["and", "then", "also"];
+
+/// How much of a failed step's reason stands in a list, in characters.
+const LISTED_CHARS: usize = 150;
+
+/// The hooks of a run that plans.
+pub(in crate::engine) struct PlanExecute;
+
+impl Hooks for PlanExecute {
+    fn begin(&self, decision: &mut DecisionBuilder<'_>) -> Option<Next> {
+        if !may_go_on(decision) {
+            leave(decision);
+            return None;
+        }
+        let first = if has_acted(decision) { PlanPhase::Over } else { PlanPhase::Planning };
+        let plan = decision.counters().plan.get_or_insert_with(|| Plan::empty(first));
+        match plan.phase {
+            PlanPhase::Over => return None,
+            PlanPhase::Planning | PlanPhase::Telling => {}
+            PlanPhase::Executing => {
+                let step = number(plan.at);
+                if !std::mem::replace(&mut plan.is_begun, true) {
+                    decision.event(EventBody::PlanStepStarted { step });
+                }
+                if is_unranked(decision) {
+                    decision.set_status(RunStatus::Processing, None);
+                    decision.command(Command::RankTools);
+                    return Some(Next::Wait);
+                }
+            }
+        }
+        decision.set_status(RunStatus::Processing, None);
+        let source = decision.source();
+        let prepared = build::prepared(&source);
+        let room = prepared.room(&source);
+        // What is too long however short it is made is the loop's, which can leave messages out, and says so where that does not help.
+        if room.is_some_and(|room| room.remaining < 0) && decision.profile().context.strategy != ContextStrategy::None {
+            leave(decision);
+            return None;
+        }
+        Some(Next::CallModel(Box::new(ModelCall { prepared, room })))
+    }
+
+    fn ranked(&self, decision: &mut DecisionBuilder<'_>, ranked: &RankedTools) -> Option<Next> {
+        phase(&decision.progress.record)?;
+        if decision.open_tool_step().is_some() || !is_unranked(decision) {
+            return Some(Next::Wait);
+        }
+        if ranked.by == ChosenBy::Lexical && decision.profile().plan.without_vectors == WithoutVectors::Loop {
+            leave(decision);
+            return Some(Next::ModelStep);
+        }
+        let filter = ToolFilter { k: decision.profile().plan.k, ..decision.profile().tool_filter.clone() };
+        let said = query(&decision.progress.record).unwrap_or_default();
+        let names = best(&filter, &usable(decision.tools(), &decision.progress.record), &said, &ranked.names);
+        if let Some(plan) = decision.counters().plan.as_mut() {
+            plan.chosen = Some(names);
+        }
+        Some(Next::ModelStep)
+    }
+
+    fn answered(&self, decision: &mut DecisionBuilder<'_>, answer: Answer) -> ControlFlow<Next, Answer> {
+        ControlFlow::Break(match phase(decision.before) {
+            Some(PlanPhase::Planning) => planned(decision, answer),
+            Some(PlanPhase::Executing) => routed(decision, answer),
+            Some(PlanPhase::Telling) => told(decision, answer),
+            Some(PlanPhase::Over) | None => return ControlFlow::Continue(answer),
+        })
+    }
+
+    fn calls_done(&self, decision: &mut DecisionBuilder<'_>) {
+        let record = &decision.progress.record;
+        if phase(record) != Some(PlanPhase::Executing) {
+            return;
+        }
+        let step = record.counters.plan.as_ref().and_then(|plan| plan.steps.get(plan.at));
+        let call = step.and_then(|step| call_of(record, step));
+        let has_succeeded = call.is_some_and(|call| call.state == ToolCallState::Done);
+        step_over(decision, if has_succeeded { PlanStepState::Done } else { PlanStepState::Failed });
+    }
+
+    /// The plan knows nothing of a message that joins. One that has done nothing yet is made anew.
+    fn joined(&self, decision: &mut DecisionBuilder<'_>) {
+        if phase(&decision.progress.record).is_none() {
+            return;
+        }
+        let is_made_anew = decision.progress.record.calls.is_empty();
+        leave(decision);
+        if is_made_anew {
+            decision.counters().plan = None;
+        }
+    }
+
+    fn model_failed(&self, decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
+        let counters = decision.counters();
+        (counters.model_failures, counters.left_alone_ms) = (0, 0);
+        decision.reset(step, "retry");
+        decision.abandon_step(step);
+        if phase(&decision.progress.record) == Some(PlanPhase::Telling) {
+            return list(decision);
+        }
+        leave(decision);
+        Next::ModelStep
+    }
+
+    fn ended(&self, decision: &mut DecisionBuilder<'_>) {
+        if phase(&decision.progress.record).is_some() {
+            close(decision);
+            close_steps(decision);
+        }
+    }
+}
+
+/// Whether a plan can be made, or carried on. Whoever forces calls does not plan, and where no tools are on offer there is nothing to plan.
+/// A tool that is broken may be a reason to call none any more.
+fn may_go_on(decision: &DecisionBuilder<'_>) -> bool {
+    let record = &decision.progress.record;
+    let choice = &decision.profile().options.tool_choice;
+    let is_telling = phase(record) == Some(PlanPhase::Telling);
+    let has_tools = is_telling || !usable(decision.tools(), record).is_empty() && !breaker::forces_final(decision);
+    has_tools
+        && !record.counters.force_final
+        && !limits::is_run_over(decision.profile(), record.usage)
+        && choice.as_ref().is_none_or(|choice| *choice == ToolChoice::Auto)
+}
+
+fn number(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX).saturating_add(1)
+}
+
+/// The plan is given up: what it has not done is the loop's, which is told of what was done.
+fn leave(decision: &mut DecisionBuilder<'_>) {
+    let plan = decision.counters().plan.get_or_insert_with(|| Plan::empty(PlanPhase::Over));
+    let was_under_way = plan.phase == PlanPhase::Executing || plan.phase == PlanPhase::Telling;
+    plan.phase = PlanPhase::Over;
+    close_steps(decision);
+    if was_under_way && !decision.progress.record.calls.is_empty() {
+        decision.hint(prompts::PLAN_LEFT);
+    }
+}
+
+/// Closes the steps that are open still: one whose call was under way as that has ended, and those that have none as not begun.
+fn close_steps(decision: &mut DecisionBuilder<'_>) {
+    let record = &decision.progress.record;
+    let open = record.counters.plan.iter().flat_map(|plan| plan.steps.iter().zip(0..)).filter(|(step, _)| step.state.is_none());
+    let closed: Vec<(usize, PlanStepState, Option<CallId>)> = open
+        .map(|(step, at)| {
+            let state = match call_of(record, step).map(|call| call.state) {
+                None => PlanStepState::Skipped,
+                Some(ToolCallState::Done) => PlanStepState::Done,
+                Some(_) => PlanStepState::Failed,
+            };
+            (at, state, step.call.clone())
+        })
+        .collect();
+    for (at, state, call_id) in closed {
+        if let Some(step) = decision.counters().plan.as_mut().and_then(|plan| plan.steps.get_mut(at)) {
+            step.state = Some(state);
+        }
+        decision.event(EventBody::PlanStepCompleted { step: number(at), state, call_id });
+    }
+}
+
+/// The planner has answered. Nothing of it is kept as a message: the plan stands in the counters and in its event.
+fn planned(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. }: Answer) -> Next {
+    decision.complete_step(step, Some(turn.usage));
+    if decision.progress.has_unseen_messages() {
+        return Next::ModelStep;
+    }
+    let most = decision.profile().plan.max_steps.min(decision.profile().max_rounds) as usize;
+    let parsed = parse::plan(&message.text()).filter(|_| turn.finish != ModelFinish::Refused && turn.finish != ModelFinish::Length);
+    match longer(decision, parsed, most) {
+        Some(Planned::Steps(mut steps)) if is_too_short(decision, &steps, most) => {
+            decision.counters().plan = Some(Plan { short: steps.pop(), ..Plan::empty(PlanPhase::Planning) });
+        }
+        Some(Planned::Answer(_)) if wants_shape(decision) => leave(decision),
+        Some(Planned::Answer(answer)) => {
+            close(decision);
+            decision.say(&answer, FinishReason::Stop);
+            return Next::EndTurn(FinishReason::Stop);
+        }
+        Some(Planned::Steps(steps)) if steps.len() <= most => {
+            let shown = steps.iter().zip(1..).map(|(step, number)| PlannedStep {
+                step: number,
+                server: step.server.clone(),
+                description: step.description.clone(),
+            });
+            decision.event(EventBody::PlanCreated { steps: shown.collect() });
+            decision.counters().plan = Some(Plan { steps, ..Plan::empty(PlanPhase::Executing) });
+        }
+        Some(Planned::Steps(_)) | None => leave(decision),
+    }
+    Next::ModelStep
+}
+
+/// Whether the answer has a shape that no words of a planner and no list have. The loop gives it then.
+fn wants_shape(decision: &DecisionBuilder<'_>) -> bool {
+    decision.profile().options.output_schema.is_some()
+}
+
+/// Whether a plan of one step is one step too few: the user wants several things. The planner is asked once more.
+fn is_too_short(decision: &DecisionBuilder<'_>, steps: &[PlanStep], most: usize) -> bool {
+    let is_first = decision.before.counters.plan.as_ref().is_none_or(|plan| plan.short.is_none());
+    let said = words(&decision.source().said_by_user());
+    let wants_several = said.iter().any(|word| BETWEEN_WISHES.contains(&word.as_str()));
+    steps.len() == 1 && most > 1 && is_first && wants_several
+}
+
+/// The second plan, if it is one that is longer and may be carried out, and else the short one.
+fn longer(decision: &DecisionBuilder<'_>, second: Option<Planned>, most: usize) -> Option<Planned> {
+    let Some(short) = decision.before.counters.plan.as_ref().and_then(|plan| plan.short.clone()) else { return second };
+    let is_longer = |planned: &Planned| match planned {
+        Planned::Steps(steps) => (2..=most).contains(&steps.len()),
+        Planned::Answer(_) => false,
+    };
+    Some(second.filter(is_longer).unwrap_or_else(|| Planned::Steps(vec![short])))
+}
+
+/// The router has answered: with a call, or it is asked again.
+fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closing }: Answer) -> Next {
+    let is_whole = turn.malformed.is_none() && matches!(turn.finish, ModelFinish::Stop | ModelFinish::ToolCalls);
+    let call = message.tool_calls().next().map(|call| call.call_id.clone()).filter(|_| is_whole);
+    let Some(plan) = decision.counters().plan.as_mut() else { return Next::Wait };
+    let at = plan.at;
+    if let (Some(call), Some(planned)) = (call, plan.steps.get_mut(at)) {
+        planned.call = Some(call);
+        let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
+        store_answer(decision, step, message, closing, turn.usage);
+        return Next::ToolStep(calls);
+    }
+    plan.tries = plan.tries.saturating_add(1);
+    let is_given_up = plan.tries >= TRIES;
+    if !message.parts.is_empty() {
+        decision.reset(step, "plan");
+    }
+    decision.complete_step(step, Some(turn.usage));
+    if is_given_up {
+        step_over(decision, PlanStepState::Failed);
+    }
+    Next::ModelStep
+}
+
+/// A step has ended: the next one follows, the telling of all, or the loop.
+fn step_over(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
+    let Some(plan) = decision.counters().plan.as_mut() else { return };
+    let at = plan.at;
+    let Some(step) = plan.steps.get_mut(at) else { return };
+    step.state = Some(state);
+    let call_id = step.call.clone();
+    (plan.at, plan.tries, plan.is_begun, plan.chosen) = (at + 1, 0, false, None);
+    let is_needed = state == PlanStepState::Failed && plan.steps[at + 1..].iter().any(|later| names_step(&later.description, at));
+    let is_last = at + 1 == plan.steps.len();
+    decision.event(EventBody::PlanStepCompleted { step: number(at), state, call_id });
+    if is_needed || (is_last && !has_called(decision)) {
+        return leave(decision);
+    }
+    if is_last && let Some(plan) = decision.counters().plan.as_mut() {
+        plan.phase = PlanPhase::Telling;
+    }
+}
+
+/// Whether tools were called in this turn before there was a plan: by the run that this one goes on from, or by a worker that knows no
+/// plans. The planner reads no calls and would have them made again; the loop reads them.
+fn has_acted(decision: &DecisionBuilder<'_>) -> bool {
+    let history = decision.before.history.iter().rev();
+    let mut turn = history.take_while(|message| message.role != Role::User || message.internal);
+    !decision.progress.record.calls.is_empty() || turn.any(|message| message.tool_calls().next().is_some())
+}
+
+/// Whether the plan has called any tool that there is: calls that were refused do not count. What a human has denied does, as the
+/// loop would only ask them again.
+fn has_called(decision: &DecisionBuilder<'_>) -> bool {
+    let record = &decision.progress.record;
+    let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
+    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| was_let_through(call));
+    calls.any(|call| decision.tools().iter().any(|tool| tool.name == call.name))
+}
+
+/// The planner has told what came of the steps. If it has nothing to say, a list does.
+fn told(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closing }: Answer) -> Next {
+    let has_words = !message.text().trim().is_empty();
+    if has_words || turn.finish == ModelFinish::Refused {
+        let reason = turn.finish.as_finish_reason();
+        store_words(decision, step, message, closing, turn.usage);
+        close(decision);
+        return Next::EndTurn(reason);
+    }
+    if !message.parts.is_empty() {
+        decision.reset(step, "plan");
+    }
+    decision.complete_step(step, Some(turn.usage));
+    list(decision)
+}
+
+/// Tells what came of the steps without the planner: by a list, or by the agent's own model, which has nothing left to do.
+fn list(decision: &mut DecisionBuilder<'_>) -> Next {
+    if wants_shape(decision) {
+        close(decision);
+        decision.force_final(prompts::PLAN_DONE);
+        return Next::ModelStep;
+    }
+    let record = &decision.progress.record;
+    let steps = record.counters.plan.as_ref().map(|plan| plan.steps.as_slice()).unwrap_or_default();
+    let lines = steps.iter().map(|step| {
+        let (word, result) = result_of(record, step, LISTED_CHARS);
+        match step.state {
+            Some(PlanStepState::Done) => format!("- {}: {word}", step.description),
+            Some(PlanStepState::Failed | PlanStepState::Skipped) | None => format!("- {}: {word} ({result})", step.description),
+        }
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    close(decision);
+    decision.say(&text, FinishReason::Stop);
+    Next::EndTurn(FinishReason::Stop)
+}
+
+/// The plan has come to its end.
+fn close(decision: &mut DecisionBuilder<'_>) {
+    if let Some(plan) = decision.counters().plan.as_mut() {
+        plan.phase = PlanPhase::Over;
+    }
+}
+
+/// Whether the tools of the step under way are still to be chosen.
+fn is_unranked(decision: &DecisionBuilder<'_>) -> bool {
+    let record = &decision.progress.record;
+    phase(record) == Some(PlanPhase::Executing)
+        && record.counters.plan.as_ref().is_some_and(|plan| plan.chosen.is_none())
+        && usable(decision.tools(), record).len() > decision.profile().plan.k
+}

@@ -1,0 +1,191 @@
+//! What the models of a plan are asked.
+
+use crate::domain::agent::OutputMode;
+use crate::domain::message::{Message, Role};
+use crate::domain::model::{ModelOptions, ModelRequest};
+use crate::domain::plan::{Plan, PlanPhase};
+use crate::domain::record::RunRecord;
+use crate::engine::offer::categories::areas;
+use crate::engine::request::source::Source;
+use crate::engine::request::system_prompt;
+use crate::engine::request::transcript::{sendable, user_text};
+use crate::engine::request::window::room;
+use crate::engine::strategy::json_answers::project;
+use crate::engine::strategy::plan::named::names_step;
+use crate::engine::strategy::plan::progress::{offered, phase, result_of};
+use crate::support::text::prefix_chars;
+
+/// So many messages of the conversation the planner reads.
+const READ_MESSAGES: usize = 6;
+
+/// An earlier result is given to a step whole up to so many characters,
+const WHOLE_RESULT: usize = 200;
+
+/// and of a longer one so many,
+const CUT_RESULT: usize = 150;
+
+/// where that has room in the request. What a step needs of it is seldom longer than the last of these.
+const ROUTED: [usize; 3] = [WHOLE_RESULT, 100, 50];
+
+/// How much of a result is told, and of what the user and the steps say, in characters: less of the results first, where the request
+/// does not fit. Which step has come to what always stands there.
+const TOLD: [(usize, usize); 10] = [
+    (500, MOST_WORDS),
+    (250, MOST_WORDS),
+    (120, MOST_WORDS),
+    (60, MOST_WORDS),
+    (0, MOST_WORDS),
+    (0, 1_000),
+    (0, 500),
+    (0, 250),
+    (0, 120),
+    (0, 60),
+];
+
+/// No user and no step says more.
+const MOST_WORDS: usize = 4_000;
+
+const PLANNER: &str = "You plan the work that a user asks for. You call no tools yourself; another model carries out one step after the other. It sees \
+     only that step, and results of earlier ones.\n\
+     Write one line for each step, and nothing else:\n\
+     [step(\"AREA\", \"what is to be done\")]\n\
+     and close with [done()]. The rules:\n\
+     - Each step is one call of one tool of one area. Split what the user wants at every \"and\", \"then\" and \"also\".\n\
+     - Each step is whole in itself: copy names, paths, numbers and words of the user into it as they are.\n\
+     - A step that needs the result of another one says so: \"step 2\".\n\
+     - Use only the areas below. Make up nothing.\n\
+     - If no tool is needed, write [answer(\"your answer to the user\")] instead.";
+
+const AGAIN: &str = "The user seems to want more than one thing, and you have planned one step only. Plan again, with a step for each. That step \
+     was: ";
+
+const ROUTER: &str = "Carry out the one step that you are given by calling exactly one tool, the one that fits it best. Take paths, names and values from \
+     the words of the step, and from the earlier results if it speaks of them. Do not answer in words.";
+
+const TELLER: &str = "The work that the user has asked for was carried out in the steps below. Tell the user what was done and what was found, in their \
+     language. Report only what is marked as ok as done. Report what is marked as failed as failed, with its reason. Make up nothing, and offer \
+     nothing.";
+
+/// The request of the next model step, or of the one that is under way, if a plan has it made.
+pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
+    let plan = source.record.counters.plan.as_ref()?;
+    match phase(source.record)? {
+        PlanPhase::Planning => Some(planner(source, plan)),
+        PlanPhase::Executing => largest(source, ROUTED.into_iter().map(|most| router(source, plan, most))),
+        PlanPhase::Telling => largest(source, TOLD.into_iter().map(|(result, words)| teller(source, plan, result, words))),
+        PlanPhase::Over => None,
+    }
+}
+
+/// The first one that fits of requests that are shorter and shorter; the last one, if none does.
+fn largest(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
+    let mut last = None;
+    for request in requests {
+        if room::fits(source, &request) {
+            return Some(request);
+        }
+        last = Some(request);
+    }
+    last
+}
+
+fn planner(source: &Source<'_>, plan: &Plan) -> ModelRequest {
+    let profile = &source.record.profile;
+    let areas = areas(&profile.tool_filter, &source.usable());
+    let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
+    let examples = match profile.plan.examples.as_str() {
+        "" => String::new(),
+        examples => format!("\n\nExamples:\n{examples}"),
+    };
+    let system = under_layers(source, &format!("{PLANNER}{examples}\n\nThe areas:{areas}{again}"));
+    let mut request = framed(source, &system, options(source, PlanPhase::Planning));
+    let mut messages = newest(sendable(source));
+    room::compress(source, &mut messages);
+    room::cut(source, &request, &mut messages);
+    request.messages = messages;
+    request
+}
+
+fn router(source: &Source<'_>, plan: &Plan, most: usize) -> ModelRequest {
+    let record = source.record;
+    let mut request = framed(source, ROUTER, options(source, PlanPhase::Executing));
+    request.tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
+    request.messages = vec![user_text(record, None, &step_text(record, plan, most))];
+    match record.profile.output {
+        OutputMode::Structured if !request.tools.is_empty() => project(&mut request),
+        OutputMode::Structured | OutputMode::Tools => {}
+    }
+    request
+}
+
+fn teller(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> ModelRequest {
+    let mut options = options(source, PlanPhase::Telling);
+    options.output_schema = source.record.profile.options.output_schema.clone();
+    let mut request = framed(source, &under_layers(source, TELLER), options);
+    request.messages = vec![user_text(source.record, None, &told_text(source, plan, result, words))];
+    request
+}
+
+/// Whoever reads what the user says, or speaks to them, does so under the layers that hold for every model of the run.
+fn under_layers(source: &Source<'_>, own: &str) -> String {
+    [system_prompt::system(source).as_str(), own].join("\n\n")
+}
+
+fn options(source: &Source<'_>, phase: PlanPhase) -> ModelOptions {
+    let profile = &source.record.profile;
+    let mut options = ModelOptions { tool_choice: None, output_schema: None, ..profile.options.clone() };
+    profile.sampling.fill(&mut options, phase != PlanPhase::Telling);
+    options
+}
+
+/// A request without tools and messages.
+fn framed(source: &Source<'_>, system: &str, options: ModelOptions) -> ModelRequest {
+    let record = source.record;
+    ModelRequest {
+        owner: Some(record.owner.clone()),
+        model: record.model().to_owned(),
+        system: system.trim().to_owned(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        options,
+        window: source.said_window(),
+    }
+}
+
+/// The newest messages, from one of the user on.
+fn newest(mut messages: Vec<Message>) -> Vec<Message> {
+    let from = messages.len().saturating_sub(READ_MESSAGES);
+    let first = messages.iter().skip(from).position(|message| message.role == Role::User).map_or(0, |at| from + at);
+    messages.drain(..first);
+    messages
+}
+
+/// A step, with the results that it builds on: the one before it, and those that it names. Of each at most so many characters.
+fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
+    let Some(step) = plan.steps.get(plan.at) else { return String::new() };
+    let mut text = format!("The step: {}", step.description);
+    if let Some(server) = &step.server {
+        text.push_str(&format!("\nIts area: {server}"));
+    }
+    let needed = (0..plan.at).filter(|before| before + 1 == plan.at || names_step(&step.description, *before));
+    for before in needed {
+        let (word, result) = result_of(record, &plan.steps[before], WHOLE_RESULT + 1);
+        let limit = if result.chars().count() <= WHOLE_RESULT { WHOLE_RESULT } else { CUT_RESULT };
+        text.push_str(&format!("\nResult of step {}: {word}: {}", before + 1, prefix_chars(&result, limit.min(most))));
+    }
+    if plan.tries > 0 {
+        text.push_str("\nYou have called no tool. Call exactly one now.");
+    }
+    text
+}
+
+/// What the user wants, and a line for each step: so many characters of each result, and of other words.
+fn told_text(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> String {
+    let said = source.said_by_user();
+    let mut text = format!("The user has asked:\n{}\n\nThe steps:", prefix_chars(&said, words));
+    for (step, number) in plan.steps.iter().zip(1..) {
+        let (word, result) = result_of(source.record, step, result);
+        text.push_str(&format!("\n{number}. {} - {word}: {result}", prefix_chars(&step.description, words)));
+    }
+    text
+}

@@ -1,0 +1,257 @@
+//! What the words of an answer say about the work: that some of it is left, that the model wants to be asked, that something was
+//! changed. Judged by phrases, which are data; what follows is the loop's.
+
+use std::sync::Arc;
+
+use crate::domain::ids::RunId;
+use crate::domain::message::{Message, MessageStatus, Part, Role};
+use crate::domain::model::ModelFinish;
+use crate::domain::response_analysis::{Phrases, ResponseAnalysis};
+use crate::domain::tool::{ASK_USER, ReplayClass, ToolCallState, ToolDefinition};
+use crate::engine::machine::DecisionBuilder;
+use crate::engine::offer::usable::usable;
+use crate::engine::prompts;
+use crate::engine::steps::limits;
+use crate::support::text::prefix_chars;
+use crate::support::words::{holds, words};
+
+/// How much of an answer is read, in characters.
+const READ_CHARS: usize = 20_000;
+
+/// A question shorter than this, in characters, is for the user, whatever its words.
+const SHORT_QUESTION: usize = 300;
+
+/// How many words may stand between a claim and its deed.
+const CLAIM_REACH: usize = 4;
+
+/// Why an answer is not the end of the turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum Shortfall {
+    /// It says that something is left to do.
+    Incomplete,
+    /// It asks back, offers or refuses instead of going on.
+    Deflection,
+}
+
+/// What the words of an answer fall short of. Whoever says that all is done is believed.
+fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<Shortfall> {
+    let text = prefix_chars(text.trim(), READ_CHARS);
+    let said = words(text);
+    let says = |which: Phrases| analysis.phrases(which).iter().any(|phrase| holds(&said, &words(phrase)));
+    if says(Phrases::Completion) {
+        return None;
+    }
+    if analysis.incomplete > 0 && says(Phrases::Incomplete) {
+        return Some(Shortfall::Incomplete);
+    }
+    let asks = text.contains(['?', '\u{ff1f}']);
+    if analysis.deflection == 0 || (says(Phrases::Presentation) && !asks && !says(Phrases::Deferral)) {
+        return None;
+    }
+    let is_short = asks && text.chars().count() < SHORT_QUESTION;
+    (is_short || says(Phrases::Deflection)).then_some(Shortfall::Deflection)
+}
+
+/// Why the model is to go on after an answer in words, if it is. Only a model that has worked can have stopped too early, and it is
+/// only told to go on if it then may: what would end the run without an answer is no reason to refuse one.
+pub(in crate::engine) fn must_go_on(
+    decision: &DecisionBuilder<'_>,
+    message: &Message,
+    finish: ModelFinish,
+    is_last: bool,
+) -> Option<Shortfall> {
+    let (profile, record) = (decision.profile(), &decision.progress.record);
+    let analysis = &profile.response_analysis;
+    if (analysis.incomplete == 0 && analysis.deflection == 0) || profile.options.output_schema.is_some() {
+        return None;
+    }
+    let has_worked = record.calls.iter().any(|call| call.state == ToolCallState::Done);
+    let may_work = !is_last
+        && finish == ModelFinish::Stop
+        && record.counters.rounds < profile.max_rounds
+        && !decision.is_out_of_time()
+        && !limits::is_run_over(profile, record.usage)
+        && !decision.progress.has_unseen_messages()
+        && !usable(decision.tools(), record).is_empty();
+    if !has_worked || !may_work {
+        return None;
+    }
+    let shortfall = shortfall(analysis, &message.text())?;
+    let may_be_told = match shortfall {
+        Shortfall::Incomplete => record.counters.continuations < analysis.incomplete,
+        Shortfall::Deflection => {
+            let most = analysis.deflection_calls as usize;
+            // A model that asks a human who has said no does what it should.
+            let was_denied = record.calls.iter().any(|call| call.state == ToolCallState::Denied);
+            !was_denied && record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
+        }
+    };
+    may_be_told.then_some(shortfall)
+}
+
+/// Counts a nudge, and has its words.
+pub(in crate::engine) fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: Shortfall) -> &'static str {
+    let counters = decision.counters();
+    let (counter, hint) = match shortfall {
+        Shortfall::Incomplete => (&mut counters.continuations, prompts::GO_ON_WORKING),
+        Shortfall::Deflection => (&mut counters.deflections, prompts::GO_ON_UNASKED),
+    };
+    *counter = counter.saturating_add(1);
+    hint
+}
+
+/// Whether a text claims, in any of its sentences, that something was changed. A question claims nothing, nor does what is denied.
+fn claims_change(analysis: &ResponseAnalysis, text: &str) -> bool {
+    let list = |which: Phrases| -> Vec<Vec<String>> { analysis.phrases(which).iter().map(|phrase| words(phrase)).collect() };
+    let (claims, actions, negations) = (list(Phrases::Claim), list(Phrases::Action), list(Phrases::Negation));
+    let any_in = |said: &[String], phrases: &[Vec<String>]| phrases.iter().any(|phrase| holds(said, phrase));
+    prefix_chars(text, READ_CHARS)
+        .split_inclusive(['.', '!', '?', ';', '\n', '\u{3002}', '\u{ff1f}', '\u{ff01}'])
+        .filter(|sentence| !sentence.ends_with(['?', '\u{ff1f}']))
+        .map(words)
+        .filter(|said| !any_in(said, &negations))
+        .any(|said| {
+            (0..said.len()).any(|at| {
+                let rest = &said[at..];
+                let made = claims.iter().filter(|claim| !claim.is_empty() && rest.starts_with(claim));
+                let mut after = made.map(|claim| &rest[claim.len()..]);
+                after.any(|after| {
+                    let reached = actions.iter().map(|action| (action, CLAIM_REACH + action.len()));
+                    reached.into_iter().any(|(action, reach)| holds(&after[..reach.min(after.len())], action))
+                })
+            })
+        })
+}
+
+/// Whether a call may have changed anything. What nobody knows, and a tool that is not known any more, may have.
+fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[Arc<ToolDefinition>]) -> bool {
+    let may_have_acted = match state {
+        ToolCallState::Done => !is_error,
+        ToolCallState::Unknown => true,
+        ToolCallState::Planned
+        | ToolCallState::AwaitingApproval
+        | ToolCallState::Started
+        | ToolCallState::Failed
+        | ToolCallState::Denied
+        | ToolCallState::Cancelled => false,
+    };
+    let changes_nothing =
+        |tool: &Arc<ToolDefinition>| tool.replay == ReplayClass::Read || (tool.server.is_none() && tool.tool == ASK_USER);
+    may_have_acted && !tools.iter().find(|tool| tool.name == name).is_some_and(changes_nothing)
+}
+
+/// Whether a run has changed anything, as far as its results tell.
+fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools: &[Arc<ToolDefinition>]) -> bool {
+    let mut results = messages.flat_map(|message| &message.parts).filter_map(|part| match part {
+        Part::ToolResult(result) => Some(result),
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
+    });
+    results.any(|result| may_have_changed(&result.name, result.state, result.is_error, tools))
+}
+
+/// Whether the messages of a run end with words that claim a change where there was none.
+fn claims_in_vain(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
+    let answer = messages.iter().rfind(|message| message.role == Role::Assistant && !message.internal);
+    answer.is_some_and(|answer| answer.status == MessageStatus::Complete && claims_change(analysis, &answer.text()))
+        && !has_changed_something(messages.iter().copied(), tools)
+}
+
+fn of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> {
+    let mut messages: Vec<_> = history.iter().rev().skip_while(|message| message.run_id != *run).collect();
+    messages.truncate(messages.iter().take_while(|message| message.run_id == *run).count());
+    messages.reverse();
+    messages
+}
+
+/// Whether the run that ends here claims a change and has made none.
+pub(in crate::engine) fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
+    let analysis = &decision.profile().response_analysis;
+    if !analysis.claims {
+        return false;
+    }
+    // Older messages of the run may not be loaded any more; the rows of its calls are.
+    let has_changed = decision.progress.record.calls.iter().any(|call| {
+        let is_error = call.outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+        may_have_changed(&call.name, call.state, is_error, decision.tools())
+    });
+    if has_changed {
+        return false;
+    }
+    let run = &decision.before.fence.run_id;
+    let mut messages = of_run(&decision.before.history, run);
+    messages.extend(&decision.progress.record.history);
+    claims_in_vain(analysis, &messages, decision.tools())
+}
+
+/// The run before this one has ended like that: the model is told, since it would build on what never was.
+pub(in crate::engine) fn correct_claim(decision: &mut DecisionBuilder<'_>) {
+    let (record, analysis) = (decision.before, &decision.profile().response_analysis);
+    let own = &record.fence.run_id;
+    let Some(before) = record.history.iter().rfind(|message| message.run_id != *own).filter(|_| analysis.claims) else { return };
+    let messages = of_run(&record.history, &before.run_id);
+    // Where its beginning is not loaded any more, nobody knows what it has done.
+    let is_whole = messages.first().is_some_and(|message| message.role == Role::User && !message.internal);
+    if is_whole && claims_in_vain(analysis, &messages, decision.tools()) {
+        decision.hint(prompts::NOTHING_WRITTEN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn both() -> ResponseAnalysis {
+        ResponseAnalysis { incomplete: 3, deflection: 3, claims: true, ..ResponseAnalysis::default() }
+    }
+
+    #[rstest]
+    #[case("I've renamed 3 files. There are 4 remaining.", Some(Shortfall::Incomplete))]
+    #[case("Done with that one; moving on to screenshot four", Some(Shortfall::Incomplete))]
+    #[case("Now I will process the invoice.", Some(Shortfall::Incomplete))]
+    #[case("I\u{2019}ll continue with the others.", Some(Shortfall::Incomplete))]
+    #[case("All screenshots have been renamed; nothing is remaining.", None)]
+    #[case("All done! Let me know if you need anything else.", None)]
+    #[case("Here is what I did: renamed 3 files, 4 remaining ones were fine.", None)]
+    #[case("I can't do that.", Some(Shortfall::Deflection))]
+    #[case("I don't have access to your files.", Some(Shortfall::Deflection))]
+    #[case("What should I call the file?", Some(Shortfall::Deflection))]
+    #[case("Is blue fine?", Some(Shortfall::Deflection))]
+    #[case("Let me know how to go on.", Some(Shortfall::Deflection))]
+    #[case("I found 3 invoices. The options are in the file.", None)]
+    #[case("I found 3 invoices. Which one?", Some(Shortfall::Deflection))]
+    #[case("I found 3 invoices. Let me know what to do with them.", Some(Shortfall::Deflection))]
+    #[case("The invoice is of the 3rd of May.", None)]
+    #[case("It remains warm.", None)]
+    #[case("", None)]
+    fn words_tell_how_far_the_work_is(#[case] text: &str, #[case] expected: Option<Shortfall>) {
+        assert_eq!(shortfall(&both(), text), expected, "{text}");
+        assert_eq!(shortfall(&ResponseAnalysis::default(), text), None);
+    }
+
+    #[test]
+    fn only_short_questions_are_for_the_user_whatever_their_words() {
+        let long = format!("{} Is it?", "word ".repeat(60));
+        assert_eq!(shortfall(&both(), &long), None);
+        assert_eq!(shortfall(&both(), &long[20..]), Some(Shortfall::Deflection));
+    }
+
+    #[rstest]
+    #[case("I have updated the page.", true)]
+    #[case("I've now successfully renamed it!", true)]
+    #[case("Sure. The title has been changed.", true)]
+    #[case("The page is now published.", true)]
+    #[case("I updated the page", true)]
+    #[case("I have not updated the page.", false)]
+    #[case("The page hasn't been saved.", false)]
+    #[case("Shall I have the page deleted?", false)]
+    #[case("Has it been saved? I have no idea.", false)]
+    #[case("I could have the page updated.", false)]
+    #[case("The page was created in May.", false)]
+    #[case("I read the whole page, from the top to the end, and the author says it was updated.", false)]
+    #[case("", false)]
+    fn a_claim_is_a_deed_close_behind_its_word(#[case] text: &str, #[case] claims: bool) {
+        assert_eq!(claims_change(&both(), text), claims, "{text}");
+    }
+}

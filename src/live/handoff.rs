@@ -1,0 +1,122 @@
+//! Hands an accepted run straight to the worker of this process.
+//!
+//! Owns the worker's offer: its node, its lease and its free slots. Must not know the store.
+//!
+//! Most messages come while a worker here has a free slot. Its claim is then written together with the message, and the run is
+//! handed over with all that its driver needs. A run that is claimed and not handed over is an orphaned claim, which the
+//! heartbeat releases.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::domain::ids::NodeId;
+use crate::domain::record::FirstClaim;
+use crate::domain::trace::TraceId;
+
+/// A run that was claimed for a worker, and handed to it.
+pub struct HandedRun {
+    /// Its claim.
+    pub claim: FirstClaim,
+    /// The trace of the request that started it.
+    pub trace: TraceId,
+    /// The slot that was reserved for it.
+    pub slot: OwnedSemaphorePermit,
+}
+
+#[derive(Clone)]
+struct Offer {
+    node: NodeId,
+    lease_ms: u64,
+    slots: Arc<Semaphore>,
+    /// Slots that are left for runs from the queue, which must not be overtaken by new ones.
+    for_queue: usize,
+    runs: mpsc::UnboundedSender<HandedRun>,
+}
+
+/// The way of accepted runs to the worker of this process.
+#[derive(Default)]
+pub struct HandOff {
+    offer: Mutex<Option<Offer>>,
+}
+
+impl HandOff {
+    /// Lets runs be handed to `node` as long as more than `for_queue` of its slots are free.
+    pub fn open(&self, node: NodeId, lease_ms: u64, slots: Arc<Semaphore>, for_queue: usize) -> mpsc::UnboundedReceiver<HandedRun> {
+        let (runs, handed) = mpsc::unbounded_channel();
+        *self.offer() = Some(Offer { node, lease_ms, slots, for_queue, runs });
+        handed
+    }
+
+    /// Reserves no more slots. The receiver ends when all reserved slots are used or dropped.
+    pub fn close(&self) {
+        *self.offer() = None;
+    }
+
+    /// Reserves a slot for a run that is about to be accepted. `None` without a worker, or if it has few free slots.
+    #[must_use]
+    pub fn reserve(&self) -> Option<ReservedSlot> {
+        let offer = self.offer().clone()?;
+        if offer.slots.available_permits() <= offer.for_queue {
+            return None;
+        }
+        let slot = Arc::clone(&offer.slots).try_acquire_owned().ok()?;
+        Some(ReservedSlot { offer, slot })
+    }
+
+    fn offer(&self) -> MutexGuard<'_, Option<Offer>> {
+        self.offer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A slot that is reserved for a run. Dropping it frees the slot.
+pub struct ReservedSlot {
+    offer: Offer,
+    slot: OwnedSemaphorePermit,
+}
+
+impl ReservedSlot {
+    /// Returns the node that the lease is granted to.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.offer.node
+    }
+
+    /// Returns the time until the lease expires at first.
+    #[must_use]
+    pub fn lease_ms(&self) -> u64 {
+        self.offer.lease_ms
+    }
+
+    /// Hands over the run, whose claim is stored.
+    pub fn hand_over(self, claim: FirstClaim, trace: TraceId) {
+        let Self { offer, slot } = self;
+        if offer.runs.send(HandedRun { claim, trace, slot }).is_err() {
+            tracing::warn!("a run was handed to a worker that has ended; it is claimed again when its lease expires");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::ids::SequentialIds;
+
+    #[tokio::test]
+    async fn slots_are_reserved_while_the_queue_keeps_its_share() {
+        let hand_off = HandOff::default();
+        assert!(hand_off.reserve().is_none(), "no worker");
+        let slots = Arc::new(Semaphore::new(3));
+        let node = NodeId::generate(&SequentialIds::default());
+        let mut handed = hand_off.open(node.clone(), 10_000, Arc::clone(&slots), 1);
+        let (one, two) = (hand_off.reserve().unwrap(), hand_off.reserve().unwrap());
+        assert_eq!((one.node(), one.lease_ms(), slots.available_permits()), (&node, 10_000, 1));
+        assert!(hand_off.reserve().is_none(), "the last slot is for the queue");
+        drop(one);
+        assert_eq!(slots.available_permits(), 2);
+        hand_off.close();
+        assert!(hand_off.reserve().is_none());
+        drop(two);
+        assert!(handed.recv().await.is_none());
+    }
+}

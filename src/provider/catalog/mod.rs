@@ -1,0 +1,14 @@
+//! Facts about providers and models, as data: dialects, URLs, quirks, abilities, prices, error codes and phrases.
+//!
+//! Owns the TOML tables beside it. Must not know keys, clients, or the providers that a server is configured with.
+
+pub(super) mod models;
+pub(super) mod profiles;
+mod providers;
+pub(super) mod quirks;
+pub(super) mod table;
+
+pub use self::models::{ModelFacts, model, model_at};
+pub use self::providers::{KnownProvider, providers, quirks_at};
+pub use self::table::CatalogError;
+pub use crate::domain::provider::ProviderKind;

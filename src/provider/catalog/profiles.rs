@@ -1,0 +1,54 @@
+//! Traits of models by their names, as the tables of the dialects list them.
+
+use serde::Deserialize;
+
+use super::table::longest_start;
+
+/// Groups of models with the same traits.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::provider) struct Profiles<T> {
+    profile: Vec<Profile<T>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Profile<T> {
+    traits: T,
+    /// Starts of names.
+    #[serde(default)]
+    starts: Vec<String>,
+    /// Whole names. A date may follow, or words that begin with no number.
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+impl<T> Default for Profiles<T> {
+    fn default() -> Self {
+        Self { profile: Vec::new() }
+    }
+}
+
+impl<T: Copy> Profiles<T> {
+    /// Returns the traits of a model: those of its whole name, or else of the longest start of its name.
+    pub(in crate::provider) fn find(&self, model: &str) -> Option<T> {
+        let is_named = |name: &String| model.strip_prefix(name.as_str()).is_some_and(has_no_version);
+        let named = self.profile.iter().find(|profile| profile.names.iter().any(is_named)).map(|profile| profile.traits);
+        let starts = self.profile.iter().flat_map(|profile| profile.starts.iter().map(|start| (start, profile.traits)));
+        named.or_else(|| longest_start(starts, model).map(|(_, traits)| traits))
+    }
+
+    /// Returns all names and starts of names, for the tests of a table.
+    #[cfg(test)]
+    pub(in crate::provider) fn entries(&self) -> impl Iterator<Item = (&str, T)> {
+        self.profile
+            .iter()
+            .flat_map(|profile| profile.starts.iter().chain(&profile.names).map(|entry| (entry.as_str(), profile.traits)))
+    }
+}
+
+/// Returns whether what follows a name is a date, or no number: then it names no other version.
+fn has_no_version(rest: &str) -> bool {
+    let digits = rest.trim_start_matches('-').bytes().take_while(u8::is_ascii_digit).count();
+    digits == 0 || digits == 8
+}

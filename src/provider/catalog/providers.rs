@@ -1,0 +1,115 @@
+//! The providers that are known by name.
+
+use std::collections::BTreeMap;
+
+use reqwest::Url;
+use serde::Deserialize;
+
+use super::table::{CatalogError, Table};
+use crate::domain::provider::ProviderKind;
+use crate::provider::quirks::Quirks;
+
+static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers", include_str!("providers.toml"));
+
+/// A provider that is known by name.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownProvider {
+    /// Its wire.
+    pub kind: ProviderKind,
+    /// Where its API is.
+    #[serde(default)]
+    pub base_url: Option<String>,
+    /// Ends of hosts that are its own, where every customer has one.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// The variable that names another place.
+    #[serde(default)]
+    pub base_url_env: Option<String>,
+    /// Variables that may hold the key; the first that is set counts.
+    #[serde(default)]
+    pub key_env: Vec<String>,
+    /// Whether it may be used without a key.
+    #[serde(default)]
+    pub keyless: bool,
+    /// The bare name of the model of runs that name none.
+    #[serde(default)]
+    pub default_model: Option<String>,
+    /// Its place among the providers that may answer runs that name no model; without one, it has to be named.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// The provider whose key and place it uses.
+    #[serde(default)]
+    pub shares: Option<String>,
+    /// How its chat completions differ from OpenAI's own. Its name in files is that of the setting.
+    #[serde(default, rename = "accent")]
+    pub quirks: Quirks,
+}
+
+/// Returns the providers that are known by name.
+///
+/// # Errors
+/// If the built-in table is wrong.
+pub fn providers() -> Result<&'static BTreeMap<String, KnownProvider>, &'static CatalogError> {
+    PROVIDERS.checked()
+}
+
+/// Returns the quirks of the provider that has this base URL, or else none: OpenAI's own chat completions.
+#[must_use]
+pub fn quirks_at(base_url: &str) -> Quirks {
+    let Some(wanted) = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err()) else { return Quirks::default() };
+    // Below a path, such as Azure's `/openai/v1`, they speak as OpenAI does.
+    let has_path = Url::parse(base_url.trim()).is_ok_and(|url| url.path() != "/");
+    let is_there = |provider: &&KnownProvider| {
+        provider.base_url.as_deref().and_then(host).is_some_and(|own| own == wanted)
+            || (!has_path && provider.hosts.iter().any(|end| wanted.ends_with(end.as_str())))
+    };
+    PROVIDERS.get().values().find(is_there).map(|provider| provider.quirks.clone()).unwrap_or_default()
+}
+
+/// Returns the name of the provider that has the host of this base URL.
+pub(super) fn name_at(base_url: &str) -> Option<&'static str> {
+    let wanted = host(base_url)?;
+    let mut known = PROVIDERS.get().iter();
+    known.find(|(_, provider)| provider.base_url.as_deref().and_then(host).as_ref() == Some(&wanted)).map(|(name, _)| name.as_str())
+}
+
+fn host(url: &str) -> Option<String> {
+    Url::parse(url.trim()).ok().and_then(|url| url.host_str().map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provider_table_is_valid() {
+        let providers = providers().unwrap();
+        for (name, provider) in providers {
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'), "{name}");
+            if let Some(other) = &provider.shares {
+                assert!(providers.contains_key(other), "{name} shares with {other}");
+            } else {
+                assert!(provider.base_url.is_some() || provider.base_url_env.is_some(), "{name} has no place");
+                assert!(provider.keyless || !provider.key_env.is_empty(), "{name} has no key");
+            }
+        }
+        let ranks: std::collections::BTreeSet<_> = providers.values().filter_map(|provider| provider.rank).collect();
+        assert_eq!(ranks.len(), providers.values().filter(|provider| provider.rank.is_some()).count(), "each rank once");
+    }
+
+    #[test]
+    fn base_url_has_the_quirks_of_its_provider() {
+        let mistral = &providers().unwrap()["mistral"].quirks;
+        assert_ne!(*mistral, Quirks::default());
+        assert_eq!(quirks_at("https://API.mistral.ai/v2?x=y"), *mistral);
+        let azure = &providers().unwrap()["azure"].quirks;
+        assert_eq!(quirks_at("https://mine.openai.azure.com/?api-version=1"), *azure);
+        assert_eq!(quirks_at("https://mine.openai.azure.com/openai/v1"), Quirks::default());
+        assert_eq!(quirks_at("https://openai.azure.com.example"), Quirks::default());
+        // Whatever runs on this machine, its port says nothing.
+        for url in ["https://mistral.example", "http://127.0.0.1:1234/v1", "nonsense", ""] {
+            assert_eq!(quirks_at(url), Quirks::default(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Built-in TOML tables: read at their first use, once.
+
+use std::sync::OnceLock;
+
+use serde::de::DeserializeOwned;
+
+/// A mistake in a built-in table. The tests of the tables find it before a release.
+#[derive(Debug, thiserror::Error)]
+#[error("the built-in table of {table} is wrong: {reason}")]
+pub struct CatalogError {
+    table: &'static str,
+    reason: String,
+}
+
+/// A built-in table of facts.
+pub(in crate::provider) struct Table<T> {
+    name: &'static str,
+    text: &'static str,
+    read: OnceLock<(T, Option<CatalogError>)>,
+}
+
+impl<T: DeserializeOwned + Default> Table<T> {
+    /// Declares a table, which its first user reads.
+    pub(in crate::provider) const fn new(name: &'static str, text: &'static str) -> Self {
+        Self { name, text, read: OnceLock::new() }
+    }
+
+    /// Returns the facts; none, if the table is wrong.
+    pub(in crate::provider) fn get(&self) -> &T {
+        &self.entry().0
+    }
+
+    /// Returns the facts.
+    ///
+    /// # Errors
+    /// If the table is wrong.
+    pub(in crate::provider) fn checked(&self) -> Result<&T, &CatalogError> {
+        let (facts, error) = self.entry();
+        error.as_ref().map_or(Ok(facts), Err)
+    }
+
+    fn entry(&self) -> &(T, Option<CatalogError>) {
+        let wrong = |error: toml::de::Error| CatalogError { table: self.name, reason: error.to_string() };
+        self.read.get_or_init(|| match toml::from_str(self.text) {
+            Ok(facts) => (facts, None),
+            Err(error) => (T::default(), Some(wrong(error))),
+        })
+    }
+}
+
+/// Returns the entry with the longest start of a name, and that start.
+pub(in crate::provider) fn longest_start<'a, T>(
+    entries: impl IntoIterator<Item = (&'a String, T)>,
+    name: &str,
+) -> Option<(&'a str, T)> {
+    let starting = entries.into_iter().filter(|(start, _)| name.starts_with(start.as_str()));
+    starting.max_by_key(|(start, _)| start.len()).map(|(start, entry)| (start.as_str(), entry))
+}

@@ -1,0 +1,86 @@
+//! The connection to one provider: its HTTP client, the headers of every request, and the secrets in them.
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, redirect};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::endpoint::endpoint_url;
+use super::limits::StreamLimits;
+use super::model_client::SetupError;
+use super::secrets::Secrets;
+use crate::support::http::client_for;
+use crate::support::outbound::{self, Reach};
+
+/// The connection to one provider.
+#[derive(Clone)]
+pub(super) struct Connection {
+    /// Sends the headers with every request.
+    pub(super) http: Client,
+    /// The headers of every request, all marked as secret.
+    pub(super) headers: HeaderMap,
+    /// The secrets in the URL and in the headers.
+    pub(super) secrets: Secrets,
+}
+
+impl Connection {
+    /// Prepares a connection with the headers of a dialect and the configured ones, which win. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// If the URL or a header cannot be used.
+    pub(super) fn new(
+        base_url: &str,
+        mut headers: HeaderMap,
+        configured: &[(String, SecretString)],
+        limits: &StreamLimits,
+        reach: Reach,
+    ) -> Result<Self, SetupError> {
+        for (name, value) in configured {
+            headers.insert(header_name(name)?, header(name, value.expose_secret())?);
+        }
+        headers.values_mut().for_each(|value| value.set_sensitive(true));
+        let secrets = Secrets::of(base_url, &headers);
+        let http = http_client(base_url, headers.clone(), limits, reach)?;
+        Ok(Self { http, headers, secrets })
+    }
+}
+
+/// Builds an HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
+///
+/// # Errors
+/// If the URL is not usable.
+pub(super) fn http_client(url: &str, headers: HeaderMap, limits: &StreamLimits, reach: Reach) -> Result<Client, SetupError> {
+    outbound::check(&endpoint_url(url, "")?, reach)?;
+    outbound::guarded(client_for(url), reach)
+        .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .connect_timeout(limits.connect)
+        .redirect(redirect::Policy::none())
+        .build()
+        .map_err(|error| SetupError::Client(error.without_url()))
+}
+
+/// Returns the value of a header.
+///
+/// # Errors
+/// If it holds a character that no header can carry; the error names the header only.
+fn header(name: &str, value: &str) -> Result<HeaderValue, SetupError> {
+    HeaderValue::try_from(value).map_err(|_| SetupError::Header { name: name.to_owned() })
+}
+
+/// Returns the header that holds the key: `authorization` as a bearer token, any other one the bare key.
+///
+/// # Errors
+/// If the name is none of a header, or the key holds a character that no header can carry.
+pub(super) fn key_header(name: &str, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+    let mut headers = HeaderMap::new();
+    if let Some(key) = key.map(|key| key.expose_secret().trim()) {
+        let is_bearer = name.eq_ignore_ascii_case("authorization");
+        let value = if is_bearer { header(name, &format!("Bearer {key}"))? } else { header(name, key)? };
+        headers.insert(header_name(name)?, value);
+    }
+    Ok(headers)
+}
+
+fn header_name(name: &str) -> Result<HeaderName, SetupError> {
+    HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.to_owned() })
+}

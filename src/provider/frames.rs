@@ -1,0 +1,31 @@
+//! The frames of a streamed answer, before a dialect reads them.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::Stream;
+
+use crate::domain::model::ModelError;
+
+/// The bytes of an answer; every failure is already typed.
+pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
+
+/// How a dialect cuts a streamed answer into frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Server-sent events.
+    Events,
+    /// One JSON document a line.
+    Lines,
+}
+
+/// One frame of a streamed answer.
+pub(super) struct Frame {
+    /// The type of a server-sent event, if it has one.
+    pub(super) event: Option<String>,
+    /// Its text.
+    pub(super) data: String,
+}
+
+/// The frames of an answer; every failure is already typed.
+pub(super) type Frames = Pin<Box<dyn Stream<Item = Result<Frame, ModelError>> + Send>>;

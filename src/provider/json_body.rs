@@ -1,0 +1,20 @@
+//! Bodies of requests as JSON text.
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::domain::model::{ModelError, ModelErrorKind};
+
+/// The body of a request as JSON text.
+pub(super) fn written(body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
+    serde_json::to_vec(body).map_err(|error| cannot_write(&error))
+}
+
+/// A part of a body as JSON text, which is written into the body as it is.
+pub(super) fn raw(part: &impl Serialize) -> Result<Box<RawValue>, ModelError> {
+    to_raw_value(part).map_err(|error| cannot_write(&error))
+}
+
+fn cannot_write(error: &serde_json::Error) -> ModelError {
+    ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}"))
+}

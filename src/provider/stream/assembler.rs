@@ -1,0 +1,225 @@
+//! Builds one answer of a model from deltas, whatever the dialect.
+//!
+//! Owns the order, the limits and the usage of the events that a model's client emits. Must not know frames or wire formats. Parts
+//! and their ids are given by the engine, which reads these events.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::lenient::storable_text;
+use super::reasoning_tags::{ReasoningTags, SplitText};
+use super::usage::{TokenFigures, UsageCounter};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
+use crate::provider::failure;
+
+/// More tool calls than any answer has: more of them are a flood.
+const MAX_CALLS: usize = 1_000;
+
+/// The state of one answer that every dialect has.
+#[derive(Debug)]
+pub(in crate::provider) struct AnswerAssembler {
+    max_output_tokens: Option<u32>,
+    pub(super) ready: VecDeque<ModelEvent>,
+    pub(super) frames: u64,
+    calls: usize,
+    text_bytes: usize,
+    pub(in crate::provider) tags: ReasoningTags,
+    pub(in crate::provider) usage: UsageCounter,
+    pub(in crate::provider) finish: Option<ModelFinish>,
+    /// Whether a mark of the end came.
+    pub(in crate::provider) ended: bool,
+    /// Whether a whole message came in one event. It does not go on.
+    pub(in crate::provider) is_message: bool,
+    pub(in crate::provider) refused: bool,
+}
+
+/// Returns the failure of an answer that was cut.
+pub(in crate::provider) fn incomplete(why: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::IncompleteStream, why)
+}
+
+impl AnswerAssembler {
+    pub(in crate::provider) fn new(max_output_tokens: Option<u32>, request_bytes: usize) -> Self {
+        Self {
+            max_output_tokens,
+            ready: VecDeque::new(),
+            frames: 0,
+            calls: 0,
+            text_bytes: 0,
+            tags: ReasoningTags::blind(&[]),
+            usage: UsageCounter::new(request_bytes),
+            finish: None,
+            ended: false,
+            is_message: false,
+            refused: false,
+        }
+    }
+
+    /// Takes reasoning between tags out of the text.
+    pub(in crate::provider) fn with_tags(self, tags: ReasoningTags) -> Self {
+        Self { tags, ..self }
+    }
+
+    /// Reads an event that is one JSON object.
+    ///
+    /// # Errors
+    /// If it is none: the failure that it reports in a form of its own, or `bad_frame`.
+    pub(in crate::provider) fn parse<'a, T: Deserialize<'a>>(&self, json: &'a str) -> Result<T, ModelError> {
+        // A list would be read as the fields of an object.
+        if !json.starts_with('{') {
+            return Err(self.no_event(json, "it is no JSON object"));
+        }
+        serde_json::from_str(json).map_err(|error| self.no_event(json, &error.to_string()))
+    }
+
+    /// Returns the failure that JSON reports which is no event, or `bad_frame`.
+    pub(in crate::provider) fn no_event(&self, json: &str, why: &str) -> ModelError {
+        failure::unannounced(json).unwrap_or_else(|| self.bad_frame(why))
+    }
+
+    pub(in crate::provider) fn bad_frame(&self, why: &str) -> ModelError {
+        ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {} of the answer: {why}", self.frames))
+    }
+
+    /// Emits an event and counts what the model wrote of it.
+    pub(in crate::provider) fn emit(&mut self, event: ModelEvent) {
+        self.usage.add(match &event {
+            ModelEvent::Text(text) => {
+                self.text_bytes += text.len();
+                text.len()
+            }
+            ModelEvent::Reasoning(text) => text.len(),
+            ModelEvent::ToolCallStarted { name, .. } => name.len(),
+            ModelEvent::ToolCallArguments { delta, .. } => delta.len(),
+            ModelEvent::ReasoningBlock(_)
+            | ModelEvent::ToolCallBlock { .. }
+            | ModelEvent::Restarted
+            | ModelEvent::Usage(_)
+            | ModelEvent::Prices(_)
+            | ModelEvent::Adapted(_)
+            | ModelEvent::Finished(_) => 0,
+        });
+        self.ready.push_back(event);
+    }
+
+    pub(in crate::provider) fn text(&mut self, text: Cow<'_, str>) {
+        if !text.is_empty() {
+            self.emit(ModelEvent::Text(storable_text(text)));
+        }
+    }
+
+    pub(in crate::provider) fn reasoning(&mut self, text: Cow<'_, str>) {
+        if !text.is_empty() {
+            self.emit(ModelEvent::Reasoning(storable_text(text)));
+        }
+    }
+
+    /// Emits what a piece of text was. Text that was emitted as the answer and is reasoning is emitted anew.
+    pub(in crate::provider) fn split_text(&mut self, split: SplitText) {
+        self.take_back(split.taken_back);
+        self.reasoning(split.reasoning.into());
+        self.text(split.text.into());
+    }
+
+    /// Voids the text that was emitted before.
+    pub(in crate::provider) fn take_back(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.emit(ModelEvent::Restarted);
+            self.text_bytes = 0;
+            self.usage.subtract(bytes);
+        }
+    }
+
+    /// Emits reasoning in the provider's own form, which goes back with the message.
+    pub(in crate::provider) fn reasoning_block(&mut self, raw: Value) {
+        self.emit(ModelEvent::ReasoningBlock(raw));
+    }
+
+    /// Makes room for one more tool call.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub(in crate::provider) fn open_call(&mut self) -> Result<usize, ModelError> {
+        if self.calls == MAX_CALLS {
+            let message = format!("the answer has more than {MAX_CALLS} tool calls");
+            return Err(ModelError::new(ModelErrorKind::BadStream, &message));
+        }
+        self.calls += 1;
+        Ok(self.calls - 1)
+    }
+
+    pub(in crate::provider) fn start_call(&mut self, index: usize, provider_call_id: String, name: String) {
+        self.emit(ModelEvent::ToolCallStarted { index, provider_call_id, name });
+    }
+
+    pub(in crate::provider) fn call_arguments(&mut self, index: usize, delta: String) {
+        if !delta.is_empty() {
+            self.emit(ModelEvent::ToolCallArguments { index, delta });
+        }
+    }
+
+    /// Emits fields that the provider wants back with a call.
+    pub(in crate::provider) fn call_block(&mut self, index: usize, raw: Value) {
+        self.emit(ModelEvent::ToolCallBlock { index, raw });
+    }
+
+    #[cfg(test)]
+    pub(in crate::provider) fn events(&self) -> &VecDeque<ModelEvent> {
+        &self.ready
+    }
+
+    pub(in crate::provider) fn last_call(&self) -> Option<usize> {
+        self.calls.checked_sub(1)
+    }
+
+    pub(in crate::provider) fn has_calls(&self) -> bool {
+        self.calls > 0
+    }
+
+    pub(in crate::provider) fn has_content(&self) -> bool {
+        self.text_bytes > 0 || self.calls > 0
+    }
+
+    /// Voids all that came before: the model begins anew.
+    pub(in crate::provider) fn restart(&mut self) {
+        (self.calls, self.text_bytes, self.finish) = (0, 0, None);
+        (self.ended, self.is_message, self.refused) = (false, false, false);
+        self.usage.restart();
+        self.emit(ModelEvent::Restarted);
+    }
+
+    /// Takes in why the model stopped. A cut or refused answer does not become whole by a second reason.
+    pub(in crate::provider) fn stop(&mut self, finish: ModelFinish) {
+        match self.finish {
+            Some(ModelFinish::Length | ModelFinish::Refused) => {}
+            Some(ModelFinish::Stop | ModelFinish::ToolCalls) | None => self.finish = Some(finish),
+        }
+    }
+
+    pub(in crate::provider) fn add_figures(&mut self, figures: impl Into<TokenFigures>) {
+        self.usage.take(figures.into());
+    }
+
+    /// Whether the answer has as many tokens as the request allows.
+    pub(in crate::provider) fn is_at_limit(&self) -> bool {
+        let output = self.usage.reported_output();
+        self.max_output_tokens.zip(output).is_some_and(|(limit, output)| output >= u64::from(limit))
+    }
+
+    /// Emits the end of the answer. The calls that are there decide what it is, not the reason that the provider gave.
+    pub(super) fn end(&mut self, finish: ModelFinish) {
+        let finish = match finish {
+            _ if self.refused => ModelFinish::Refused,
+            // Some servers report an answer that ran into its limit as one that wants tools. Its last call may be cut.
+            ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 && self.is_at_limit() => ModelFinish::Length,
+            ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 => ModelFinish::ToolCalls,
+            // Of an answer that holds nothing the engine judges.
+            ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length | ModelFinish::Refused => finish,
+        };
+        self.emit(ModelEvent::Usage(self.usage.usage()));
+        self.emit(ModelEvent::Finished(finish));
+    }
+}

@@ -1,0 +1,161 @@
+//! Reads the frames of an answer, or an answer in one piece, through the adapter of its dialect.
+
+use std::collections::VecDeque;
+
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::adapter::{StopReasons, StreamAdapter};
+use super::assembler::{AnswerAssembler, incomplete};
+use super::glued;
+use super::lenient::whole_characters;
+use crate::domain::model::{ModelError, ModelEvent};
+use crate::provider::failure;
+
+/// The mark that ends a stream of events.
+const END_MARK: &str = "[DONE]";
+
+/// How far an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The model speaks.
+    Open,
+    /// The model has said why it stopped, in its first words and with figures; some servers do so with all words.
+    MayGoOn,
+    /// The model has said why it stopped; figures and an end mark may follow.
+    Closing,
+    /// The end mark came.
+    Whole,
+}
+
+/// Decodes one answer.
+#[derive(Debug)]
+pub(in crate::provider) struct AnswerDecoder<A> {
+    adapter: A,
+    answer: AnswerAssembler,
+    /// Whether an event had content and no reason to stop was known after it.
+    goes_on_unasked: bool,
+    /// Whether the answer went on after a reason to stop.
+    went_on: bool,
+}
+
+/// Returns the failure that an event reports as such.
+pub(in crate::provider) fn reported(data: &str) -> ModelError {
+    let error = serde_json::from_str(data).unwrap_or_else(|_| Value::String(data.to_owned()));
+    failure::from_event(&error)
+}
+
+/// Whether a JSON document has no end.
+pub(in crate::provider) fn is_cut(json: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(json).is_err_and(|error| error.is_eof())
+}
+
+/// Strips what may stand around a JSON document.
+fn trimmed(data: &str) -> &str {
+    data.trim_start_matches('\u{feff}').trim()
+}
+
+impl<A: StreamAdapter> AnswerDecoder<A> {
+    pub(in crate::provider) fn new(adapter: A, answer: AnswerAssembler) -> Self {
+        Self { adapter, answer, goes_on_unasked: false, went_on: false }
+    }
+
+    /// Takes in one event of a streamed answer.
+    ///
+    /// # Errors
+    /// The failure that the event reports or is. Nothing more is read then.
+    pub(super) fn frame(&mut self, name: Option<&str>, data: &str) -> Result<Progress, ModelError> {
+        self.answer.frames += 1;
+        let data = trimmed(data);
+        if data.is_empty() {
+            return Ok(self.progress());
+        }
+        if data == END_MARK {
+            self.adapter.end_mark(&mut self.answer)?;
+            return Ok(self.progress());
+        }
+        let data = whole_characters(data);
+        if name == Some("error") {
+            return Err(reported(&data));
+        }
+        let had_finish = self.answer.finish.is_some();
+        let before = (self.answer.ready.len(), self.adapter.held_bytes());
+        self.adapter.event(name.unwrap_or_default(), &data, &mut self.answer)?;
+        let has_content = (self.answer.ready.len(), self.adapter.held_bytes()) != before;
+        Ok(self.progress_after(has_content, had_finish))
+    }
+
+    /// Reads an answer that came in one piece, to its end. One in a list is that one; several are the events that a stream would
+    /// have had.
+    ///
+    /// # Errors
+    /// If it is no whole answer.
+    pub(in crate::provider) fn document(&mut self, document: &[u8]) -> Result<(), ModelError> {
+        let text = trimmed(std::str::from_utf8(document).unwrap_or_default());
+        match glued::list(text).as_deref() {
+            None => self.one_document(document)?,
+            Some([only]) => self.one_document(only.as_bytes())?,
+            Some(events) => {
+                for event in events {
+                    if self.frame(None, event)? == Progress::Whole {
+                        break;
+                    }
+                }
+            }
+        }
+        self.close()
+    }
+
+    fn one_document(&mut self, document: &[u8]) -> Result<(), ModelError> {
+        self.answer.frames += 1;
+        let text = std::str::from_utf8(document).map_err(|error| self.answer.bad_frame(&error.to_string()))?;
+        let text = whole_characters(trimmed(text));
+        let read = self.adapter.document(&text, &mut self.answer);
+        read.map_err(|error| if is_cut(&text) { incomplete("the answer was cut") } else { error })
+    }
+
+    /// Ends the answer, of which nothing more comes, with its usage and [`ModelEvent::Finished`].
+    ///
+    /// # Errors
+    /// If it is not whole.
+    pub(super) fn close(&mut self) -> Result<(), ModelError> {
+        let finish = self.adapter.finish(&mut self.answer)?;
+        self.answer.end(finish);
+        Ok(())
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<ModelEvent> {
+        self.answer.ready.pop_front()
+    }
+
+    /// Returns the events that were not taken yet.
+    pub(in crate::provider) fn into_events(self) -> VecDeque<ModelEvent> {
+        self.answer.ready
+    }
+
+    fn progress(&self) -> Progress {
+        match (self.answer.ended, self.answer.finish) {
+            (true, _) => Progress::Whole,
+            (false, Some(_)) => Progress::Closing,
+            (false, None) => Progress::Open,
+        }
+    }
+
+    /// An answer that goes on has not stopped, and of its first event it is not known yet.
+    fn progress_after(&mut self, has_content: bool, had_finish: bool) -> Progress {
+        let goes_on = has_content && had_finish;
+        self.went_on = match A::STOP_REASONS {
+            StopReasons::Final => return self.progress(),
+            StopReasons::WithEveryEvent => goes_on,
+            StopReasons::Anywhere => self.went_on || goes_on,
+        };
+        let finish = self.answer.finish;
+        self.goes_on_unasked |= has_content && finish.is_none();
+        let may_go_on = self.went_on || (has_content && !self.goes_on_unasked);
+        match may_go_on && !self.answer.is_message {
+            true if finish.is_some() && !self.went_on && self.answer.usage.is_reported() => Progress::MayGoOn,
+            true => Progress::Open,
+            false => self.progress(),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Streams an answer: frames in, events of the model out.
+//!
+//! Owns how long the end of an answer is waited for. Must not know a dialect.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::time::Sleep;
+
+use super::adapter::StreamAdapter;
+use super::decoder::{AnswerDecoder, Progress};
+use super::glued;
+use crate::domain::model::{ModelError, ModelEvent};
+use crate::provider::frames::{Frame, Frames};
+use crate::provider::limits::{StreamLimits, silence};
+
+/// The events of a streamed answer.
+pub(in crate::provider) struct Events<A> {
+    frames: Frames,
+    decoder: AnswerDecoder<A>,
+    /// Returned after the events before it.
+    failed: Option<ModelError>,
+    state: State,
+    limits: StreamLimits,
+}
+
+enum State {
+    /// The model speaks.
+    Open,
+    /// The model has said why it stopped, and may go on all the same. If nothing more comes, it does not.
+    MayGoOn,
+    /// The model has said why it stopped; figures and the end mark may follow until the alarm.
+    Closing(Pin<Box<Sleep>>),
+    /// The end mark came. The end of the body is awaited until the alarm, so that the connection can serve the next call.
+    Draining(Pin<Box<Sleep>>),
+    /// Nothing more is read.
+    Over,
+}
+
+/// How long the last event is held back for the end of the body, which nearly always comes together with the end mark.
+const DRAIN: Duration = Duration::from_millis(50);
+
+impl<A: StreamAdapter> Events<A> {
+    pub(in crate::provider) fn new(frames: Frames, decoder: AnswerDecoder<A>, limits: StreamLimits) -> Self {
+        Self { frames, decoder, failed: None, state: State::Open, limits }
+    }
+
+    fn take(&mut self, progress: Result<Progress, ModelError>) {
+        match progress {
+            Ok(Progress::Open) => {
+                // An answer that begins anew is not closing any more.
+                if let State::Closing(_) | State::MayGoOn = self.state {
+                    self.state = State::Open;
+                }
+            }
+            Ok(Progress::MayGoOn) => self.state = State::MayGoOn,
+            Ok(Progress::Closing) => {
+                if let State::Open | State::MayGoOn = self.state {
+                    self.state = State::Closing(Box::pin(tokio::time::sleep(self.limits.after_finish)));
+                }
+            }
+            Ok(Progress::Whole) => self.state = State::Draining(Box::pin(tokio::time::sleep(DRAIN))),
+            Err(error) => {
+                self.failed = Some(error);
+                self.state = State::Over;
+            }
+        }
+    }
+
+    fn frame(&mut self, frame: &Frame) {
+        let Some(events) = glued::events(&frame.data) else { return self.event(frame.event.as_deref(), &frame.data) };
+        for data in events {
+            if let State::Open | State::MayGoOn | State::Closing(_) = self.state {
+                self.event(frame.event.as_deref(), data);
+            }
+        }
+    }
+
+    fn event(&mut self, name: Option<&str>, data: &str) {
+        let progress = self.decoder.frame(name, data);
+        self.take(progress);
+    }
+
+    fn close(&mut self) {
+        self.failed = self.decoder.close().err();
+        self.state = State::Over;
+    }
+}
+
+impl<A: StreamAdapter> Stream for Events<A> {
+    type Item = Result<ModelEvent, ModelError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(event) = this.decoder.next_event() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let State::Over = this.state {
+                return Poll::Ready(this.failed.take().map(Err));
+            }
+            match (this.frames.as_mut().poll_next(cx), &mut this.state) {
+                (Poll::Ready(Some(Ok(_))), State::Draining(_)) => {}
+                (Poll::Ready(Some(Ok(frame))), _) => this.frame(&frame),
+                // What the model had to say is there; only figures can be missing.
+                (Poll::Ready(Some(Err(_))), State::Closing(_) | State::Draining(_)) => this.close(),
+                (Poll::Ready(Some(Err(error))), State::MayGoOn) if error == silence(this.limits.idle) => this.close(),
+                (Poll::Ready(Some(Err(error))), State::Open | State::MayGoOn | State::Over) => this.take(Err(error)),
+                (Poll::Ready(None), _) => this.close(),
+                (Poll::Pending, State::Closing(alarm) | State::Draining(alarm)) => {
+                    if alarm.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    this.close();
+                }
+                (Poll::Pending, State::Open | State::MayGoOn | State::Over) => return Poll::Pending,
+            }
+        }
+    }
+}

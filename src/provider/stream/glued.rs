@@ -1,0 +1,87 @@
+//! Divides a frame that holds several events. Gateways leave out the line ends between two events, or put a list of events into a
+//! frame. Must not know a dialect: each event is read by itself, in every dialect alike.
+
+use serde_json::value::RawValue;
+
+/// The end mark, which is no JSON.
+const DONE: &str = "[DONE]";
+
+/// Returns the events in a frame, if they are several or stand in a list. Text behind the last whole event is one, too, so that it is
+/// not lost.
+pub(in crate::provider) fn events(data: &str) -> Option<Vec<&str>> {
+    let data = data.trim();
+    if data.starts_with('[') {
+        return list(data);
+    }
+    if !may_go_on(data) {
+        return None;
+    }
+    let (mut events, mut rest) = (Vec::new(), data);
+    loop {
+        // The beginning of a line, without the end of the one before it.
+        rest = rest.strip_prefix("data:").unwrap_or(rest).trim_start();
+        let event = match serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>().next() {
+            Some(Ok(event)) => event.get(),
+            _ if rest.starts_with(DONE) => DONE,
+            Some(Err(_)) => rest,
+            None => break,
+        };
+        events.push(event);
+        rest = rest.get(event.len()..).unwrap_or_default().trim_start();
+    }
+    (events.len() > 1).then_some(events)
+}
+
+/// Returns the objects of a list that holds nothing else.
+pub(in crate::provider) fn list(data: &str) -> Option<Vec<&str>> {
+    let items: Vec<&str> = serde_json::from_str::<Vec<&RawValue>>(data).ok()?.into_iter().map(RawValue::get).collect();
+    let are_objects = !items.is_empty() && items.iter().all(|item| item.starts_with('{'));
+    are_objects.then_some(items)
+}
+
+/// Whether a character follows a brace that JSON does not have there, outside of its texts. Every event is asked, so this is cheap.
+fn may_go_on(data: &str) -> bool {
+    data.match_indices('}').any(|(at, _)| {
+        let rest = data.as_bytes().get(at + 1..).unwrap_or_default();
+        let next = rest.iter().find(|byte| !byte.is_ascii_whitespace());
+        next.is_some_and(|byte| !matches!(byte, b',' | b']' | b'}' | b'"' | b'\\'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_in_one_frame() {
+        for (data, expected) in [
+            (r#"{"a":1}{"b":"}{"}"#, vec![r#"{"a":1}"#, r#"{"b":"}{"}"#]),
+            ("{\"a\":1} {\"b\":2}\n{}", vec![r#"{"a":1}"#, r#"{"b":2}"#, "{}"]),
+            (r#"{"a":1}[DONE]"#, vec![r#"{"a":1}"#, "[DONE]"]),
+            ("{\"a\":1}\n[DONE]\n{}", vec![r#"{"a":1}"#, "[DONE]", "{}"]),
+            (r#"{"a":1}data: {"b":2}data:[DONE]"#, vec![r#"{"a":1}"#, r#"{"b":2}"#, "[DONE]"]),
+            (r#"{"a":1}{"b":"#, vec![r#"{"a":1}"#, r#"{"b":"#]),
+            ("{\"a\":1}\nnonsense {}", vec![r#"{"a":1}"#, "nonsense {}"]),
+            (r#"{"a":"\ud83d"}{"b":2}"#, vec![r#"{"a":"\ud83d"}"#, r#"{"b":2}"#]),
+            (r#"[{"a":1}, {"b":[{}]}]"#, vec![r#"{"a":1}"#, r#"{"b":[{}]}"#]),
+            (r#"[{"a":1}]"#, vec![r#"{"a":1}"#]),
+        ] {
+            assert_eq!(events(data), Some(expected), "{data}");
+        }
+        for data in [
+            "",
+            "[DONE]",
+            "[]",
+            "[1,{}]",
+            "[{}",
+            r#"{"a":{"b":[{},{}]}}"#,
+            "{\n \"a\": {\n }\n}\n",
+            r#"{"a":"} {} x"}"#,
+            r#"{"a":"{\"b\":1}"}"#,
+            r#"{"a":} {}"#,
+            "nonsense",
+        ] {
+            assert_eq!(events(data), None, "{data}");
+        }
+    }
+}

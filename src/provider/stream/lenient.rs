@@ -1,0 +1,506 @@
+//! Readers of JSON that is almost what a dialect prescribes. They borrow from the event where they can.
+//!
+//! Owns the forms that gateways give to texts, numbers, lists and nothing. Must not know any dialect.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer, SeqAccessDeserializer, StringDeserializer};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::support::json::mend_surrogates;
+use crate::support::text::{storable, storable_json};
+
+/// The only key of the map that `serde_json` makes of a number which fits no integer. Its value is the number's text.
+const NUMBER: &str = "$serde_json::private::Number";
+
+/// A map, or a number in the form of one.
+pub(in crate::provider) enum Entries<'de, A> {
+    /// The text of the number.
+    Number(String),
+    Map(Replayed<'de, A>),
+}
+
+/// A map whose first key was read.
+pub(in crate::provider) struct Replayed<'de, A> {
+    first: Option<Key<'de>>,
+    rest: A,
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Tells a number from a map, as a visitor gets both in the same way.
+pub(in crate::provider) fn entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Entries<'de, A>, A::Error> {
+    let first = map.next_key::<Key<'de>>()?;
+    match &first {
+        Some(Key(key)) if key == NUMBER => Ok(Entries::Number(map.next_value()?)),
+        Some(_) | None => Ok(Entries::Map(Replayed { first, rest: map })),
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Replayed<'de, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        match self.first.take() {
+            Some(Key(Cow::Borrowed(key))) => seed.deserialize(BorrowedStrDeserializer::new(key)).map(Some),
+            Some(Key(Cow::Owned(key))) => seed.deserialize(StringDeserializer::new(key)).map(Some),
+            None => self.rest.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.rest.next_value_seed(seed)
+    }
+}
+
+/// A type that is read from a text, or from any other JSON value that a gateway sends in its place.
+pub(in crate::provider) trait LenientText<'de>: Default {
+    /// Names the form that the dialect prescribes, for errors.
+    const EXPECTED: &'static str;
+
+    fn from_text(text: Cow<'de, str>) -> Self;
+
+    fn from_bool(_truth: bool) -> Self {
+        Self::default()
+    }
+
+    fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error>;
+
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error>;
+}
+
+/// Reads a [`LenientText`]. Null is its default, and a number is the text of the number.
+pub(in crate::provider) fn lenient_text<'de, D: Deserializer<'de>, T: LenientText<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct TextVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: LenientText<'de>> Visitor<'de> for TextVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(T::EXPECTED)
+        }
+
+        fn visit_borrowed_str<E>(self, text: &'de str) -> Result<T, E> {
+            Ok(T::from_text(Cow::Borrowed(text)))
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<T, E> {
+            Ok(T::from_text(Cow::Owned(text.to_owned())))
+        }
+
+        fn visit_string<E>(self, text: String) -> Result<T, E> {
+            Ok(T::from_text(Cow::Owned(text)))
+        }
+
+        fn visit_unit<E>(self) -> Result<T, E> {
+            Ok(T::default())
+        }
+
+        fn visit_bool<E>(self, truth: bool) -> Result<T, E> {
+            Ok(T::from_bool(truth))
+        }
+
+        fn visit_i64<E>(self, number: i64) -> Result<T, E> {
+            Ok(T::from_text(Cow::Owned(number.to_string())))
+        }
+
+        fn visit_u64<E>(self, number: u64) -> Result<T, E> {
+            Ok(T::from_text(Cow::Owned(number.to_string())))
+        }
+
+        fn visit_f64<E>(self, number: f64) -> Result<T, E> {
+            Ok(T::from_text(Cow::Owned(number.to_string())))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<T, A::Error> {
+            T::from_list(items)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            match entries(map)? {
+                Entries::Number(text) => Ok(T::from_text(Cow::Owned(text))),
+                Entries::Map(map) => T::from_object(map),
+            }
+        }
+    }
+    deserializer.deserialize_any(TextVisitor(PhantomData))
+}
+
+/// A text. Of a list of content parts the text parts count; an object and a truth value are the empty text.
+#[derive(Debug, Default)]
+pub(in crate::provider) struct Text<'a>(pub(in crate::provider) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        lenient_text::<D, Text<'de>>(deserializer)
+    }
+}
+
+impl<'de> LenientText<'de> for Text<'de> {
+    const EXPECTED: &'static str = "a text";
+
+    fn from_text(text: Cow<'de, str>) -> Self {
+        Self(text)
+    }
+
+    fn from_list<A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        #[derive(Deserialize)]
+        struct ContentPart<'a> {
+            #[serde(borrow, default)]
+            text: Text<'a>,
+        }
+
+        let mut text = String::new();
+        while let Some(part) = parts.next_element::<ContentPart<'de>>()? {
+            text.push_str(&part.text.0);
+        }
+        Ok(Self(Cow::Owned(text)))
+    }
+
+    fn from_object<A: MapAccess<'de>>(mut fields: A) -> Result<Self, A::Error> {
+        while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+}
+
+/// Arguments as text: most providers send a text of JSON, some the JSON itself.
+///
+/// JSON that is no object is no reason to lose the answer: the model is told.
+#[derive(Debug, Default)]
+pub(in crate::provider) struct Arguments<'a>(pub(in crate::provider) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        lenient_text::<D, Arguments<'de>>(deserializer)
+    }
+}
+
+impl<'de> LenientText<'de> for Arguments<'de> {
+    const EXPECTED: &'static str = "arguments as a text of JSON or as an object";
+
+    fn from_text(text: Cow<'de, str>) -> Self {
+        Self(text)
+    }
+
+    fn from_bool(truth: bool) -> Self {
+        Self(Cow::Owned(truth.to_string()))
+    }
+
+    fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {
+        let list = Value::deserialize(SeqAccessDeserializer::new(items))?;
+        Ok(Self(Cow::Owned(list.to_string())))
+    }
+
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        let object = Value::deserialize(MapAccessDeserializer::new(fields))?;
+        Ok(Self(Cow::Owned(object.to_string())))
+    }
+}
+
+/// Returns arguments that stand as JSON in an event as text that may be stored. A text of JSON in their place is that text.
+pub(in crate::provider) fn json_text(raw: &RawValue) -> String {
+    let raw = whole_characters(raw.get());
+    let written = if raw.starts_with('"') { serde_json::from_str(&raw).ok() } else { None };
+    storable_json(written.unwrap_or_else(|| raw.into_owned()))
+}
+
+/// Returns a text of an event as it may be stored, without a copy where it is owned already.
+pub(in crate::provider) fn storable_text(text: Cow<'_, str>) -> String {
+    match storable(&text) {
+        Cow::Borrowed(_) => text.into_owned(),
+        Cow::Owned(changed) => changed,
+    }
+}
+
+/// Reads an object, or nothing in one of the forms that gateways give it. Anything else would be lost content, and is an error.
+pub(in crate::provider) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    struct Given<T>(PhantomData<T>);
+
+    impl<T> Given<T> {
+        fn nothing<E: Error>(self, is_nothing: bool, found: Unexpected<'_>) -> Result<Option<T>, E> {
+            if is_nothing { Ok(None) } else { Err(E::invalid_type(found, &"an object")) }
+        }
+    }
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Given<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            match entries(map)? {
+                Entries::Number(text) => self.nothing(text.parse() == Ok(0.0), Unexpected::Other("a number")),
+                Entries::Map(map) => T::deserialize(MapAccessDeserializer::new(map)).map(Some),
+            }
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
+            self.nothing(!truth, Unexpected::Bool(truth))
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+            self.nothing(number == 0, Unexpected::Signed(number))
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+            self.nothing(number == 0, Unexpected::Unsigned(number))
+        }
+
+        fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+            self.nothing(number == 0.0, Unexpected::Float(number))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            self.nothing(text.is_empty(), Unexpected::Str(text))
+        }
+
+        // Gateways written in Lua know no empty object.
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let is_empty = items.next_element::<IgnoredAny>()?.is_none();
+            self.nothing(is_empty, Unexpected::Seq)
+        }
+    }
+    deserializer.deserialize_any(Given(PhantomData))
+}
+
+/// Reads a list, or nothing. One item alone stands for a list of one. Nulls within a list are skipped.
+pub(in crate::provider) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Item, item: PhantomData })
+}
+
+/// Reads a list, or nothing. An object is an empty list, which gateways written in Lua do not know.
+pub(in crate::provider) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Nothing, item: PhantomData })
+}
+
+enum ObjectAs {
+    Item,
+    Nothing,
+}
+
+struct ManyVisitor<T> {
+    object: ObjectAs,
+    item: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or a list of them")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
+        if truth { Err(E::invalid_type(Unexpected::Bool(truth), &self)) } else { Ok(Vec::new()) }
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        if text.is_empty() { Ok(Vec::new()) } else { Err(E::invalid_type(Unexpected::Str(text), &self)) }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        match (entries(map)?, &self.object) {
+            (Entries::Number(_), _) => Err(A::Error::invalid_type(Unexpected::Other("a number"), &self)),
+            (Entries::Map(map), ObjectAs::Item) => Ok(vec![T::deserialize(MapAccessDeserializer::new(map))?]),
+            (Entries::Map(mut map), ObjectAs::Nothing) => {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element::<Option<T>>()? {
+            all.extend(item);
+        }
+        Ok(all)
+    }
+}
+
+/// Reads a whole number, also as a text or with a point. Any other value counts as absent.
+pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    struct Given;
+    impl<'de> Visitor<'de> for Given {
+        type Value = Option<i64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+            Ok(Some(number))
+        }
+
+        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(i64::try_from(number).ok())
+        }
+
+        fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+            Ok((number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            match entries(map)? {
+                Entries::Number(text) => self.visit_f64(text.parse().unwrap_or(f64::NAN)),
+                Entries::Map(_) => Err(A::Error::invalid_type(Unexpected::Map, &self)),
+            }
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(text.trim().parse().ok())
+        }
+    }
+    deserializer.deserialize_any(Given)
+}
+
+/// Returns JSON without escapes of half a character. No parser takes those, and they are no reason to lose an answer.
+pub(in crate::provider) fn whole_characters(json: &str) -> Cow<'_, str> {
+    // Most events have no escape at all.
+    let may_hold_halves = json.contains('\\') && (json.contains("\\ud") || json.contains("\\uD"));
+    match may_hold_halves.then(|| mend_surrogates(json)).flatten() {
+        Some(mended) => Cow::Owned(mended),
+        None => Cow::Borrowed(json),
+    }
+}
+
+/// A number of tokens, if it is plausible.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(from = "Value")]
+pub(in crate::provider) struct Count(pub(in crate::provider) Option<u64>);
+
+/// More tokens than any model takes or gives in one call.
+const ABSURD_TOKENS: u64 = 1_000_000_000;
+
+impl From<Value> for Count {
+    /// Returns no count for a value that is no number: figures are no reason to lose an answer.
+    fn from(number: Value) -> Self {
+        let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
+        let count = count.or_else(|| number.as_str()?.parse().ok());
+        Self(count.filter(|count| *count < ABSURD_TOKENS))
+    }
+}
+
+/// A truth value. Any value but `true` is false.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(from = "Value")]
+pub(in crate::provider) struct Flag(pub(in crate::provider) bool);
+
+impl From<Value> for Flag {
+    fn from(value: Value) -> Self {
+        Self(value == true)
+    }
+}
+
+/// US dollars: a number, or an object with their sum (Perplexity) or with what another provider takes (`OpenRouter`).
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(from = "Value")]
+pub(in crate::provider) struct Dollars(pub(in crate::provider) Option<f64>);
+
+impl From<Value> for Dollars {
+    fn from(value: Value) -> Self {
+        let field = || ["total_cost", "upstream_inference_cost"].iter().find_map(|name| value.get(name)?.as_f64());
+        Self(value.as_f64().or_else(field))
+    }
+}
+
+/// US dollars in the unit of xAI: <https://docs.x.ai/developers/cost-tracking>.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(from = "Value")]
+pub(in crate::provider) struct Ticks(Option<f64>);
+
+impl Ticks {
+    const OF_A_DOLLAR: f64 = 1e10;
+
+    pub(in crate::provider) fn dollars(self) -> Option<f64> {
+        self.0.map(|ticks| ticks / Self::OF_A_DOLLAR)
+    }
+}
+
+impl From<Value> for Ticks {
+    fn from(value: Value) -> Self {
+        Self(value.as_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Wire<'a> {
+        #[serde(borrow, default)]
+        arguments: Arguments<'a>,
+        #[serde(default, deserialize_with = "object")]
+        object: Option<Inner>,
+        #[serde(default, deserialize_with = "many")]
+        many: Vec<Inner>,
+        #[serde(default, deserialize_with = "whole_number")]
+        whole: Option<i64>,
+    }
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Inner {
+        n: Option<f64>,
+        raw: Option<Box<RawValue>>,
+    }
+
+    #[rstest]
+    #[case(r#"{"z":20000000000000000001,"a":1.10,"b":0.1}"#)]
+    #[case("[1.10,{\"z\":1,\"a\":20000000000000000001}]")]
+    #[case("1.10")]
+    #[case("20000000000000000001")]
+    fn arguments_as_json_keep_numbers_and_order(#[case] written: &str) {
+        let wire = format!(r#"{{"arguments":{written}}}"#);
+        assert_eq!(serde_json::from_str::<Wire<'_>>(&wire).unwrap().arguments.0, written);
+    }
+
+    #[test]
+    fn numbers_are_told_from_objects() {
+        fn read(wire: &str) -> Result<Wire<'_>, String> {
+            serde_json::from_str(wire).map_err(|error| error.to_string())
+        }
+        let inner = |wire: &str| read(wire).map(|wire| wire.object);
+        assert!(inner(r#"{"object":0.0}"#).unwrap().is_none());
+        assert!(inner(r#"{"object":1.5}"#).unwrap_err().contains("expected an object"));
+        assert_eq!(inner(r#"{"object":{"n":0.5}}"#).unwrap().unwrap().n, Some(0.5));
+        let raw = inner(r#"{"object":{"raw":{"b":1.10}}}"#).unwrap().unwrap().raw.unwrap();
+        assert_eq!(raw.get(), r#"{"b":1.10}"#);
+        assert!(read(r#"{"many":1.5}"#).is_err());
+        assert_eq!(read(r#"{"many":{"n":2.50}}"#).unwrap().many.len(), 1);
+        for (wire, whole) in [("5.0", Some(5)), ("5e0", Some(5)), ("5.5", None), ("99999999999999999999.5", None)] {
+            let text = format!(r#"{{"whole":{wire}}}"#);
+            assert_eq!(read(&text).unwrap().whole, whole, "{wire}");
+        }
+        assert!(read(r#"{"whole":{}}"#).is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! Counts the tokens of an answer: the provider's figures, or an estimate for those that it does not give.
+
+use crate::domain::cost::Cost;
+use crate::domain::model::Usage;
+
+/// Bytes that a token has on average, for estimates.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// The figures that a provider gives of its tokens. They may come in pieces, and again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::provider) struct TokenFigures {
+    /// Tokens of the request, cached ones included.
+    pub(in crate::provider) input: Option<u64>,
+    /// Tokens of the answer, reasoning included.
+    pub(in crate::provider) output: Option<u64>,
+    /// The cached part of the input.
+    pub(in crate::provider) cached_input: Option<u64>,
+    /// The reasoning part of the output.
+    pub(in crate::provider) reasoning: Option<u64>,
+    /// The part of the input that was put into a cache.
+    pub(in crate::provider) cache_write: Option<u64>,
+    /// What the call cost, if the provider says it.
+    pub(in crate::provider) cost: Option<Cost>,
+}
+
+/// Counts the tokens of one answer.
+#[derive(Debug)]
+pub(in crate::provider) struct UsageCounter {
+    request_bytes: usize,
+    answer_bytes: usize,
+    figures: TokenFigures,
+}
+
+impl UsageCounter {
+    pub(super) fn new(request_bytes: usize) -> Self {
+        Self { request_bytes, answer_bytes: 0, figures: TokenFigures::default() }
+    }
+
+    /// Adds bytes that the model wrote: text, reasoning, names or arguments.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.answer_bytes = self.answer_bytes.saturating_add(bytes);
+    }
+
+    /// Subtracts bytes that come again as something else.
+    pub(super) fn subtract(&mut self, bytes: usize) {
+        self.answer_bytes = self.answer_bytes.saturating_sub(bytes);
+    }
+
+    /// Forgets the answer so far.
+    pub(super) fn restart(&mut self) {
+        *self = Self::new(self.request_bytes);
+    }
+
+    /// Takes in figures of the provider. Each that is there replaces an earlier one.
+    pub(super) fn take(&mut self, figures: TokenFigures) {
+        self.figures = TokenFigures {
+            input: figures.input.or(self.figures.input),
+            output: figures.output.or(self.figures.output),
+            cached_input: figures.cached_input.or(self.figures.cached_input),
+            reasoning: figures.reasoning.or(self.figures.reasoning),
+            cache_write: figures.cache_write.or(self.figures.cache_write),
+            cost: figures.cost.or(self.figures.cost),
+        };
+    }
+
+    /// Whether the provider has given figures.
+    pub(super) fn is_reported(&self) -> bool {
+        self.figures.input.is_some() && self.figures.output.is_some()
+    }
+
+    /// Returns the tokens of the answer, unless they are an estimate.
+    pub(super) fn reported_output(&self) -> Option<u64> {
+        self.figures.output.filter(|_| self.is_reported())
+    }
+
+    /// Returns the usage of the call.
+    pub(super) fn usage(&self) -> Usage {
+        let estimate = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+        let TokenFigures { input, output, cached_input, reasoning, cache_write, cost } = self.figures;
+        Usage {
+            input_tokens: input.unwrap_or_else(|| estimate(self.request_bytes)),
+            output_tokens: output.unwrap_or_else(|| estimate(self.answer_bytes)),
+            cached_input_tokens: cached_input.unwrap_or(0),
+            cache_write_tokens: cache_write.unwrap_or(0),
+            reasoning_tokens: reasoning.unwrap_or(0),
+            model_calls: 1,
+            abandoned_calls: 0,
+            estimated: !self.is_reported(),
+            cost,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The audit of tool calls: the trait.
+
+use async_trait::async_trait;
+
+use super::{AuditCursor, AuditFilter, Page, PageRequest, StoreResult};
+use crate::domain::audit::AuditRecord;
+
+/// The most rows of the audit that are removed at a time.
+pub const AUDIT_PIECE: i64 = 5_000;
+
+/// What became of every call of a tool. Written by the log, with the outcomes; a conversation that is deleted leaves it as it is.
+#[async_trait]
+pub trait AuditStore: Send + Sync {
+    /// A page of ended calls, newest first.
+    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>>;
+
+    /// Removes rows that are at least `age_ms` old by the database's clock, at most [`AUDIT_PIECE`]. Returns how many.
+    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64>;
+}

@@ -1,0 +1,70 @@
+//! Runs as their owners see and steer them: the trait.
+
+use async_trait::async_trait;
+
+use super::{
+    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
+    RunCursor, RunFilter, RunView, StoreResult,
+};
+use crate::domain::agent::AgentProfile;
+use crate::domain::call_record::ToolCallRecord;
+use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
+use crate::domain::run::Run;
+use crate::support::clock::UnixMillis;
+
+/// Runs as their owners see and steer them.
+#[async_trait]
+pub trait RunStore: Send + Sync {
+    /// Stores a message, its run and their first events in one transaction: after this they cannot be lost. See
+    /// [`AcceptRun`] for what happens to a conversation that is busy.
+    async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>>;
+
+    /// Takes a message of the user's out of a conversation in which no run is under way, with all that came after it, and stores
+    /// another one in its place, in one transaction. The rest is as with [`Self::accept_run`].
+    async fn edit_message(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>>;
+
+    /// The run, unless it is missing or somebody else's.
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;
+
+    /// Returns a page of runs, newest first.
+    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>>;
+
+    /// The profile that the run was accepted with, and that whatever goes on from it has. `None` if there is no such run, or it is somebody
+    /// else's.
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>>;
+
+    /// The run that is under way in a conversation: the active one, not those queued behind it.
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>>;
+
+    /// Asks for the run to be cancelled. A run that nobody works on and that has not started is cancelled at once; one that
+    /// waits is made claimable, so that a worker ends it; one with a live lease is only marked.
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>>;
+
+    /// Wakes a run that waits, unless it waits for a human, or continues after one that has ended with a new one (terminal statuses
+    /// never change). That is possible as long as it is the newest one of its conversation, and so only once.
+    async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>>;
+
+    /// The answer of the run that holds this call, with all its calls. `None` if there is no such call, or it is somebody else's.
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>>;
+
+    /// One call of the run, with its whole result. `None` if there is no such call, or it is somebody else's.
+    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>>;
+
+    /// What is known about why the run is or is not moving.
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;
+
+    /// Counts of runs that are not terminal, by status word, for metrics.
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>>;
+}

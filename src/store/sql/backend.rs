@@ -1,0 +1,47 @@
+//! The two stores as what the aggregates are written on.
+//!
+//! Owns which pool serves which caller. Must not know any table.
+
+use super::database::Database;
+use crate::store::postgres::connect::PostgresStore;
+use crate::store::sqlite::connection::SqliteStore;
+
+/// A store with a database. Every aggregate trait of `sql` is implemented for each.
+pub trait Backend: Send + Sync {
+    /// Returns the database for requests, whose clients wait.
+    fn database(&self) -> Database<'_>;
+
+    /// Returns the database for background work, which may take longer.
+    fn chores(&self) -> Database<'_>;
+
+    /// Returns the database for workers, whose leases depend on its answers.
+    fn worker(&self) -> Database<'_>;
+}
+
+impl Backend for PostgresStore {
+    fn database(&self) -> Database<'_> {
+        Database::Postgres(&self.api)
+    }
+
+    fn chores(&self) -> Database<'_> {
+        Database::Postgres(&self.chores)
+    }
+
+    fn worker(&self) -> Database<'_> {
+        Database::Postgres(&self.worker)
+    }
+}
+
+impl Backend for SqliteStore {
+    fn database(&self) -> Database<'_> {
+        Database::Sqlite(self)
+    }
+
+    fn chores(&self) -> Database<'_> {
+        Database::Sqlite(self)
+    }
+
+    fn worker(&self) -> Database<'_> {
+        Database::Sqlite(self)
+    }
+}

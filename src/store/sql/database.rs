@@ -1,0 +1,131 @@
+//! One handle for statements on either database: reads, writes of one statement, and transactions.
+//!
+//! Owns the way to each pool, and what is retried. Must not know any table.
+
+use sqlx::AssertSqlSafe;
+
+use super::row::{Row, the_row};
+use super::statement::Statement;
+use super::transaction::Transaction;
+use super::value::{Value, bind_postgres, bind_sqlite, postgres_query, sqlite_query};
+use crate::store::StoreResult;
+use crate::store::postgres::answer::Line;
+use crate::store::postgres::errors::retried;
+use crate::store::sqlite::connection::SqliteStore;
+
+/// The way to a database.
+#[derive(Clone, Copy)]
+pub enum Database<'a> {
+    /// One of the pools of Postgres.
+    Postgres(&'a Line),
+    /// The writer of SQLite and its readers.
+    Sqlite(&'a SqliteStore),
+}
+
+impl Database<'_> {
+    /// Reads all rows of one statement.
+    pub async fn fetch_all(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
+        match self {
+            Self::Postgres(line) => {
+                let rows = postgres_query(statement, values).fetch_all(line).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+            Self::Sqlite(store) => {
+                let rows = sqlite_query(statement, values).fetch_all(store.reader()).await?;
+                Ok(rows.into_iter().map(Row::Sqlite).collect())
+            }
+        }
+    }
+
+    /// Reads all rows of a list, whose text is put together from our literals: one for each set of filters.
+    pub async fn fetch_list(self, text: String, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
+        match self {
+            Self::Postgres(line) => {
+                let rows = bind_postgres(sqlx::query(AssertSqlSafe(text)), values).fetch_all(line).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+            Self::Sqlite(store) => {
+                let rows = bind_sqlite(sqlx::query(AssertSqlSafe(text)), values).fetch_all(store.reader()).await?;
+                Ok(rows.into_iter().map(Row::Sqlite).collect())
+            }
+        }
+    }
+
+    /// Reads the first row of one statement.
+    pub async fn fetch_optional(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
+        match self {
+            Self::Postgres(line) => Ok(postgres_query(statement, values).fetch_optional(line).await?.map(Row::Postgres)),
+            Self::Sqlite(store) => Ok(sqlite_query(statement, values).fetch_optional(store.reader()).await?.map(Row::Sqlite)),
+        }
+    }
+
+    /// Reads the only row of one statement.
+    pub async fn fetch_one(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Row> {
+        the_row(self.fetch_optional(statement, values).await?)
+    }
+
+    /// Writes by one statement. Returns how many rows it changed.
+    ///
+    /// Postgres commits it by itself; SQLite begins a transaction, which waits for its turn.
+    pub async fn execute(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
+        match self {
+            Self::Postgres(line) => Ok(postgres_query(statement, values).execute(line).await?.rows_affected()),
+            Self::Sqlite(store) => {
+                let mut tx = Transaction::on_sqlite(store).await?;
+                let changed = tx.execute(statement, values).await?;
+                tx.commit().await?;
+                Ok(changed)
+            }
+        }
+    }
+
+    /// Writes by one statement. Returns the first row that it returns.
+    pub async fn returning(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
+        match self {
+            Self::Postgres(_) => self.fetch_optional(statement, values).await,
+            Self::Sqlite(store) => {
+                let mut tx = Transaction::on_sqlite(store).await?;
+                let row = tx.fetch_optional(statement, values).await?;
+                tx.commit().await?;
+                Ok(row)
+            }
+        }
+    }
+
+    /// Deletes a row by a secret, `values[0]`, and returns it. `exists` looks for the secret.
+    ///
+    /// SQLite asks a reader first, so that guesses do not queue for the writer.
+    pub async fn take(self, exists: Statement, take: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
+        match self {
+            Self::Postgres(_) => {}
+            Self::Sqlite(_) => {
+                let secret = values.get(..1).unwrap_or_default();
+                if !self.fetch_one(exists, secret).await?.only::<bool>()? {
+                    return Ok(None);
+                }
+            }
+        }
+        self.returning(take, values).await
+    }
+
+    /// Begins a transaction. On SQLite it waits for its turn.
+    pub async fn begin(self) -> StoreResult<Transaction> {
+        match self {
+            Self::Postgres(line) => Transaction::on_postgres(line).await,
+            Self::Sqlite(store) => Transaction::on_sqlite(store).await,
+        }
+    }
+
+    /// Begins a transaction of a worker. On SQLite it does not wait behind the requests whose turn it is.
+    pub async fn begin_at_once(self) -> StoreResult<Transaction> {
+        match self {
+            Self::Postgres(line) => Transaction::on_postgres(line).await,
+            Self::Sqlite(store) => Transaction::on_sqlite_at_once(store).await,
+        }
+    }
+
+    /// Runs a transaction, and again when the database rolled it back for the sake of another one.
+    pub async fn retry<T, F: Future<Output = StoreResult<T>>>(self, transaction: impl Fn() -> F) -> StoreResult<T> {
+        retried(transaction).await
+    }
+}

@@ -1,0 +1,65 @@
+//! Idempotency keys, read and written in the transaction of their effect.
+//!
+//! Owns the table `idempotency_keys`. Must not know what the outcomes mean.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::database::Database;
+use super::row::Row;
+use super::statement::statements;
+use super::transaction::Transaction;
+use super::value::values;
+use crate::store::rows::{decode, encode_storable};
+use crate::store::{IdempotencyClaim, Keyed, StoreResult};
+
+statements! {
+    RECORDED = ["SELECT fingerprint, outcome FROM idempotency_keys WHERE owner_id = $1 AND key = $2"];
+
+    RECORD = ["INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES ($1, $2, $3, $4, ", now, ")"];
+}
+
+impl Database<'_> {
+    /// Runs a transaction that records its outcome under `key`, and again when the database rolled it back.
+    ///
+    /// If it met a row that is there already, another request with the same key may have come first, which no lock has kept
+    /// apart. Then that one's outcome is returned.
+    pub async fn once<T: DeserializeOwned, F: Future<Output = StoreResult<Keyed<T>>>>(
+        self,
+        key: Option<&IdempotencyClaim>,
+        transaction: impl Fn() -> F,
+    ) -> StoreResult<Keyed<T>> {
+        let outcome = self.retry(transaction).await;
+        match (outcome, key) {
+            (Err(error), Some(key)) if error.is_unique_violation() => {
+                let row = self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?;
+                read(row, key)?.map_or(Err(error), Ok)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+}
+
+impl Transaction {
+    /// Returns the outcome of an earlier request with the same key.
+    pub async fn recorded<T: DeserializeOwned>(&mut self, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Keyed<T>>> {
+        let Some(key) = key else { return Ok(None) };
+        read(self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?, key)
+    }
+
+    /// Records the outcome of a request.
+    pub async fn record<T: Serialize + Sync>(&mut self, key: Option<&IdempotencyClaim>, outcome: &T) -> StoreResult<()> {
+        let Some(key) = key else { return Ok(()) };
+        let outcome = encode_storable("idempotency_keys", "outcome", &key.key, outcome)?;
+        self.execute(RECORD, values![key.owner.as_str(), &key.key, &key.fingerprint, outcome]).await?;
+        Ok(())
+    }
+}
+
+fn read<T: DeserializeOwned>(row: Option<Row>, key: &IdempotencyClaim) -> StoreResult<Option<Keyed<T>>> {
+    let Some(row) = row else { return Ok(None) };
+    if row.get::<&str>("fingerprint")? != key.fingerprint {
+        return Ok(Some(Keyed::Mismatch));
+    }
+    Ok(Some(Keyed::Replayed(decode("idempotency_keys", "outcome", &key.key, row.get("outcome")?)?)))
+}

@@ -1,0 +1,141 @@
+//! Questions to a human, and their answers.
+//!
+//! Owns the statements of use cases on `input_requests`; runs ask and close their questions through the log. Must not know what
+//! an answer means.
+
+use async_trait::async_trait;
+
+use super::backend::Backend;
+use super::database::Database;
+use super::grants;
+use super::row::read_row;
+use super::run_rows::find_run;
+use super::statement::statements;
+use super::transaction::Transaction;
+use super::value::values;
+use crate::domain::approval::ToolGrant;
+use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
+use crate::domain::input::{InputRecord, InputState};
+use crate::store::rows::{encode_storable, read_input, unsigned};
+use crate::store::{
+    Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose,
+};
+
+macro_rules! columns {
+    ($dialect:ident) => {
+        "id, conversation_id, run_id, call_id, kind, question, state, answer, resolved_by, created_at, resolved_at, expires_at"
+    };
+}
+
+statements! {
+    BY_ID = ["SELECT ", columns, " FROM input_requests WHERE id = $1 AND owner_id = $2"];
+
+    PAGE = ["SELECT ", columns, " FROM input_requests
+         WHERE owner_id = $1 AND (created_at, id) < ($2, $3) AND (CAST($4 AS text) IS NULL OR state = $4)
+           AND (kind = 'approval') = $5
+         ORDER BY created_at DESC, id DESC LIMIT $6"];
+
+    ANSWER = ["UPDATE input_requests SET state = 'answered', answer = $2, resolved_by = $3, resolved_at = ", now, "
+         WHERE id = $1 AND owner_id = $3 AND state = 'pending' AND (expires_at IS NULL OR expires_at > ", now, ")
+           AND EXISTS (SELECT 1 FROM runs WHERE runs.id = run_id AND finished_at IS NULL)"];
+
+    // A worker that holds the run looks at it when it releases the run.
+    WAKE = ["UPDATE runs SET
+             claimable_at = CASE WHEN leased THEN claimable_at ELSE ", least, "(coalesce(claimable_at, ", now, "), ", now, ") END,
+             claim_cause = CASE WHEN leased OR claimable_at <= ", now, " THEN claim_cause ELSE 'request' END,
+             answered_at = CASE WHEN leased THEN ", now, " ELSE answered_at END
+         FROM (SELECT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1) AS leased) AS lease
+         WHERE id = $1 AND finished_at IS NULL"];
+}
+
+#[async_trait]
+impl<B: Backend> InputStore for B {
+    async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
+        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
+        row.as_ref().map(|row| read_row!(row, read_input)).transpose()
+    }
+
+    async fn input_requests(
+        &self,
+        owner: &UserId,
+        asked: Asked,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> StoreResult<Page<InputRecord>> {
+        let limit = page.limit.clamp(1, 100);
+        // The first page begins before the latest possible time.
+        let (created_at, id) = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.created_at, after.id.as_str()));
+        let state = state.map(InputState::as_str);
+        let page = values![owner.as_str(), created_at, id, state, asked == Asked::Approvals, limit + 1];
+        let rows = self.database().fetch_all(PAGE, page).await?;
+        let limit = limit as usize;
+        let items = rows.iter().take(limit).map(|row| read_row!(row, read_input)).collect::<StoreResult<Vec<_>>>()?;
+        let last = rows.get(limit.saturating_sub(1)).zip(items.last()).filter(|_| rows.len() > limit);
+        let next = last.map(|(row, last)| -> StoreResult<_> {
+            Ok(InputCursor { created_at: row.get("created_at")?, id: last.request.id.clone() }.to_string())
+        });
+        Ok(Page { items, next: next.transpose()? })
+    }
+
+    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
+        grants::list(self.database(), owner, within).await
+    }
+
+    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
+        grants::delete(self.database(), owner, id).await
+    }
+
+    async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database.once(key, || resolve_once(database, &resolve, key)).await
+    }
+}
+
+async fn resolve_once(
+    database: Database<'_>,
+    resolve: &ResolveInput,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Resolved>> {
+    let mut tx = database.begin().await?;
+    let resolved = resolve_in(&mut tx, resolve, key).await?;
+    match &resolved {
+        Keyed::Fresh(Resolved::Answered { .. }) => tx.commit().await?,
+        Keyed::Fresh(Resolved::Closed { .. } | Resolved::NoRequest) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
+    }
+    Ok(resolved)
+}
+
+async fn resolve_in(tx: &mut Transaction, resolve: &ResolveInput, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
+    let ResolveInput { owner, id, answer, grant, .. } = resolve;
+    let found = find(tx, owner, id).await?;
+    let base = match &found {
+        Some(found) => tx.lock_head(owner, &found.request.conversation_id).await?,
+        None => None,
+    };
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    let Some(base) = base else { return Ok(Keyed::Fresh(Resolved::NoRequest)) };
+    let answer = encode_storable("input_requests", "answer", id.as_str(), answer)?;
+    let answered = tx.execute(ANSWER, values![id.as_str(), answer, owner.as_str()]).await?;
+    let Some(record) = find(tx, owner, id).await?.map(Box::new) else { return Ok(Keyed::Fresh(Resolved::NoRequest)) };
+    if answered == 0 {
+        return Ok(Keyed::Fresh(Resolved::Closed { record }));
+    }
+    if let Some(grant) = grant {
+        grants::insert(tx, owner, grant).await?;
+    }
+    let request = &record.request;
+    tx.execute(WAKE, values![request.run_id.as_str()]).await?;
+    let attempt = find_run(tx, owner, &request.run_id).await?.map_or(0, |run| unsigned(run.attempt));
+    let event = compose::input_answered(request, attempt, resolve);
+    let events = tx.append(&request.conversation_id, base, vec![event], &[]).await?;
+    let resolved = Resolved::Answered { record, events };
+    tx.record(key, &resolved).await?;
+    Ok(Keyed::Fresh(resolved))
+}
+
+async fn find(tx: &mut Transaction, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
+    let row = tx.fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
+    row.as_ref().map(|row| read_row!(row, read_input)).transpose()
+}

@@ -1,0 +1,62 @@
+//! Aggregates that are written once for Postgres and SQLite.
+//!
+//! Owns the statements of these aggregates, and the layer on which they are written. Must not know why anything is written.
+//!
+//! # How an aggregate is written
+//!
+//! - `store/<aggregate>.rs` holds the trait and its values. It knows no database.
+//! - `store/sql/<aggregate>.rs` holds the statements, how rows become values, and `impl<B: Backend> Trait for B`, which makes
+//!   both stores implement the trait.
+//!
+//! # How a method is added
+//!
+//! 1. The method, in the trait.
+//! 2. Its statement, in the [`statements!`](statement::statements) block of `sql/<aggregate>.rs`, and its body in the `impl`.
+//! 3. A story in `tests/it/store/<aggregate>.rs`, which is told to both databases.
+//!
+//! `tests/it/store/statements.rs` prepares every statement on both databases. A new module is added to `registry.rs`.
+//!
+//! # Rules for statements
+//!
+//! - Parameters are `$1`, `$2` in both dialects. A parameter that is only compared with NULL is written `CAST($1 AS text)`:
+//!   Postgres must know its type. `$1::text` is not SQL for SQLite.
+//! - Text columns are ordered by bytes in both databases, by the collation of the column.
+//! - A text is static, so that each connection keeps it prepared. A filter that may be absent is
+//!   `(CAST($1 AS text) IS NULL OR owner_id = $1)`.
+//! - Integers are read as `i64`.
+//! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
+//!   transaction ([`Database::begin`]). [`Database::retry`] runs it again after a rollback for the sake of another transaction,
+//!   [`Database::once`] also handles an idempotency key.
+//! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed.
+//! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
+
+mod backend;
+mod budget;
+mod conversation_rows;
+mod conversations;
+mod copy;
+mod database;
+mod grants;
+mod idempotency;
+mod input;
+mod log;
+mod named;
+mod per_backend;
+mod providers;
+mod registry;
+mod rewind;
+mod row;
+mod run_rows;
+mod runs;
+mod search;
+mod statement;
+mod summaries;
+mod transaction;
+mod value;
+
+pub(super) use per_backend::PerBackend;
+pub use registry::statements;
+pub(super) use row::Row;
+pub use statement::Statement;
+pub(super) use statement::piece;
+pub(super) use value::Value;

@@ -1,0 +1,88 @@
+//! Statements: one text per database, made when the crate is built.
+//!
+//! Owns the words in which the two dialects differ. Must not know any table.
+
+/// One statement in both dialects. Its parameters are `$1`, `$2` and so on in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statement {
+    /// The name of its constant.
+    pub name: &'static str,
+    /// The text for Postgres.
+    pub postgres: &'static str,
+    /// The text for SQLite.
+    pub sqlite: &'static str,
+}
+
+/// Defines the statements of a module as constants, and `STATEMENTS`, which lists them all.
+///
+/// A statement is a list of pieces: texts, words of [`piece`], and macros of the module that take a dialect.
+macro_rules! statements {
+    ($($(#[$meta:meta])* $name:ident = [$($piece:tt),+ $(,)?];)+) => {
+        $(
+            $(#[$meta])*
+            pub(super) const $name: $crate::store::sql::Statement = $crate::store::sql::Statement {
+                name: stringify!($name),
+                postgres: concat!($($crate::store::sql::piece!(postgres $piece)),+),
+                sqlite: concat!($($crate::store::sql::piece!(sqlite $piece)),+),
+            };
+        )+
+
+        /// Lists every statement of this module, for the test that prepares them.
+        pub(in crate::store) const STATEMENTS: &[$crate::store::sql::Statement] = &[$($name),+];
+    };
+}
+pub(in crate::store) use statements;
+
+/// Writes one piece of a statement in one dialect.
+///
+/// - `now`: the database's clock in milliseconds, read once for a statement.
+/// - `greatest`, `least`: the function that picks one of several values.
+/// - `for_update`: a row lock; SQLite has one writer and needs none.
+/// - `(in_list "$1")`: membership in a bound list of texts.
+/// - `{ postgres: "..", sqlite: ".." }`: a text per dialect, where no word fits.
+/// - any other word: a macro of the module, called with the dialect.
+macro_rules! piece {
+    ($dialect:ident $text:literal) => {
+        $text
+    };
+    (postgres now) => {
+        "(SELECT now_ms())"
+    };
+    (sqlite now) => {
+        "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
+    };
+    (postgres greatest) => {
+        "greatest"
+    };
+    (sqlite greatest) => {
+        "max"
+    };
+    (postgres least) => {
+        "least"
+    };
+    (sqlite least) => {
+        "min"
+    };
+    (postgres for_update) => {
+        " FOR UPDATE"
+    };
+    (sqlite for_update) => {
+        ""
+    };
+    (postgres (in_list $list:literal)) => {
+        concat!("= ANY(", $list, "::text[])")
+    };
+    (sqlite (in_list $list:literal)) => {
+        concat!("IN (SELECT value FROM json_each(", $list, "))")
+    };
+    (postgres { postgres: $postgres:literal, sqlite: $sqlite:literal }) => {
+        $postgres
+    };
+    (sqlite { postgres: $postgres:literal, sqlite: $sqlite:literal }) => {
+        $sqlite
+    };
+    ($dialect:ident $word:ident) => {
+        $word!($dialect)
+    };
+}
+pub(in crate::store) use piece;
