@@ -8,11 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-<<<<<<< HEAD
 use super::{Claim, NewConversation, RunView, StoreError, StoreResult};
-=======
-use super::{AuditCursor, Claim, EndedRun, NewConversation, Page, RunView, StoreError, StoreResult, UnnamedLease};
->>>>>>> main
 use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::ApprovalPolicy;

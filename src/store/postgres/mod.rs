@@ -25,11 +25,6 @@ mod files;
 mod fold;
 mod idempotency;
 mod kept;
-<<<<<<< HEAD
-mod lineage;
-=======
-mod keys;
->>>>>>> main
 mod load;
 mod log;
 mod low_water;
