@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Claim, NewConversation, RunView, StoreError, StoreResult};
+use super::{Claim, NewConversation, RunView, StoreError, StoreResult, UnnamedLease};
 use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::ApprovalPolicy;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rmcp::model::{CancelTaskParams, CreateTaskResult, ErrorCode, GetTaskParams, InputRequests, TaskPayload, UpdateTaskParams};
+use rmcp::model::{CancelTaskParams, ErrorCode, GetTaskParams, InputRequests, TaskPayload, UpdateTaskParams};
 use rmcp::service::ServiceError;
 use serde_json::Value;
 use tokio::sync::oneshot;
