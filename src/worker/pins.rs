@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::driver::Surround;
 use crate::domain::ids::PinId;
 use crate::domain::tool::ToolDefinition;
-use crate::engine::{Input, RunState};
+use crate::engine::{Input, RunFacts};
 use crate::store::{SeenTool, Store, StoreResult};
 use crate::support::ids::IdSource;
 use crate::support::json;
@@ -34,15 +34,15 @@ impl Accepted {
     }
 }
 
-/// Takes out of what a run is about to be offered what has changed, and lets its state know.
-pub async fn hold(surround: &Surround, state: &mut RunState, input: &mut Input) -> StoreResult<()> {
+/// Takes out of what a run is about to be offered what has changed, and notes it.
+pub async fn hold(surround: &Surround, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
     let Input::Claimed { tools, .. } = input else { return Ok(()) };
     if surround.options.hold_changed_tools {
         let deps = &surround.deps;
         let held = hold_changed(deps.store.as_ref(), &surround.accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
             tracing::error!(error = error as &dyn std::error::Error, "the run's tools could not be compared with what was seen");
         });
-        state.know_held(held?);
+        facts.held = held?;
     }
     Ok(())
 }

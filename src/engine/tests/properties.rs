@@ -280,7 +280,7 @@ impl Play {
             }
             Act::WindDown => {
                 if let Some(state) = &mut self.world.state {
-                    state.drain();
+                    state.learn(&Input::Draining);
                 }
             }
             Act::TimeIsUp => {
@@ -400,7 +400,7 @@ impl Play {
             Input::TimedOut { partial: None, stopped: Vec::new() },
             Input::GivenUp { why: String::new(), stopped: Vec::new() },
         ] {
-            assert_eq!(decide(&state, input, &around), Decision::default());
+            assert_eq!(decide(&mut state.clone(), input, &around), Decision::default());
         }
     }
 
