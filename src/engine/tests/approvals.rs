@@ -13,8 +13,8 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ReplayClass;
 use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Denied, Done, Started, Unknown};
-use crate::engine::{Input, prompts};
 use crate::engine::tests::world::{World, call, tool};
+use crate::engine::{Input, prompts};
 use crate::support::ids::SequentialIds;
 
 fn profile(mode: ApprovalMode) -> AgentProfile {
