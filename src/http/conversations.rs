@@ -9,14 +9,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answer::created;
 use super::auth::Caller;
+use super::delivery::Delivery;
 use super::etag;
-use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
+use super::extract::{Id, Input, Params, Wants, cursor};
 use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::request::Trace;
-use super::runs::{EventParams, accept, event_page};
+use super::runs::{EventParams, event_page};
 use super::status_words::StatusWords;
 use super::streams;
 use super::types::{
@@ -337,15 +337,12 @@ pub(crate) async fn messages(
     ),
 )]
 pub(crate) async fn send(
-    State(app): State<App>,
-    access: Access,
-    Trace(trace): Trace,
     Id(id): Id<ConversationId>,
-    wants: Wants,
-    PreferWait(wait): PreferWait,
+    delivery: Delivery,
     Input { body, key }: Input<SendMessageBody>,
 ) -> Answer<Response> {
-    accept(&app, access, wants, wait, body.into_request(id, trace), key).await
+    let request = body.into_request(id, delivery.trace());
+    delivery.accept(request, key).await
 }
 
 /// The log of a conversation

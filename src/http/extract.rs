@@ -87,6 +87,19 @@ pub(crate) trait RequestBody: DeserializeOwned {
     }
 }
 
+/// Implements [`RequestBody`] for a body that may be left out: then all its fields have their defaults.
+macro_rules! may_be_empty {
+    ($body:ty) => {
+        impl $crate::http::extract::RequestBody for $body {
+            fn when_empty() -> Option<Self> {
+                Some(Self::default())
+            }
+        }
+    };
+}
+
+pub(crate) use may_be_empty;
+
 /// The body of a POST or PATCH, and the idempotency key that came with it.
 pub(crate) struct Input<T> {
     pub body: T,

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::answer::created;
 use super::auth::Caller;
-use super::extract::{Id, Input, RequestBody};
+use super::extract::{Id, Input, may_be_empty};
 use super::problem::Answer;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
@@ -26,11 +26,7 @@ pub(crate) struct ForkBody {
     title: Option<String>,
 }
 
-impl RequestBody for ForkBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self::default())
-    }
-}
+may_be_empty!(ForkBody);
 
 /// Forks a conversation
 ///

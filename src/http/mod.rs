@@ -9,6 +9,7 @@ mod approvals;
 mod audit;
 mod auth;
 mod conversations;
+mod delivery;
 mod etag;
 mod export;
 mod extract;

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::answer::created;
 use super::auth::Caller;
 use super::etag::{tag, wanted_versions};
-use super::extract::{Id, Input, Params, RequestBody, given};
+use super::extract::{Id, Input, Params, RequestBody, given, may_be_empty};
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::scope::{Scope, ShownScope};
@@ -338,11 +338,7 @@ pub(crate) struct TestProviderBody {
     model: Option<String>,
 }
 
-impl RequestBody for TestProviderBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self::default())
-    }
-}
+may_be_empty!(TestProviderBody);
 
 /// What came of a test.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,23 +1,20 @@
 //! Rewinding a conversation, and editing one of its messages.
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::Caller;
-use super::extract::{Id, Ids, Input, PreferWait, RequestBody, Wants};
+use super::delivery::Delivery;
+use super::extract::{Id, Ids, Input, RequestBody};
 use super::idempotency::replayed;
-use super::options::App;
 use super::problem::Answer;
-use super::request::Trace;
-use super::runs::accept;
 use super::types::{AcceptedBody, EditMessageBody};
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
 use crate::domain::run::Run;
-use crate::service::{Access, Error, RewindFrom};
+use crate::service::{Error, RewindFrom};
 
 /// Where to take a conversation back to: one of the two.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -87,13 +84,10 @@ pub(crate) async fn rewind(
     ),
 )]
 pub(crate) async fn edit(
-    State(app): State<App>,
-    access: Access,
-    Trace(trace): Trace,
     Ids(id, message): Ids<ConversationId, MessageId>,
-    wants: Wants,
-    PreferWait(wait): PreferWait,
+    delivery: Delivery,
     Input { body, key }: Input<EditMessageBody>,
 ) -> Answer<Response> {
-    accept(&app, access, wants, wait, body.into_request(id, message, trace), key).await
+    let request = body.into_request(id, message, delivery.trace());
+    delivery.accept(request, key).await
 }

@@ -2,17 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{CONTENT_LOCATION, HeaderName, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::accepted;
 use super::auth::Caller;
-use super::extract::{Id, Ids, Input, Params, PreferWait, RequestBody, Wants, cursor};
-use super::idempotency::replayed;
+use super::delivery::{Delivery, applied};
+use super::extract::{Id, Ids, Input, Params, PreferWait, Wants, cursor, may_be_empty};
 use super::options::App;
 use super::page::PageParams;
 use super::problem::Answer;
@@ -22,10 +21,8 @@ use super::{etag, page, streams};
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};
-use crate::service::{Access, Error, EventPage, Replay, RequestKey, RetryCall, RunExplanation, RunFilter, StartRun, Waited};
+use crate::service::{Access, Error, EventPage, RetryCall, RunExplanation, RunFilter, Waited};
 use crate::support::clock::UnixMillis;
-
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Where a log is read from.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -57,53 +54,9 @@ pub(crate) struct EventParams {
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
-pub(crate) async fn start(
-    State(app): State<App>,
-    access: Access,
-    Trace(trace): Trace,
-    wants: Wants,
-    PreferWait(wait): PreferWait,
-    Input { body, key }: Input<StartRunBody>,
-) -> Answer<Response> {
-    accept(&app, access, wants, wait, body.into_request(trace), key).await
-}
-
-/// Accepts a message and answers in the form that the client wants.
-pub(crate) async fn accept(
-    app: &App,
-    access: Access,
-    wants: Wants,
-    wait: Option<u64>,
-    request: StartRun,
-    key: Option<RequestKey>,
-) -> Answer<Response> {
-    let principal = access.principal();
-    let started = app.service.start_run(principal, request, key).await?;
-    let mut headers = replayed(started.replay);
-    let location = format!("/api/v1/runs/{}", started.run.id);
-    let location = HeaderValue::from_str(&location).unwrap_or(HeaderValue::from_static("/api/v1/runs"));
-    if let Wants::Stream(framing) = wants {
-        headers.insert(CONTENT_LOCATION, location);
-        let reader = app.service.stream_started(principal, started);
-        return Ok((headers, streams::stream(app, access, reader, framing)).into_response());
-    }
-    headers.insert(LOCATION, location);
-    let mut run = started.run;
-    if let Some(seconds) = wait {
-        applied(app, &mut headers, seconds);
-        run = match app.service.wait_for_run(principal, &run.id, seconds).await? {
-            Waited::Settled(run) => return Ok((StatusCode::OK, headers, Json(run)).into_response()),
-            Waited::StillGoing(run) => run,
-        };
-    }
-    let body = AcceptedBody { message: started.message, run };
-    Ok((StatusCode::ACCEPTED, headers, Json(body)).into_response())
-}
-
-fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
-    if let Ok(value) = HeaderValue::from_str(&format!("wait={}", app.service.wait_seconds(seconds))) {
-        headers.insert(PREFERENCE_APPLIED, value);
-    }
+pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
+    let request = body.into_request(delivery.trace());
+    delivery.accept(request, key).await
 }
 
 /// A run
@@ -134,7 +87,7 @@ pub(crate) async fn get(
         return Ok(etag::tagged(&request, StatusCode::OK, &run));
     };
     let mut headers = HeaderMap::new();
-    applied(&app, &mut headers, seconds);
+    applied(&app.service, &mut headers, seconds);
     let (status, run) = match app.service.wait_for_run(&principal, &id, seconds).await? {
         Waited::Settled(run) => (StatusCode::OK, run),
         Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
@@ -334,17 +287,9 @@ pub(crate) async fn resume(
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
-pub(crate) async fn retry(
-    State(app): State<App>,
-    access: Access,
-    Id(id): Id<RunId>,
-    Trace(trace): Trace,
-    wants: Wants,
-    PreferWait(wait): PreferWait,
-    Input { key, .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    let (run, replay) = app.service.retry_run(access.principal(), &id, key, trace).await?;
-    begun(&app, access, wants, wait, run, replay).await
+pub(crate) async fn retry(Id(id): Id<RunId>, delivery: Delivery, Input { key, .. }: Input<EmptyBody>) -> Answer<Response> {
+    let (run, replay) = delivery.service().retry_run(delivery.principal(), &id, key, delivery.trace()).await?;
+    delivery.respond_with(run, replay).await
 }
 
 /// A call of a tool
@@ -372,11 +317,7 @@ pub(crate) struct RetryCallBody {
     confirm: bool,
 }
 
-impl RequestBody for RetryCallBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self::default())
-    }
-}
+may_be_empty!(RetryCallBody);
 
 /// Makes a call of a tool once more
 ///
@@ -398,17 +339,13 @@ impl RequestBody for RetryCallBody {
     ),
 )]
 pub(crate) async fn retry_call(
-    State(app): State<App>,
-    access: Access,
     Ids(id, call): Ids<RunId, CallId>,
-    Trace(trace): Trace,
-    wants: Wants,
-    PreferWait(wait): PreferWait,
+    delivery: Delivery,
     Input { body, key }: Input<RetryCallBody>,
 ) -> Answer<Response> {
     let retry = RetryCall { arguments: body.arguments, confirm: body.confirm };
-    let (run, replay) = app.service.retry_call(access.principal(), &id, &call, retry, key, trace).await?;
-    begun(&app, access, wants, wait, run, replay).await
+    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, retry, key, delivery.trace()).await?;
+    delivery.respond_with(run, replay).await
 }
 
 /// For what a call is taken back.
@@ -421,11 +358,7 @@ pub(crate) struct UndoCallBody {
     confirm: bool,
 }
 
-impl RequestBody for UndoCallBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self::default())
-    }
-}
+may_be_empty!(UndoCallBody);
 
 /// Takes a call of a tool back
 ///
@@ -447,39 +380,10 @@ impl RequestBody for UndoCallBody {
     ),
 )]
 pub(crate) async fn undo_call(
-    State(app): State<App>,
-    access: Access,
     Ids(id, call): Ids<RunId, CallId>,
-    Trace(trace): Trace,
-    wants: Wants,
-    PreferWait(wait): PreferWait,
+    delivery: Delivery,
     Input { body, key }: Input<UndoCallBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.undo_call(access.principal(), &id, &call, body.confirm, key, trace).await?;
-    begun(&app, access, wants, wait, run, replay).await
-}
-
-/// Answers with a run that has taken the place of another in the form that the client wants.
-///
-/// A stream begins with the run's first event, also for a repeated request: whoever repeats has not seen any of it.
-async fn begun(app: &App, access: Access, wants: Wants, wait: Option<u64>, run: Run, replay: Replay) -> Answer<Response> {
-    if let Wants::Stream(framing) = wants {
-        let start = app.service.stream_run(access.principal(), &run.id, None).await?;
-        let mut headers = replayed(replay);
-        if let Ok(location) = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)) {
-            headers.insert(CONTENT_LOCATION, location);
-        }
-        return Ok((headers, streams::respond(app, access, start, framing)).into_response());
-    }
-    let Some(seconds) = wait else {
-        return Ok(accepted(replay, run));
-    };
-    let (status, run) = match app.service.wait_for_run(access.principal(), &run.id, seconds).await? {
-        Waited::Settled(run) => (StatusCode::OK, run),
-        Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
-    };
-    let mut response = accepted(replay, run);
-    *response.status_mut() = status;
-    applied(app, response.headers_mut(), seconds);
-    Ok(response)
+    let (run, replay) = delivery.service().undo_call(delivery.principal(), &id, &call, body.confirm, key, delivery.trace()).await?;
+    delivery.respond_with(run, replay).await
 }

@@ -9,7 +9,7 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema,
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::extract::{RequestBody, given};
+use super::extract::{RequestBody, given, may_be_empty};
 use crate::domain::agent_record::RunLimits;
 use crate::domain::context::ContextSummary;
 use crate::domain::ids::{ConversationId, FileId, MessageId, RunId};
@@ -155,11 +155,7 @@ pub(crate) struct CreateConversationBody {
     pub model: Option<String>,
 }
 
-impl RequestBody for CreateConversationBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self::default())
-    }
-}
+may_be_empty!(CreateConversationBody);
 
 /// What to change of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -196,11 +192,7 @@ impl RequestBody for UpdateConversationBody {}
 #[serde(deny_unknown_fields)]
 pub(crate) struct EmptyBody {}
 
-impl RequestBody for EmptyBody {
-    fn when_empty() -> Option<Self> {
-        Some(Self {})
-    }
-}
+may_be_empty!(EmptyBody);
 
 /// A message that was accepted and the run that answers it.
 #[derive(Debug, Serialize, ToSchema)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, SeqAccess};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Unexpected};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -98,6 +98,14 @@ impl<'de> LenientText<'de> for Content<'de> {
         let is_empty = text.is_empty();
         let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
         Self(if is_empty { Vec::new() } else { vec![block] })
+    }
+
+    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
+        Err(E::invalid_type(Unexpected::Bool(truth), &Self::EXPECTED))
+    }
+
+    fn from_number<E: Error>(_number: String) -> Result<Self, E> {
+        Err(E::invalid_type(Unexpected::Other("a number"), &Self::EXPECTED))
     }
 
     fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {

@@ -67,8 +67,12 @@ pub(in crate::provider) trait LenientText<'de>: Default {
 
     fn from_text(text: Cow<'de, str>) -> Self;
 
-    fn from_bool(_truth: bool) -> Self {
-        Self::default()
+    fn from_bool<E: Error>(_truth: bool) -> Result<Self, E> {
+        Ok(Self::default())
+    }
+
+    fn from_number<E: Error>(number: String) -> Result<Self, E> {
+        Ok(Self::from_text(Cow::Owned(number)))
     }
 
     fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error>;
@@ -76,7 +80,7 @@ pub(in crate::provider) trait LenientText<'de>: Default {
     fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error>;
 }
 
-/// Reads a [`LenientText`]. Null is its default, and a number is the text of the number.
+/// Reads a [`LenientText`]. Null is its default.
 pub(in crate::provider) fn lenient_text<'de, D: Deserializer<'de>, T: LenientText<'de>>(deserializer: D) -> Result<T, D::Error> {
     struct TextVisitor<T>(PhantomData<T>);
 
@@ -103,20 +107,20 @@ pub(in crate::provider) fn lenient_text<'de, D: Deserializer<'de>, T: LenientTex
             Ok(T::default())
         }
 
-        fn visit_bool<E>(self, truth: bool) -> Result<T, E> {
-            Ok(T::from_bool(truth))
+        fn visit_bool<E: Error>(self, truth: bool) -> Result<T, E> {
+            T::from_bool(truth)
         }
 
-        fn visit_i64<E>(self, number: i64) -> Result<T, E> {
-            Ok(T::from_text(Cow::Owned(number.to_string())))
+        fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+            T::from_number(number.to_string())
         }
 
-        fn visit_u64<E>(self, number: u64) -> Result<T, E> {
-            Ok(T::from_text(Cow::Owned(number.to_string())))
+        fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+            T::from_number(number.to_string())
         }
 
-        fn visit_f64<E>(self, number: f64) -> Result<T, E> {
-            Ok(T::from_text(Cow::Owned(number.to_string())))
+        fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+            T::from_number(number.to_string())
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<T, A::Error> {
@@ -125,7 +129,7 @@ pub(in crate::provider) fn lenient_text<'de, D: Deserializer<'de>, T: LenientTex
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
             match entries(map)? {
-                Entries::Number(text) => Ok(T::from_text(Cow::Owned(text))),
+                Entries::Number(text) => T::from_number(text),
                 Entries::Map(map) => T::from_object(map),
             }
         }
@@ -189,8 +193,8 @@ impl<'de> LenientText<'de> for Arguments<'de> {
         Self(text)
     }
 
-    fn from_bool(truth: bool) -> Self {
-        Self(Cow::Owned(truth.to_string()))
+    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
+        Ok(Self(Cow::Owned(truth.to_string())))
     }
 
     fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rmcp::model::{CancelTaskParams, CreateTaskResult, ErrorCode, GetTaskParams, InputRequests, TaskPayload, UpdateTaskParams};
+use rmcp::model::{CancelTaskParams, ErrorCode, GetTaskParams, InputRequests, TaskPayload, UpdateTaskParams};
 use rmcp::service::ServiceError;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -208,7 +208,7 @@ async fn give_up(server: &Arc<Server>, id: &str) {
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::{Task as Seed, TaskStatus};
+    use rmcp::model::{CreateTaskResult, Task as Seed, TaskStatus};
 
     use super::*;
     use crate::tools::mcp::reply::MAX_NAME;
