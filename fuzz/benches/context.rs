@@ -17,7 +17,7 @@ use capstan_fuzz::domain::model::{ModelRequest, Usage};
 use capstan_fuzz::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan_fuzz::domain::run::RunStatus;
 use capstan_fuzz::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
-use capstan_fuzz::engine::{Command, Input, RunState, Surroundings, count_ahead, counts_tokens, decide};
+use capstan_fuzz::engine::{Command, Input, RunFacts, RunState, Surroundings, count_ahead, counts_tokens, decide};
 use capstan_fuzz::support::clock::UnixMillis;
 use capstan_fuzz::support::ids::SequentialIds;
 use capstan_fuzz::support::tokens::Tokenizer;
@@ -277,7 +277,7 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
 fn loaded(record: RunRecord, tokenizer: Option<Tokenizer>) -> RunState {
     let model = record.model().to_owned();
     let mut state = RunState::load(record);
-    state.know_capacities(vec![(model, Capacity { tokenizer, ..Capacity::default() })]);
+    state.know(RunFacts { capacities: vec![(model, Capacity { tokenizer, ..Capacity::default() })], ..RunFacts::default() });
     state
 }
 
@@ -287,7 +287,7 @@ fn claimed(tools: &[Arc<ToolDefinition>]) -> Input {
 }
 
 /// What it takes to count a conversation of which nobody has counted anything but the tools. [`GOAL`] is not for this: a server
-/// does it before the first decision about a run, on a thread for what takes long (`know_capacities` in `src/worker/claimed.rs`),
+/// does it before the first decision about a run, on a thread for what takes long (`counted` in `src/worker/claimed.rs`),
 /// and what is decided and made after that finds the counts. What comes later, such as the result of a call, is counted where it
 /// is decided about it. So are tools that no run of the process has been offered before: they come with the first decision.
 fn first_count(record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> Duration {
@@ -316,7 +316,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], 
         let mut state = loaded(record.clone(), tokenizer);
         let input = claimed(tools);
         let began = Instant::now();
-        let decision = decide(&state, input, &around);
+        let decision = decide(&mut state, input, &around);
         state.apply(&decision.changes);
         let request = black_box(request_of(decision.commands));
         fastest = fastest.min(began.elapsed());
@@ -330,7 +330,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], 
 fn summarised(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> RunRecord {
     let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
     let mut state = RunState::load(record.clone());
-    let decision = decide(&state, claimed(tools), &around);
+    let decision = decide(&mut state, claimed(tools), &around);
     state.apply(&decision.changes);
     let mut left = RunRecord { summary: state.record.summary, ..record.clone() };
     let covers = left.summary.as_ref().map(|summary| summary.covers.clone());

@@ -24,7 +24,7 @@ mod title;
 pub use answer::{Assembler, MAX_ANSWER_BYTES, StreamItem};
 pub use machine::decide::decide;
 pub use machine::decision::{Command, Decision, Durability, Input, PartialAnswer, Surroundings};
-pub use machine::state::RunState;
+pub use machine::state::{RunFacts, RunState};
 pub use offer::query::tool_query;
 pub use request::build::{count_ahead, counts_tokens, model_request};
 pub use request::transcript_rules::{Unsendable, check_sendable};

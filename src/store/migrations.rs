@@ -56,15 +56,6 @@ pub(super) fn refusal(error: MigrateError, first: Option<&str>, start_anew: &str
         MigrateError::VersionMismatch(version) => {
             StoreError::Migration(format!("its version {version} is not the one that this program was built with"))
         }
-        error => {
-            let text = error.to_string();
-            let (MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _)) = error else {
-                return StoreError::Migration(text);
-            };
-            match StoreError::from(cause) {
-                known @ (StoreError::Damaged(_) | StoreError::Unavailable(_)) => known,
-                _ => StoreError::Migration(text),
-            }
-        }
+        error => StoreError::Migration(error.to_string()),
     }
 }

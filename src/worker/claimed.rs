@@ -12,10 +12,11 @@ use super::pins;
 use super::registry::Held;
 use crate::domain::agent::OnUnknown;
 use crate::domain::approval::ApprovalMode;
+use crate::domain::context::Capacity;
 use crate::domain::message::{Message, Role};
 use crate::domain::prompt::ToolNotes;
 use crate::domain::record::{ClaimCause, RunRecord};
-use crate::engine::{Input, RunState, count_ahead, counts_tokens};
+use crate::engine::{Input, RunFacts, RunState, count_ahead, counts_tokens};
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 use crate::tools::contexts::ContextQuestion;
@@ -78,7 +79,8 @@ pub(super) async fn get_ready(
     }
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
     let mut state = RunState::load(record);
-    let mut input = first_input(surround, &mut state, mailbox).await.map_err(|error| End::from(&error))?;
+    let mut facts = RunFacts::default();
+    let mut input = first_input(surround, &mut state, &mut facts, mailbox).await.map_err(|error| End::from(&error))?;
     if state.record.cancel_requested_by.is_some() {
         // Somebody may have asked for it just now.
         left.finished.extend(left.tools.stop().await.outcomes);
@@ -86,8 +88,10 @@ pub(super) async fn get_ready(
     if let Input::Claimed { finished, .. } = &mut input {
         finished.clone_from(&left.finished);
     }
-    state.know_under_way(left.tools.ids());
-    let state = Box::new(know_capacities(surround, state).await);
+    facts.under_way = left.tools.ids();
+    facts.capacities = capacities(surround, &state.record).await;
+    state.know(facts);
+    let state = Box::new(counted(state).await);
     Ok(Ready { state, log, input })
 }
 
@@ -111,13 +115,14 @@ impl Joined {
 async fn first_input(
     surround: &Surround,
     state: &mut RunState,
+    facts: &mut RunFacts,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
 ) -> StoreResult<Input> {
     let is_new = state.record.tools.is_none();
     let mut input = Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
     let (mut joined, mut cancel_by) = (Joined::default(), None);
     let instead = {
-        let found = find_out(surround, state, &mut input);
+        let found = find_out(surround, &state.record, facts, &mut input);
         tokio::pin!(found);
         loop {
             let signal = tokio::select! {
@@ -136,7 +141,7 @@ async fn first_input(
         }
     }?;
     for message in joined.0 {
-        state.join(message);
+        state.learn(&Input::Joined(message));
     }
     if cancel_by.is_some() {
         state.record.cancel_requested_by = cancel_by;
@@ -144,30 +149,29 @@ async fn first_input(
     Ok(instead.unwrap_or(input))
 }
 
-async fn find_out(surround: &Surround, state: &mut RunState, input: &mut Input) -> StoreResult<()> {
-    if state.record.cancel_requested_by.is_some() {
+async fn find_out(surround: &Surround, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
+    if record.cancel_requested_by.is_some() {
         // It ends with the first decision.
         return Ok(());
     }
-    if state.record.tools.is_none()
+    if record.tools.is_none()
         && let Input::Claimed { tools, .. } = input
     {
-        *tools = surround.deps.tools.definitions(&state.record.owner).await;
-        let wanted = state.record.profile.tools.as_ref();
+        *tools = surround.deps.tools.definitions(&record.owner).await;
+        let wanted = record.profile.tools.as_ref();
         tools.retain(|tool| wanted.is_none_or(|wanted| wanted.contains(&tool.name)));
     }
-    know_grants(surround, state, input).await.inspect_err(|error| {
+    know_grants(surround, record, facts, input).await.inspect_err(|error| {
         tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
     })?;
-    pins::hold(&surround.deps, &surround.options, &surround.accepted, state, input).await?;
-    know_surroundings(surround, state, input).await;
+    pins::hold(&surround.deps, &surround.options, &surround.accepted, facts, input).await?;
+    know_surroundings(surround, record, facts, input).await;
     Ok(())
 }
 
 /// Finds out what stands in the system prompt beside the words of agent and conversation. Context providers are asked once in a
 /// turn: what they have said is kept with the run, and whoever takes it up tells its model the same.
-async fn know_surroundings(surround: &Surround, state: &mut RunState, input: &mut Input) {
-    let record = &state.record;
+async fn know_surroundings(surround: &Surround, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };
     // Where its tools are frozen the log says whose are not all among them, whatever its model is told.
@@ -188,13 +192,12 @@ async fn know_surroundings(surround: &Surround, state: &mut RunState, input: &mu
         };
         *contexts = Some(providers.gather(&profile.context_providers, &question).await);
     }
-    state.know_servers(servers);
+    facts.servers = servers;
 }
 
 /// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
 /// each time.
-async fn know_grants(surround: &Surround, state: &mut RunState, input: &Input) -> StoreResult<()> {
-    let record = &state.record;
+async fn know_grants(surround: &Surround, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
     let offered = match input {
         Input::Claimed { tools, .. } => tools.as_slice(),
         _ => &[],
@@ -202,22 +205,25 @@ async fn know_grants(surround: &Surround, state: &mut RunState, input: &Input) -
     let policy = &record.profile.approval;
     let mut tools = record.tools.iter().flatten().chain(offered);
     if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
-        let grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
-        state.know_grants(grants);
+        facts.grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
     }
     Ok(())
 }
 
-/// Finds out how much the models of the run can read, and counts what they will be asked to read:
-/// a long conversation takes longer to count for the first time than anybody may hold up the others on this thread.
-async fn know_capacities(surround: &Surround, mut state: RunState) -> RunState {
-    let RunRecord { owner, profile, .. } = &state.record;
+/// Finds out how much the models of the run can read.
+async fn capacities(surround: &Surround, record: &RunRecord) -> Vec<(String, Capacity)> {
+    let RunRecord { owner, profile, .. } = record;
     let mut capacities = Vec::new();
     let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
     for model in std::iter::once(&profile.model).chain(&profile.fallbacks).chain(of_plans) {
         capacities.push((model.clone(), surround.deps.models.capacity(owner, model).await));
     }
-    state.know_capacities(capacities);
+    capacities
+}
+
+/// Counts what the models of the run will be asked to read: a long conversation takes longer to count for the first time than
+/// anybody may hold up the others on this thread.
+async fn counted(state: RunState) -> RunState {
     if !counts_tokens(&state) {
         return state;
     }

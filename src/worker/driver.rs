@@ -333,7 +333,7 @@ impl Drive<'_> {
         let run = std::slice::from_ref(&self.held.fence.run_id);
         let signals = self.surround.deps.store.control_signals(run).await.map_err(|_| End::Reload)?;
         for message in signals.into_iter().flat_map(|signal| signal.joined) {
-            self.state.join(message);
+            self.state.learn(&Input::Joined(message));
         }
         if self.state.record.joined == known { Err(End::Reload) } else { Ok(()) }
     }
@@ -342,17 +342,17 @@ impl Drive<'_> {
     fn drain(&mut self) {
         self.draining = true;
         self.tools.leave();
-        self.state.drain();
+        self.state.learn(&Input::Draining);
     }
 
-    fn decide(&self, input: Input) -> Decision {
+    fn decide(&mut self, input: Input) -> Decision {
         let surroundings = Surroundings {
             now: self.surround.deps.clock.now(),
             ids: self.surround.deps.ids.as_ref(),
             elapsed_ms: self.elapsed_ms(),
             spent: self.spent,
         };
-        decide(&self.state, input, &surroundings)
+        decide(&mut self.state, input, &surroundings)
     }
 
     fn elapsed_ms(&self) -> u64 {
@@ -426,9 +426,10 @@ impl Drive<'_> {
                     return ControlFlow::Continue(Input::ToolsRanked(ranked));
                 }
                 Happened::Reserved(answer) => {
-                    return match self.reserving.take().map(|asked| asked.know(answer, &mut self.state)) {
-                        Some(Err(end)) => ControlFlow::Break(end),
-                        Some(Ok(())) | None => ControlFlow::Continue(Input::Reserved),
+                    let Some(asked) = self.reserving.take() else { continue };
+                    return match asked.heard(answer) {
+                        Ok(input) => ControlFlow::Continue(input),
+                        Err(end) => ControlFlow::Break(end),
                     };
                 }
                 Happened::Model(result) => return self.model_done(result),
@@ -545,7 +546,6 @@ impl Drive<'_> {
         let joined = signal.joined.into_iter().find(|message| known.iter().all(|other| other.id != message.id))?;
         // One at a time: should there be more, the next look at the control requests brings them.
         self.surround.deps.hub.notify_control(&self.held.fence.run_id);
-        self.state.join(joined.clone());
         Some(Input::Joined(joined))
     }
 

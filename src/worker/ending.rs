@@ -59,7 +59,7 @@ async fn end_whole(surround: &Surround, guard: &mut HeldGuard, attempt: u32, fin
     let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
     let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
     let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: finished.to_vec() };
-    let decision = decide(&RunState::load(record), given_up, &surroundings);
+    let decision = decide(&mut RunState::load(record), given_up, &surroundings);
     let log = surround.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
     match log.commit(&decision.events, decision.changes).await {
         Ok(()) => End::Over,

@@ -121,9 +121,10 @@ fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration)
     }
 }
 
-/// Gives up what is left at the end of the worker: orphaned claims of any age, since no reply is waited for any more, and the
-/// runs that drivers have given up.
+/// Gives up what is left at the end of the worker: the runs that drivers have given up, and orphaned claims of any age, since
+/// no reply is waited for any more.
 pub async fn give_up_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
+    give_up(deps, registry).await;
     // Names nothing, so that no lease of a run that cannot be handed back is extended.
     if let Ok(renewal) = deps.store.renew_leases(&options.node, &[], millis(options.lease), millis(GRACE)).await {
         keep_orphaned(registry, renewal.unnamed, Duration::ZERO);

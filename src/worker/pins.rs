@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{WorkerDeps, WorkerOptions};
 use crate::domain::ids::PinId;
 use crate::domain::tool::ToolDefinition;
-use crate::engine::{Input, RunState};
+use crate::engine::{Input, RunFacts};
 use crate::store::{PinStore, SeenTool, StoreResult};
 use crate::support::ids::IdSource;
 use crate::support::json;
@@ -34,12 +34,12 @@ impl Accepted {
     }
 }
 
-/// Takes out of what a run is about to be offered what has changed, and lets its state know.
+/// Takes out of what a run is about to be offered what has changed, and notes it.
 pub async fn hold(
     deps: &WorkerDeps,
     options: &WorkerOptions,
     accepted: &Accepted,
-    state: &mut RunState,
+    facts: &mut RunFacts,
     input: &mut Input,
 ) -> StoreResult<()> {
     let Input::Claimed { tools, .. } = input else { return Ok(()) };
@@ -47,7 +47,7 @@ pub async fn hold(
         let held = hold_changed(deps.store.as_ref(), accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
             tracing::error!(error = error as &dyn std::error::Error, "the run's tools could not be compared with what was seen");
         });
-        state.know_held(held?);
+        facts.held = held?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::attempt::End;
 use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::ids::UserId;
 use crate::domain::record::Fence;
-use crate::engine::RunState;
+use crate::engine::{Input, RunState};
 use crate::store::StoreResult;
 
 /// How long the answer is waited for when nothing will come of it any more.
@@ -36,13 +36,10 @@ impl Reservation {
         }
     }
 
-    /// Lets the run know what was said.
-    pub fn know(self, answer: StoreResult<Option<Reserved>>, state: &mut RunState) -> Result<(), End> {
+    /// Returns what the run learns of the answer.
+    pub fn heard(self, answer: StoreResult<Option<Reserved>>) -> Result<Input, End> {
         match answer {
-            Ok(Some(answer)) => {
-                state.know_reserved(self.reserve, answer);
-                Ok(())
-            }
+            Ok(Some(answer)) => Ok(Input::Reserved(self.reserve, answer)),
             Ok(None) => Err(End::Fenced),
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a model call could not be reserved");
@@ -54,7 +51,7 @@ impl Reservation {
     /// Hears what has become of it although no call will be made: what is granted is given back by the write that follows.
     pub async fn end(mut self, state: &mut RunState) {
         if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.asked.as_mut()).await {
-            state.know_reserved(self.reserve, answer);
+            state.learn(&Input::Reserved(self.reserve, answer));
         }
     }
 }

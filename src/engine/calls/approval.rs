@@ -29,7 +29,7 @@ const MAX_RATIONALE_CHARS: usize = 1_000;
 const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
 
 /// Whether a call that has not begun may begin now. Asks if somebody must be asked; an answer that is there is used up.
-pub(in crate::engine) fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let Some(call) = decision.progress.record.call(id).cloned() else { return false };
     let Some(question) = decision.progress.question_about(id).cloned() else {
         return match consent(decision, &call) {
@@ -55,13 +55,13 @@ pub(in crate::engine) fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallI
 }
 
 /// Whether somebody must be asked before a call, and was not yet.
-pub(in crate::engine) fn is_to_be_asked(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+pub fn is_to_be_asked(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.record.call(id).filter(|_| decision.progress.question_about(id).is_none());
     call.is_some_and(|call| matches!(consent(decision, call), Consent::Wanted(_)))
 }
 
 /// Gives the calls of a step their outcome that were denied, or that nobody allowed in time.
-pub(in crate::engine) fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
+pub fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     let waiting: Vec<ToolCall> = waiting(decision, step).cloned().collect();
     for call in waiting {
         let Some(question) = decision.progress.question_about(&call.id).cloned() else { continue };
@@ -88,18 +88,18 @@ pub(in crate::engine) fn take_denials(decision: &mut DecisionBuilder<'_>, step: 
 }
 
 /// Whether a call of the step was denied and the agent's turn ends with that.
-pub(in crate::engine) fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
+pub fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     decision.profile().approval.on_deny == OnDeny::EndTurn
         && decision.progress.batch(step).any(|call| call.state == ToolCallState::Denied)
 }
 
 /// Whether an answer waits to be acted on.
-pub(in crate::engine) fn has_answer(decision: &DecisionBuilder<'_>, step: u32) -> bool {
+pub fn has_answer(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     waiting(decision, step).any(|call| decision.progress.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
 }
 
 /// Whether a human has changed what a call is made with.
-pub(in crate::engine) fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
+pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
     let may_ask = definition(decision, call)
         .is_some_and(|tool| decision.profile().approval.mode(&tool.name, tool.safety) != ApprovalMode::Auto);
     let wanted = || {

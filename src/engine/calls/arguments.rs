@@ -9,16 +9,16 @@ use crate::support::text::storable_json;
 
 /// The arguments as they are stored, and what is wrong with them.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::engine) struct Arguments {
+pub struct Arguments {
     /// Always an object: the model's, or `{"_raw": text}` if its text was none.
-    pub(in crate::engine) value: Value,
+    pub value: Value,
     /// Why the call cannot be carried out.
-    pub(in crate::engine) fault: Option<String>,
+    pub fault: Option<String>,
 }
 
 /// Reads a model's text. Nothing at all and `null` mean no arguments; everything else must be one JSON object.
 /// Nothing is mended here: see [`crate::engine::calls::json_repair`].
-pub(in crate::engine) fn parse(raw: &str) -> Arguments {
+pub fn parse(raw: &str) -> Arguments {
     let text = raw.trim();
     if text.is_empty() {
         return Arguments { value: Value::Object(Map::new()), fault: None };

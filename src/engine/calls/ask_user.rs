@@ -20,14 +20,14 @@ const MAX_CHOICES: usize = 20;
 const FORM_CHOICES: [(&str, &str); 2] = [(ACCEPT, "Fill the form in"), (DECLINE, "Give no answer")];
 
 /// Whether a call is a question to the user.
-pub(in crate::engine) fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+pub fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let tools = decision.before.tools.iter().flatten();
     let name = find(decision, id).map(|call| call.name.as_str());
     tools.into_iter().any(|tool| tool.server.is_none() && tool.tool == ASK_USER && Some(tool.name.as_str()) == name)
 }
 
 /// Asks. The call is `started` until there is an answer.
-pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let Some(call) = find(decision, id).cloned() else { return };
     let Some(text) = call.arguments.get("question").and_then(Value::as_str).filter(|text| !text.trim().is_empty()) else {
         return finish_call(decision, id, ToolOutcome::failed(prompts::NO_QUESTION, 0));
@@ -51,7 +51,7 @@ pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) 
 }
 
 /// The user has answered: that is what the model reads.
-pub(in crate::engine) fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
+pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
     let content = answer.content.as_ref().map(Value::to_string);
     let words = [content.as_deref().or(Some(answer.choice.as_str())), answer.text.as_deref()];
     let words: Vec<&str> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
@@ -60,7 +60,7 @@ pub(in crate::engine) fn answered(decision: &mut DecisionBuilder<'_>, id: &CallI
 }
 
 /// Nobody has answered in time.
-pub(in crate::engine) fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     finish_call(decision, id, ToolOutcome::failed(prompts::NO_ANSWER, 0));
 }
 

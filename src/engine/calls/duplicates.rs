@@ -77,7 +77,7 @@ impl<'c> Made<'c> {
 
 /// The same call, if an earlier one of the run has answered it and it shall not be made again. `beside` are the calls before it in the
 /// same answer that are about to be made, if the record does not have them yet; `tools` are those of the run.
-pub(in crate::engine) fn answered_before<'c>(
+pub fn answered_before<'c>(
     (profile, tools, record): (&AgentProfile, &'c [Arc<ToolDefinition>], &'c RunRecord),
     beside: impl Iterator<Item = &'c ToolCall>,
     call: &ToolCall,
@@ -113,7 +113,7 @@ pub(in crate::engine) fn answered_before<'c>(
 
 /// The key of the last call of the run that was the same, if it has failed or nobody knows what became of it: it may have taken effect, and
 /// made again under its key it does nothing more. A call that has its answer is made anew.
-pub(in crate::engine) fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
+pub fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
     let has_key = match replay {
         ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => true,
         ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
@@ -133,7 +133,7 @@ pub(in crate::engine) fn key_to_keep(record: &RunRecord, name: &str, arguments_h
 }
 
 /// Whether two calls are of the same tool with the same arguments.
-pub(in crate::engine) fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
+pub fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
     key(one) == key(other)
 }
 
@@ -160,7 +160,7 @@ fn has_changed_since(record: &RunRecord, readers: Readers<'_>, earlier: &ToolCal
 }
 
 /// Whether a call got as far as its tool, or a human who said no.
-pub(in crate::engine) fn was_let_through(call: &ToolCall) -> bool {
+pub fn was_let_through(call: &ToolCall) -> bool {
     match call.state {
         ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
         // What is no JSON object was refused.

@@ -11,13 +11,13 @@ use crate::support::text::storable;
 
 /// An object, and what was mended in its text.
 #[derive(Debug, PartialEq)]
-pub(in crate::engine) struct Mended {
-    pub(in crate::engine) value: Value,
-    pub(in crate::engine) fixes: Vec<&'static str>,
+pub struct Mended {
+    pub value: Value,
+    pub fixes: Vec<&'static str>,
 }
 
 /// Reads a text that is not the JSON object it should be. `None` if it is nothing that can be mended.
-pub(in crate::engine) fn mend(raw: &str) -> Option<Mended> {
+pub fn mend(raw: &str) -> Option<Mended> {
     mend_within(raw, 0)
 }
 

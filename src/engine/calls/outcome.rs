@@ -1,18 +1,22 @@
-//! The one outcome of a call.
+//! The one outcome of a call, and the breaker that counts failed ones: a tool that fails too often is taken away.
 //!
-//! Owns recording it. Must not know what follows from it for the step.
+//! Owns recording outcomes. Must not know what follows from them for the step.
 
+use std::sync::Arc;
+
+use crate::domain::agent::BreakerAction;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::input::{InputKind, InputState};
-use crate::domain::tool::{ToolCallState, ToolOutcome};
-use crate::engine::calls::breaker;
+use crate::domain::message::ToolContent;
+use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::machine::DecisionBuilder;
+use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
 /// A call gets its one outcome.
-pub(in crate::engine) fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) {
+pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) {
     let Some(call) = decision.progress.record.call(id).filter(|call| !call.state.is_outcome()) else { return };
     let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
     let is_made = call.state == ToolCallState::Started;
@@ -21,7 +25,7 @@ pub(in crate::engine) fn finish_call(decision: &mut DecisionBuilder<'_>, id: &Ca
         decision.close_question(&question, InputState::Cancelled);
     }
     if outcome.state == ToolCallState::Failed {
-        breaker::trip(decision, &name, &mut outcome);
+        trip_breaker(decision, &name, &mut outcome);
     }
     let event = if outcome.state == ToolCallState::Unknown {
         EventBody::ToolOutcomeUnknown { call_id: id.clone(), name, server, arguments }
@@ -46,14 +50,14 @@ pub(in crate::engine) fn finish_call(decision: &mut DecisionBuilder<'_>, id: &Ca
 }
 
 /// Whether calls of a tool can be taken back.
-pub(in crate::engine) fn has_undo(decision: &DecisionBuilder<'_>, name: &str) -> bool {
+pub fn has_undo(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     let tools = || decision.before.tools.iter().flatten();
     let rule = tools().find(|tool| tool.name == name).and_then(|tool| Some((&tool.server, tool.undo.as_ref()?)));
     rule.is_some_and(|(server, rule)| tools().any(|tool| tool.server == *server && tool.tool == rule.tool))
 }
 
 /// A call that has not begun by the rows was made nevertheless: its start was not stored, or the database has lost what it had confirmed.
-pub(in crate::engine) fn was_made(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn was_made(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     if let Some(question) = decision.progress.question_about(id).cloned() {
         decision.close_question(&question, InputState::Cancelled);
     }
@@ -62,7 +66,7 @@ pub(in crate::engine) fn was_made(decision: &mut DecisionBuilder<'_>, id: &CallI
 
 /// Whether an outcome was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Recorded {
+pub enum Recorded {
     /// The call has it now.
     Yes,
     /// The call is unknown, has not begun, or has an outcome.
@@ -70,7 +74,7 @@ pub(in crate::engine) enum Recorded {
 }
 
 /// Stores the outcome of a call that was started. One that is no outcome state becomes one by its `is_error`.
-pub(in crate::engine) fn record_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) -> Recorded {
+pub fn record_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) -> Recorded {
     let is_started = decision.progress.record.calls.iter().any(|call| call.id == *id && call.state == ToolCallState::Started);
     // What the user is asked has no outcome but the answer.
     if !is_started || decision.progress.asks_user(id) {
@@ -81,4 +85,52 @@ pub(in crate::engine) fn record_outcome(decision: &mut DecisionBuilder<'_>, id: 
     }
     finish_call(decision, id, outcome);
     Recorded::Yes
+}
+
+/// Returns whether a tool is broken, so that the next model call is the last one.
+pub fn forces_final(decision: &DecisionBuilder<'_>) -> bool {
+    match decision.profile().breaker_action {
+        BreakerAction::DropTool => false,
+        BreakerAction::ForceFinal => decision.before.tools.iter().flatten().any(|tool| is_broken(decision, &tool.name)),
+    }
+}
+
+/// Takes a tool away whose failure about to be stored is one too many.
+fn trip_breaker(decision: &mut DecisionBuilder<'_>, name: &str, outcome: &mut ToolOutcome) {
+    let profile = decision.profile();
+    let failures = failures(decision, name).saturating_add(1);
+    let is_real = decision.before.tools.iter().flatten().any(|tool| tool.name == name);
+    if profile.breaker_failures == 0 || failures < profile.breaker_failures || !is_real {
+        return;
+    }
+    match profile.breaker_action {
+        BreakerAction::DropTool => {
+            let dropped = &mut decision.counters().dropped_tools;
+            if !dropped.iter().any(|known| known == name) {
+                dropped.push(name.to_owned());
+                outcome.content.push(ToolContent::text(prompts::last_failure(name, failures)));
+            }
+        }
+        // Judged when the whole batch has its outcomes.
+        BreakerAction::ForceFinal => {}
+    }
+}
+
+/// How often a tool has failed by now: in this run, and before it as far as that counts. Calls that the loop itself did not let
+/// through are `Cancelled`, not `Failed`.
+fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
+    let in_state = |state: ToolCallState| {
+        decision.progress.record.calls.iter().filter(move |call| call.name == name && call.state == state).count()
+    };
+    let before = decision.progress.record.counters.failed_before.get(name).filter(|_| in_state(ToolCallState::Done) == 0);
+    let failed = u32::try_from(in_state(ToolCallState::Failed)).unwrap_or(u32::MAX);
+    failed.saturating_add(before.copied().unwrap_or(0))
+}
+
+/// Whether a tool has failed once too often. One that has failed in this run only has: what has broken before may have been mended,
+/// and nobody would know if it were never called again.
+fn is_broken(decision: &DecisionBuilder<'_>, name: &str) -> bool {
+    let limit = decision.profile().breaker_failures;
+    let fails_now = |call: &Arc<ToolCall>| call.name == name && call.state == ToolCallState::Failed;
+    limit > 0 && failures(decision, name) >= limit && decision.progress.record.calls.iter().any(fails_now)
 }

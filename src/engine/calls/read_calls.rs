@@ -21,7 +21,7 @@ const QUOTED_CHARS: usize = 500;
 
 /// Whether the answer that holds the calls is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Completeness {
+pub enum Completeness {
     /// It is.
     Whole,
     /// It ran into the output limit. Which call was cut cannot be told, and one that parses may still lack its end.
@@ -29,13 +29,13 @@ pub(in crate::engine) enum Completeness {
 }
 
 /// A call with the outcome that it has without being carried out, if any.
-pub(in crate::engine) struct PlannedCall {
-    pub(in crate::engine) call: ToolCall,
-    pub(in crate::engine) outcome: Option<ToolOutcome>,
+pub struct PlannedCall {
+    pub call: ToolCall,
+    pub outcome: Option<ToolOutcome>,
 }
 
 /// The calls of an answer as rows of the step that follows it.
-pub(in crate::engine) fn planned(
+pub fn planned(
     decision: &DecisionBuilder<'_>,
     message: &Message,
     turn: &ModelTurn,

@@ -15,7 +15,7 @@ use crate::domain::tool::ToolCallState;
 use crate::engine::machine::{DecisionBuilder, Next};
 
 /// The server of a call has let go of it. Everything that it wants to know is asked at once; if that is nothing, it is called again.
-pub(in crate::engine) fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> Next {
+pub fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> Next {
     if !keep(decision, id, pause) {
         return Next::Wait;
     }
@@ -24,7 +24,7 @@ pub(in crate::engine) fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId,
 }
 
 /// The same of a run that is handed back: who takes it up goes on. Whether there is such a call.
-pub(in crate::engine) fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bool {
+pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bool {
     let Some(call) = decision.progress.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
         return false;
     };
@@ -47,7 +47,7 @@ pub(in crate::engine) fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, p
 }
 
 /// Goes on with a call whose server waits for answers, if all of them are there. Whether it is such a call.
-pub(in crate::engine) fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
+pub fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.record.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
         return false;

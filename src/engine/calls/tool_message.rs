@@ -12,7 +12,7 @@ use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
 /// The results of a step's calls as one message, in call order.
-pub(in crate::engine) fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
+pub fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
     let limit = decision.profile().tool_result_chars;
     let part = |call: &ToolCall| {
         let mut part = tool_results::part(decision.part_id(), call, limit);

@@ -30,7 +30,7 @@ const WORDS: [(&str, &str); 2] = [("rename", "move"), ("delete", "trash")];
 
 /// What a name leads to.
 #[derive(Debug, PartialEq)]
-pub(in crate::engine) enum Meant<'d> {
+pub enum Meant<'d> {
     /// A tool. Why it is this one, unless it has that very name.
     Tool(&'d ToolDefinition, Option<&'static str>),
     /// None; the names that are most like it, the nearest first.
@@ -38,13 +38,13 @@ pub(in crate::engine) enum Meant<'d> {
 }
 
 /// The tool of exactly that name. Whoever has learnt names with a dot between their halves means the same two halves.
-pub(in crate::engine) fn named<'d>(name: &str, tools: &'d [Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
+pub fn named<'d>(name: &str, tools: &'d [Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
     let has = |name: &str| tools.iter().find(|tool| tool.name == name);
     has(name).or_else(|| has(&name.replacen('.', DIVIDER, 1)))
 }
 
 /// The tool that a model means by `name`, among those on offer.
-pub(in crate::engine) fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
+pub fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
     if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
         return Meant::Tool(tool, None);
     }

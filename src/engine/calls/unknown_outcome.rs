@@ -20,7 +20,7 @@ const DID_NOT_HAPPEN: (&str, &str) = ("did_not_happen", "It did not: run it agai
 const SKIP: (&str, &str) = ("skip", "Unclear: tell the model so, and go on");
 
 /// Judges a call that was started by a worker that is gone.
-pub(in crate::engine) fn judge(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn judge(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     if server_questions::go_on(decision, id) {
         return;
     }
@@ -60,7 +60,7 @@ pub(in crate::engine) fn judge(decision: &mut DecisionBuilder<'_>, id: &CallId) 
 }
 
 /// Nobody waits any more for the answers to what a call's server has asked.
-pub(in crate::engine) fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId) {
+pub fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let of_servers: Vec<InputRequest> = decision.progress.questions_of_servers(id).cloned().collect();
     for question in of_servers {
         decision.close_question(&question, InputState::Cancelled);
@@ -69,13 +69,13 @@ pub(in crate::engine) fn close_questions_of_server(decision: &mut DecisionBuilde
 
 /// Whether a call that has not begun stands for one of an earlier run that may have taken effect, and about which its server can be
 /// asked. Whoever has to allow it allows that too: what its server says may be that it is to be made.
-pub(in crate::engine) fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
+pub fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let of_earlier_run = |call: &Arc<ToolCall>| call.key.is_some() && matches!(call.replay, ReplayClass::Reconcile { .. });
     decision.progress.record.call(id).is_some_and(of_earlier_run)
 }
 
 /// The server of a call has been asked whether it took effect.
-pub(in crate::engine) fn reconciled(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: Reconciled) -> Next {
+pub fn reconciled(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: Reconciled) -> Next {
     let is_asked = |call: Arc<ToolCall>| matches!(call.replay, ReplayClass::Reconcile { .. });
     if !started(decision, id).is_some_and(is_asked) || decision.progress.question_about(id).is_some() {
         return Next::Wait;
@@ -91,12 +91,12 @@ pub(in crate::engine) fn reconciled(decision: &mut DecisionBuilder<'_>, id: &Cal
 }
 
 /// Whether an outcome of a call is one that a human is asked about first.
-pub(in crate::engine) fn is_asked_about(decision: &DecisionBuilder<'_>, outcome: &ToolOutcome) -> bool {
+pub fn is_asked_about(decision: &DecisionBuilder<'_>, outcome: &ToolOutcome) -> bool {
     decision.profile().on_unknown == OnUnknown::Ask && outcome.state == ToolCallState::Unknown
 }
 
 /// A call has ended, in this worker's sight, in a way that nobody can judge.
-pub(in crate::engine) fn ended_unknown(decision: &mut DecisionBuilder<'_>, id: &CallId) -> Next {
+pub fn ended_unknown(decision: &mut DecisionBuilder<'_>, id: &CallId) -> Next {
     if started(decision, id).is_none() || decision.progress.question_about(id).is_some() {
         return Next::Wait;
     }

@@ -20,25 +20,23 @@ use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool_filter::ToolsOffered;
 use crate::engine::machine::decision::{Command, Decision, Surroundings};
-use crate::engine::machine::facts::RunFacts;
-use crate::engine::machine::progress::{self, RunProgress};
-use crate::engine::machine::state::RunState;
+use crate::engine::machine::state::{RunFacts, RunProgress, RunState, apply};
 use crate::engine::request::source::Source;
 use crate::support::text;
 
-pub(in crate::engine) struct DecisionBuilder<'a> {
+pub struct DecisionBuilder<'a> {
     /// What is known beside the rows.
     pub(in crate::engine) facts: &'a RunFacts,
     /// The rows before the decision.
-    pub(in crate::engine) before: &'a RunRecord,
+    pub before: &'a RunRecord,
     /// The rows so far, without earlier messages and tool definitions.
-    pub(in crate::engine) progress: RunProgress,
+    pub progress: RunProgress,
     around: &'a Surroundings<'a>,
     decision: Decision,
 }
 
 impl<'a> DecisionBuilder<'a> {
-    pub(in crate::engine) fn new(state: &'a RunState, around: &'a Surroundings<'a>) -> Self {
+    pub fn new(state: &'a RunState, around: &'a Surroundings<'a>) -> Self {
         let (facts, before) = (&state.facts, &state.record);
         Self { facts, before, progress: RunProgress::of(before), around, decision: Decision::default() }
     }
@@ -46,7 +44,7 @@ impl<'a> DecisionBuilder<'a> {
     /// Returns the finished decision.
     ///
     /// Counters, usage and the settlement of a reserved call stand before all other changes, because nothing may follow the run's end.
-    pub(in crate::engine) fn done(mut self, settlement: Option<Change>) -> Decision {
+    pub fn done(mut self, settlement: Option<Change>) -> Decision {
         let is_charged = self.is_charged();
         self.decision.changes.splice(0..0, settlement);
         if is_charged {
@@ -59,95 +57,95 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Returns whether the decision ends the run or gives up its lease.
-    pub(in crate::engine) fn lets_go(&self) -> bool {
+    pub fn lets_go(&self) -> bool {
         self.decision.changes.iter().any(|change| matches!(change, Change::Finish { .. } | Change::Release { .. }))
     }
 
     /// Returns what a request would be made of if the decision were stored now.
-    pub(in crate::engine) fn source(&self) -> Source<'_> {
+    pub fn source(&self) -> Source<'_> {
         let Self { facts, before, progress: RunProgress { record }, .. } = self;
         Source { record, tools: self.tools(), contexts: self.contexts(), added: &record.history, ..Source::of_rows(before, facts) }
     }
 
     /// Returns what the request under way was made of.
-    pub(in crate::engine) fn source_before(&self) -> Source<'a> {
+    pub fn source_before(&self) -> Source<'a> {
         Source::of_rows(self.before, self.facts)
     }
 
-    pub(in crate::engine) fn profile(&self) -> &'a AgentProfile {
+    pub fn profile(&self) -> &'a AgentProfile {
         &self.before.profile
     }
 
-    pub(in crate::engine) fn counters(&mut self) -> &mut RunCounters {
+    pub fn counters(&mut self) -> &mut RunCounters {
         &mut self.progress.record.counters
     }
 
-    pub(in crate::engine) fn charge(&mut self, usage: Usage) {
+    pub fn charge(&mut self, usage: Usage) {
         self.progress.record.usage.add(usage);
     }
 
     /// Whether the decision charges anything.
-    pub(in crate::engine) fn is_charged(&self) -> bool {
+    pub fn is_charged(&self) -> bool {
         self.progress.record.usage != self.before.usage
     }
 
-    pub(in crate::engine) fn event(&mut self, event: EventBody) {
+    pub fn event(&mut self, event: EventBody) {
         self.decision.events.push(event);
     }
 
-    pub(in crate::engine) fn change(&mut self, change: Change) {
-        progress::apply(&mut self.progress.record, &change);
+    pub fn change(&mut self, change: Change) {
+        apply(&mut self.progress.record, &change);
         self.decision.changes.push(change);
     }
 
-    pub(in crate::engine) fn command(&mut self, command: Command) {
+    pub fn command(&mut self, command: Command) {
         self.decision.commands.push(command);
     }
 
-    pub(in crate::engine) fn message_id(&self) -> MessageId {
+    pub fn message_id(&self) -> MessageId {
         MessageId::generate(self.around.ids)
     }
 
-    pub(in crate::engine) fn part_id(&self) -> PartId {
+    pub fn part_id(&self) -> PartId {
         PartId::generate(self.around.ids)
     }
 
     /// The run's tools.
-    pub(in crate::engine) fn tools(&self) -> &[Arc<ToolDefinition>] {
+    pub fn tools(&self) -> &[Arc<ToolDefinition>] {
         self.progress.record.tools.as_deref().or(self.before.tools.as_deref()).unwrap_or_default()
     }
 
     /// What context providers have said of the turn.
-    pub(in crate::engine) fn contexts(&self) -> &[ProvidedContext] {
+    pub fn contexts(&self) -> &[ProvidedContext] {
         self.progress.record.contexts.as_deref().or(self.before.contexts.as_deref()).unwrap_or_default()
     }
 
     /// The newest message of this run.
-    pub(in crate::engine) fn newest_message(&self) -> Option<&Message> {
+    pub fn newest_message(&self) -> Option<&Message> {
         let newest = self.progress.record.history.last().or(self.before.history.last())?;
         (newest.run_id == self.before.fence.run_id).then_some(newest)
     }
 
     /// Whether the run's own time limit has passed.
-    pub(in crate::engine) fn is_out_of_time(&self) -> bool {
+    pub fn is_out_of_time(&self) -> bool {
         self.is_out_of_time_after(0)
     }
 
     /// Whether it will have passed after a wait.
-    pub(in crate::engine) fn is_out_of_time_after(&self, wait_ms: u64) -> bool {
+    pub fn is_out_of_time_after(&self, wait_ms: u64) -> bool {
         let limit = self.profile().max_run_ms;
         limit > 0 && self.around.elapsed_ms.saturating_add(wait_ms) >= limit
     }
 
     /// Milliseconds until the run's own time limit; `None` without one.
-    pub(in crate::engine) fn time_left(&self) -> Option<u64> {
+    pub fn time_left(&self) -> Option<u64> {
         let limit = self.profile().max_run_ms;
         (limit > 0).then(|| limit.saturating_sub(self.around.elapsed_ms))
     }
 
     // Status.
 
-    pub(in crate::engine) fn set_status(&mut self, status: RunStatus, reason: Option<WaitReason>) {
+    pub fn set_status(&mut self, status: RunStatus, reason: Option<WaitReason>) {
         let record = &self.progress.record;
         if record.status == status && record.reason == reason {
             return;
@@ -160,44 +158,44 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    pub(in crate::engine) fn conversation_updated(&mut self, status: ConversationStatus) {
+    pub fn conversation_updated(&mut self, status: ConversationStatus) {
         self.event(EventBody::ConversationUpdated { title: None, status, supersedes: Vec::new() });
     }
 
     // Steps.
 
     /// Starts a step. A model step says how many tools it is offered, where they are narrowed down.
-    pub(in crate::engine) fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<ToolsOffered>) {
+    pub fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<ToolsOffered>) {
         self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned(), tools });
         self.change(Change::StepStarted { step, kind });
     }
 
-    pub(in crate::engine) fn complete_step(&mut self, step: u32, usage: Option<Usage>) {
+    pub fn complete_step(&mut self, step: u32, usage: Option<Usage>) {
         self.event(EventBody::StepCompleted { step, usage });
         self.change(Change::StepEnded { step, status: StepStatus::Completed, usage });
     }
 
-    pub(in crate::engine) fn abandon_step(&mut self, step: u32) {
+    pub fn abandon_step(&mut self, step: u32) {
         self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
     }
 
     /// Everything shown since the step began is void. Whoever reads the log drops it, as the rows never had it.
-    pub(in crate::engine) fn reset(&mut self, step: u32, reason: &str) {
+    pub fn reset(&mut self, step: u32, reason: &str) {
         self.event(EventBody::StepReset { step, reason: reason.to_owned() });
     }
 
     /// The number of the model step that is under way.
-    pub(in crate::engine) fn open_model_step(&self) -> Option<u32> {
+    pub fn open_model_step(&self) -> Option<u32> {
         self.progress.open_step().filter(|row| row.kind == StepKind::Model).map(|row| row.step)
     }
 
     /// The number of the tool step that is under way.
-    pub(in crate::engine) fn open_tool_step(&self) -> Option<u32> {
+    pub fn open_tool_step(&self) -> Option<u32> {
         self.progress.open_step().filter(|row| row.kind == StepKind::Tools).map(|row| row.step)
     }
 
     /// Returns the number of the next step of a kind. A model step that ended without a result is done again under its number.
-    pub(in crate::engine) fn next_step(&self, kind: StepKind) -> u32 {
+    pub fn next_step(&self, kind: StepKind) -> u32 {
         match self.progress.record.steps.last() {
             None => 1,
             Some(row) if row.kind == kind && kind == StepKind::Model && row.status != StepStatus::Completed => row.step,
@@ -207,7 +205,7 @@ impl<'a> DecisionBuilder<'a> {
 
     // Messages.
 
-    pub(in crate::engine) fn message(&self, role: Role, parts: Vec<Part>) -> Message {
+    pub fn message(&self, role: Role, parts: Vec<Part>) -> Message {
         let fence = &self.before.fence;
         Message {
             id: self.message_id(),
@@ -230,7 +228,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// A hint to the model, which clients hide.
-    pub(in crate::engine) fn hint(&mut self, text: &str) {
+    pub fn hint(&mut self, text: &str) {
         let message = Message { internal: true, ..self.message(Role::User, vec![self.text_part(text)]) };
         self.event(EventBody::MessageCreated { message: message.clone() });
         self.change(Change::AddMessage(message));
@@ -238,7 +236,7 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Keeps an answer that is not the end of the work for the model alone. Whoever has seen it drops it, as whoever reads the rows
     /// is told to hide it.
-    pub(in crate::engine) fn set_aside(&mut self, step: u32, message: Message) {
+    pub fn set_aside(&mut self, step: u32, message: Message) {
         let message = Message { internal: true, ..message };
         self.reset(step, "continuation");
         self.event(EventBody::MessageCreated { message: message.clone() });
@@ -246,13 +244,13 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// The next model call is the last one, and gets no tools.
-    pub(in crate::engine) fn force_final(&mut self, hint: &str) {
+    pub fn force_final(&mut self, hint: &str) {
         self.counters().force_final = true;
         self.hint(hint);
     }
 
     /// An assistant message that no model wrote, shown like one.
-    pub(in crate::engine) fn say(&mut self, text: &str, finish_reason: FinishReason) {
+    pub fn say(&mut self, text: &str, finish_reason: FinishReason) {
         let part = self.text_part(text);
         let message = Message { finish_reason: Some(finish_reason), ..self.message(Role::Assistant, vec![part]) };
         self.show(&message);
@@ -261,7 +259,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Shows the words of an assistant message all at once, up to its end.
-    pub(in crate::engine) fn show(&mut self, message: &Message) {
+    pub fn show(&mut self, message: &Message) {
         let message_id = &message.id;
         self.event(EventBody::MessageStarted { message_id: message_id.clone(), role: message.role });
         for (part, index) in message.parts.iter().zip(0_u32..) {
@@ -289,13 +287,13 @@ impl<'a> DecisionBuilder<'a> {
     // Calls.
 
     /// A call is handed to its tool, for the first time or again.
-    pub(in crate::engine) fn run_call(&mut self, id: &CallId) {
+    pub fn run_call(&mut self, id: &CallId) {
         self.start_call(id);
         self.follow_call(id);
     }
 
     /// Tells that a call is handed to its tool.
-    pub(in crate::engine) fn start_call(&mut self, id: &CallId) {
+    pub fn start_call(&mut self, id: &CallId) {
         let Some(call) = self.progress.record.call(id).cloned() else { return };
         self.event(EventBody::ToolStarted {
             call_id: call.id.clone(),
@@ -311,14 +309,14 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// The server of a call works on it under a name: it is asked for that, and nobody sees a second start.
-    pub(in crate::engine) fn follow_call(&mut self, id: &CallId) {
+    pub fn follow_call(&mut self, id: &CallId) {
         if let Some(call) = self.progress.record.call(id).cloned() {
             self.command(Command::RunTool(call));
         }
     }
 
     /// The server of a call that was started is asked what became of it.
-    pub(in crate::engine) fn reconcile_call(&mut self, id: &CallId) {
+    pub fn reconcile_call(&mut self, id: &CallId) {
         if let Some(call) = self.progress.record.call(id).cloned() {
             self.command(Command::Reconcile(call));
         }
@@ -326,7 +324,7 @@ impl<'a> DecisionBuilder<'a> {
 
     /// A call that an earlier run may have made counts as made from now on, and its server is asked. Its `tool.started` stands in the log of
     /// that run; another one follows if it is handed to its tool.
-    pub(in crate::engine) fn take_over_call(&mut self, id: &CallId) {
+    pub fn take_over_call(&mut self, id: &CallId) {
         self.change(Change::ToolStarted(id.clone()));
         self.reconcile_call(id);
     }
@@ -334,7 +332,7 @@ impl<'a> DecisionBuilder<'a> {
     // Questions.
 
     /// Makes a question about a call, which is open for so many milliseconds; 0 for any time.
-    pub(in crate::engine) fn question(&self, call: &CallId, kind: InputKind, question: Question, expires_ms: u64) -> InputRequest {
+    pub fn question(&self, call: &CallId, kind: InputKind, question: Question, expires_ms: u64) -> InputRequest {
         let fence = &self.before.fence;
         InputRequest {
             id: InputId::generate(self.around.ids),
@@ -350,7 +348,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// A human is asked.
-    pub(in crate::engine) fn ask(&mut self, request: InputRequest) {
+    pub fn ask(&mut self, request: InputRequest) {
         let InputRequest { id, call_id, kind, question, .. } = request.clone();
         self.event(match ApprovalRequest::of(&question) {
             Some(request) => EventBody::ApprovalRequested { id, call_id, request: Box::new(request) },
@@ -360,7 +358,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// A question is not open any more. One that has its answer keeps it, though nothing follows from it, and has been told already.
-    pub(in crate::engine) fn close_question(&mut self, request: &InputRequest, state: InputState) {
+    pub fn close_question(&mut self, request: &InputRequest, state: InputState) {
         if request.answer.is_some() {
             self.change(Change::InputClosed { id: request.id.clone(), state: InputState::Applied });
             return;
@@ -384,7 +382,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Gives up the lease of a run that has not ended.
-    pub(in crate::engine) fn release(&mut self, after_ms: Option<u64>, cause: ReleaseCause) {
+    pub fn release(&mut self, after_ms: Option<u64>, cause: ReleaseCause) {
         self.change(Change::Release { after_ms, cause });
         self.command(Command::Stop);
     }

@@ -25,11 +25,12 @@ use crate::engine::steps::store_answer::keep_partial;
 use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, schedule, tool_step};
 use crate::engine::strategy;
 
-/// Returns what follows from `input` in `state`.
+/// Returns what follows from `input` in `state`, which learns of it.
 ///
-/// Pure; never panics, whatever order inputs come in: an input that makes no sense in a state gives an empty decision.
+/// Knows no surroundings but its arguments; never panics, whatever order inputs come in: an input that makes no sense in a state gives an empty decision.
 #[must_use]
-pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -> Decision {
+pub fn decide(state: &mut RunState, input: Input, surroundings: &Surroundings<'_>) -> Decision {
+    state.learn(&input);
     if state.is_over() {
         return Decision::default();
     }
@@ -78,7 +79,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
             Some(next) => next,
             None => choose::ranked(decision, ranked),
         },
-        Input::Reserved => budget::answered(decision),
+        Input::Reserved(..) => budget::answered(decision),
         Input::ModelFinished { message, turn, closing } => answered(decision, message, turn, closing),
         Input::ModelFailed(error) => model_failure::failed(decision, error, None),
         Input::ModelCut { error, partial } => model_failure::failed(decision, error, partial),
@@ -88,9 +89,9 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
         Input::ToolFinished(id, outcome) => tool_step::finished(decision, &id, outcome),
         Input::ToolPauses(id, pause) => server_questions::pauses(decision, &id, pause),
         Input::Reconciled(id, answer) => unknown_outcome::reconciled(decision, &id, answer),
-        // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an
-        // answer comes that did not know of it.
-        Input::Joined(_) => Next::Wait,
+        // The message is stored, and the state has learned of it: nothing follows until the next model call, or until an answer
+        // comes that did not know of it.
+        Input::Joined(_) | Input::Draining => Next::Wait,
         Input::CancelRequested { by, partial, stopped } => {
             stop(decision, partial, Some(FinishReason::Cancelled), stopped);
             Next::End(End::Cancelled(by))

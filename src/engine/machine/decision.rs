@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::budget::Reserve;
+use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::handle::Pause;
@@ -44,8 +44,8 @@ pub enum Input {
     },
     /// The tools are in order: what [`Command::RankTools`] has asked for.
     ToolsRanked(RankedTools),
-    /// What [`Command::Reserve`] has asked for is answered, and the state knows it.
-    Reserved,
+    /// What [`Command::Reserve`] has asked for is answered.
+    Reserved(Reserve, Reserved),
     /// The model answered. The message's streamed parts have been shown under the ids that the assembler gave them.
     ModelFinished {
         /// The assembled message, with ids, not yet stored.
@@ -81,6 +81,9 @@ pub enum Input {
         /// Outcomes of calls that were under way: the driver has stopped them and says what became of each.
         stopped: Vec<(CallId, ToolOutcome)>,
     },
+    /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way may
+    /// end, and its result is kept.
+    Draining,
     /// The server shuts down and the run stands between steps, or its step was abandoned.
     Drain {
         /// Outcomes of calls that ended while their step was being abandoned. Calls without one stay `started`.
@@ -117,7 +120,8 @@ impl Input {
             Self::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
             Self::Claimed { .. }
             | Self::ToolsRanked(_)
-            | Self::Reserved
+            | Self::Reserved(..)
+            | Self::Draining
             | Self::ModelFinished { .. }
             | Self::ModelFailed(_)
             | Self::ModelCut { .. }

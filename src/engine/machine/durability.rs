@@ -11,9 +11,9 @@ use crate::engine::machine::state::RunState;
 /// Returns whether an input may be lost without harm: a model can be asked again, and so can a tool that only reads.
 ///
 /// What is `spent` is known to this worker alone, and no other attempt would charge it.
-pub(in crate::engine) fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
+pub fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
     let may_come_again = match input {
-        Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,
+        Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved(..) | Input::ModelFinished { .. } => true,
         Input::ToolFinished(id, _) => state.record.call(id).is_some_and(|call| call.replay == ReplayClass::Read),
         Input::ModelFailed(_)
         | Input::ModelCut { .. }
@@ -21,6 +21,7 @@ pub(in crate::engine) fn may_be_lost(state: &RunState, input: &Input, spent: &Us
         | Input::Reconciled(..)
         | Input::Joined(_)
         | Input::CancelRequested { .. }
+        | Input::Draining
         | Input::Drain { .. }
         | Input::TimedOut { .. }
         | Input::GivenUp { .. } => false,
@@ -29,7 +30,7 @@ pub(in crate::engine) fn may_be_lost(state: &RunState, input: &Input, spent: &Us
 }
 
 /// Returns the durability of a decision about an input that may be lost.
-pub(in crate::engine) fn of(decision: &Decision) -> Durability {
+pub fn of(decision: &Decision) -> Durability {
     // What a call has come to is stored before another one is reserved.
     let settles = decision.changes.iter().any(|change| matches!(change, Change::Settle { .. }));
     let stays_here = |command: &Command| match command {

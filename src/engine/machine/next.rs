@@ -11,7 +11,7 @@ use crate::engine::request::window::room::Room;
 
 /// What comes next in the same decision.
 #[must_use]
-pub(in crate::engine) enum Next {
+pub enum Next {
     /// Nothing: the decision is complete.
     Wait,
     /// The next model call, unless a limit says that the run ends.
@@ -37,15 +37,15 @@ pub(in crate::engine) enum Next {
 }
 
 /// A model call that is about to begin.
-pub(in crate::engine) struct ModelCall {
+pub struct ModelCall {
     /// Its request, as it was measured.
-    pub(in crate::engine) prepared: Prepared,
+    pub prepared: Prepared,
     /// Its room, if it has a budget.
-    pub(in crate::engine) room: Option<Room>,
+    pub room: Option<Room>,
 }
 
 /// How a run ends.
-pub(in crate::engine) enum End {
+pub enum End {
     /// With an answer that is stored.
     Completed(FinishReason),
     /// With the profile's text, because no model answered.
@@ -57,16 +57,16 @@ pub(in crate::engine) enum End {
 }
 
 impl Next {
-    pub(in crate::engine) fn complete(reason: FinishReason) -> Self {
+    pub fn complete(reason: FinishReason) -> Self {
         Self::End(End::Completed(reason))
     }
 
-    pub(in crate::engine) fn fail(code: ProblemCode, detail: impl Into<String>) -> Self {
+    pub fn fail(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self::End(End::Failed(code.body(detail)))
     }
 
     /// Fails the run with an error that would come again, although others with its code may not.
-    pub(in crate::engine) fn fail_for_good(code: ProblemCode, detail: impl Into<String>) -> Self {
+    pub fn fail_for_good(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self::End(End::Failed(ProblemBody { retryable: false, ..code.body(detail) }))
     }
 }

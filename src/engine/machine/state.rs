@@ -1,22 +1,204 @@
-//! A run as the loop sees it: its rows, and what its worker knows beside them.
+//! A run as the loop sees it: what its worker knows of it, its rows as far as a decision has come, and both together.
+//!
+//! Owns carrying out changes in memory as the store does in rows. Must not know why they are made.
 
 use std::sync::Arc;
 
 use crate::domain::approval::ToolGrant;
 use crate::domain::budget::{Reserve, Reserved};
-use crate::domain::change::Change;
+use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::context::Capacity;
 use crate::domain::ids::CallId;
-use crate::domain::message::Message;
+use crate::domain::input::{InputKind, InputRequest};
 use crate::domain::prompt::ServerNote;
 use crate::domain::record::RunRecord;
-use crate::domain::tool::ToolDefinition;
-use crate::engine::machine::facts::RunFacts;
-use crate::engine::machine::progress;
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
+use crate::engine::machine::decision::Input;
 use crate::engine::offer::usable;
 
-/// The state of a run, rebuilt from its rows. Changed only by [`RunState::apply`], and by what a driver learns
-/// from outside of the rows, such as messages that joined and the server's shutdown.
+/// What is known of a run beside its rows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunFacts {
+    /// Nothing new shall begin.
+    pub draining: bool,
+    /// Answers to approvals that hold for later calls.
+    pub grants: Vec<ToolGrant>,
+    /// Tools that are held back from the run.
+    pub held: Vec<String>,
+    /// What the models of the run read at most.
+    pub capacities: Vec<(String, Capacity)>,
+    /// The servers that its tools come from, and those that it has to do without.
+    pub servers: Vec<ServerNote>,
+    /// What was asked for the next model call, and the answer.
+    pub reserved: Option<(Reserve, Reserved)>,
+    /// Calls that are being carried out by this worker, although the run was loaded meanwhile.
+    pub under_way: Vec<CallId>,
+}
+
+impl RunFacts {
+    /// Returns what a model reads at most.
+    pub fn capacity_of(&self, model: &str) -> Capacity {
+        self.capacities.iter().find(|(known, _)| known == model).map(|(_, capacity)| *capacity).unwrap_or_default()
+    }
+}
+
+/// The rows of a run as far as a decision has come.
+pub struct RunProgress {
+    /// Holds the messages that the decision adds, and tools and contexts only if the decision keeps them.
+    pub record: RunRecord,
+}
+
+impl RunProgress {
+    /// Copies all but what is large and never changes in a decision: messages, tool definitions and contexts.
+    pub fn of(record: &RunRecord) -> Self {
+        let record = RunRecord {
+            fence: record.fence.clone(),
+            owner: record.owner.clone(),
+            attempt: record.attempt,
+            crashes: record.crashes,
+            cause: record.cause,
+            status: record.status,
+            reason: record.reason,
+            profile: record.profile.clone(),
+            own_layers: record.own_layers.clone(),
+            tools: None,
+            contexts: None,
+            counters: record.counters.clone(),
+            usage: record.usage,
+            lost: record.lost,
+            elapsed_ms: record.elapsed_ms,
+            history: Vec::new(),
+            summary: record.summary.clone(),
+            covered: 0,
+            steps: record.steps.clone(),
+            calls: record.calls.clone(),
+            inputs: record.inputs.clone(),
+            cancel_requested_by: record.cancel_requested_by.clone(),
+            joined: record.joined,
+        };
+        Self { record }
+    }
+
+    /// Whether a user message has joined the run and no request to the model has had it. Said by the rows, so that a crash
+    /// does not make it forgotten.
+    pub fn has_unseen_messages(&self) -> bool {
+        self.record.joined > self.record.counters.heard
+    }
+
+    /// The newest step, if it has begun and not ended.
+    pub fn open_step(&self) -> Option<&StepRow> {
+        self.record.steps.last().filter(|row| row.status == StepStatus::Started)
+    }
+
+    /// The calls of a step, in call order.
+    pub fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
+        self.record.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
+    }
+
+    /// The question about a call that the run has not acted on.
+    pub fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
+        self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
+    }
+
+    /// Returns whether the call itself is a question to the user that has no answer yet.
+    pub fn asks_user(&self, call: &CallId) -> bool {
+        self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
+    }
+
+    /// What the server of a call has asked on the way.
+    pub fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
+        let of_call = self.record.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
+        of_call.filter(|request| request.kind == InputKind::Elicitation)
+    }
+}
+
+/// Carries out in memory what the store carries out in rows.
+pub fn apply(record: &mut RunRecord, change: &Change) {
+    match change {
+        Change::Status(status, reason) => {
+            record.status = *status;
+            record.reason = *reason;
+        }
+        // The start time is the store's alone; the run's age comes with `Surroundings`.
+        Change::Started => {}
+        Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
+        Change::KeepContexts(contexts) => record.contexts = Some(contexts.clone()),
+        Change::Counters(counters) => record.counters = counters.clone(),
+        Change::Summarize(summary) => record.summary = Some(summary.clone()),
+        Change::Usage(usage) => record.usage = *usage,
+        Change::Settle { day: _, amount: _ } => record.lost = None,
+        Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
+            Some(row) => row.status = StepStatus::Started,
+            None => {
+                record.steps.reserve_exact(1);
+                record.steps.push(StepRow {
+                    run_id: record.fence.run_id.clone(),
+                    step: *step,
+                    kind: *kind,
+                    status: StepStatus::Started,
+                });
+            }
+        },
+        Change::StepEnded { step, status, usage: _ } => {
+            if let Some(row) = record.steps.iter_mut().find(|row| row.step == *step) {
+                row.status = *status;
+            }
+        }
+        // A state lives as long as its run, and there may be thousands: no room is held for messages that may never come.
+        Change::AddMessage(message) => {
+            record.history.reserve_exact(1);
+            record.history.push(message.clone());
+        }
+        Change::AddToolCalls(calls) => {
+            record.calls.reserve_exact(calls.len());
+            record.calls.extend(calls.iter().cloned().map(Arc::new));
+        }
+        Change::ToolAsked(id) => {
+            if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Planned) {
+                call.state = ToolCallState::AwaitingApproval;
+            }
+        }
+        Change::ToolEdited { id, arguments, hash } => {
+            if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
+                (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
+            }
+        }
+        // Only the audit tells of it.
+        Change::ToolGranted { id: _, grant: _ } => {}
+        Change::ToolStarted(id) => {
+            if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
+                call.state = ToolCallState::Started;
+            }
+        }
+        Change::ToolHandle(id, handle) => {
+            if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Started) {
+                call.handle.clone_from(handle);
+            }
+        }
+        Change::ToolFinished(id, outcome) => {
+            if let Some(call) = call_mut(&mut record.calls, id, |call| !call.state.is_outcome()) {
+                call.state = outcome.state;
+                call.outcome = Some(outcome.clone());
+            }
+        }
+        Change::AskInput(request) => record.inputs.push(request.clone()),
+        Change::InputClosed { id, state: _ } => record.inputs.retain(|request| request.id != *id),
+        Change::Finish { status, finish_reason: _, error: _, joined: _ } => {
+            record.status = *status;
+            record.reason = None;
+        }
+        // The lease is not the rows': its state keeps that.
+        Change::Release { after_ms: _, cause: _ } => {}
+    }
+}
+
+/// The call with an id, if it is in a state to be changed.
+fn call_mut<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId, may_change: impl Fn(&ToolCall) -> bool) -> Option<&'a mut ToolCall> {
+    calls.iter_mut().find(|call| call.id == *id && may_change(call)).map(Arc::make_mut)
+}
+
+/// The state of a run, rebuilt from its rows. Changed only by inputs and by the changes of decisions, so that a state and the inputs
+/// after it can be replayed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
     /// The record it was loaded from, kept up to date.
@@ -37,7 +219,7 @@ impl RunState {
     /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
     pub fn apply(&mut self, changes: &[Change]) {
         for change in changes {
-            progress::apply(&mut self.record, change);
+            apply(&mut self.record, change);
             if matches!(change, Change::Settle { .. }) {
                 self.facts.reserved = None;
             }
@@ -45,28 +227,35 @@ impl RunState {
         }
     }
 
-    /// Takes in a user message that joined the run. One that is known already changes nothing.
-    pub fn join(&mut self, message: Message) {
-        if self.record.history.iter().any(|known| known.id == message.id) {
-            return;
+    /// Takes in what a worker knows of the run beside its rows, before the first decision about it.
+    pub fn know(&mut self, facts: RunFacts) {
+        self.facts = facts;
+    }
+
+    /// Takes in what an input says of the run beside its rows. A message that is known already changes nothing.
+    pub fn learn(&mut self, input: &Input) {
+        match input {
+            Input::Joined(message) => {
+                if self.record.history.iter().all(|known| known.id != message.id) {
+                    self.record.history.push(message.clone());
+                    self.record.joined += 1;
+                }
+            }
+            Input::Reserved(reserve, answer) => self.facts.reserved = Some((*reserve, *answer)),
+            Input::Draining => self.facts.draining = true,
+            Input::Claimed { .. }
+            | Input::ToolsRanked(_)
+            | Input::ModelFinished { .. }
+            | Input::ModelFailed(_)
+            | Input::ModelCut { .. }
+            | Input::ToolFinished(..)
+            | Input::ToolPauses(..)
+            | Input::Reconciled(..)
+            | Input::CancelRequested { .. }
+            | Input::Drain { .. }
+            | Input::TimedOut { .. }
+            | Input::GivenUp { .. } => {}
         }
-        self.record.history.push(message);
-        self.record.joined += 1;
-    }
-
-    /// Takes in the answers to approvals that hold for the calls of this run.
-    pub fn know_grants(&mut self, grants: Vec<ToolGrant>) {
-        self.facts.grants = grants;
-    }
-
-    /// Takes in the names of tools that are not offered to the run, because their definitions have changed.
-    pub fn know_held(&mut self, held: Vec<String>) {
-        self.facts.held = held;
-    }
-
-    /// Takes in what models read at most, as `provider/name`.
-    pub fn know_capacities(&mut self, capacities: Vec<(String, Capacity)>) {
-        self.facts.capacities = capacities;
     }
 
     /// Whether a model of the run sees pictures, where that is known.
@@ -81,29 +270,8 @@ impl RunState {
         self.record.profile.context.said_window(self.facts.capacity_of(self.record.model()).window)
     }
 
-    /// Takes in what the model may be told of the servers of its tools.
-    pub fn know_servers(&mut self, servers: Vec<ServerNote>) {
-        self.facts.servers = servers;
-    }
-
-    /// Takes in what came of asking for leave to make the next model call.
-    pub fn know_reserved(&mut self, reserve: Reserve, answer: Reserved) {
-        self.facts.reserved = Some((reserve, answer));
-    }
-
-    /// Takes in which calls are under way still, so that their outcomes will come, and none is judged as one that nobody hears of.
-    pub fn know_under_way(&mut self, calls: Vec<CallId>) {
-        self.facts.under_way = calls;
-    }
-
-    /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
-    /// may end, and its result is kept.
-    pub fn drain(&mut self) {
-        self.facts.draining = true;
-    }
-
     /// Whether nothing is left to decide: the run has ended or was given up.
-    pub(in crate::engine) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.released || self.record.status.is_terminal()
     }
 

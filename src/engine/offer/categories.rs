@@ -42,7 +42,7 @@ pub(super) fn categories<'t>(usable: &[&'t Arc<ToolDefinition>]) -> BTreeMap<&'t
 }
 
 /// What there are tools for: a line for each category.
-pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
+pub fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
     let mut lines = String::new();
     for (name, tools) in categories(usable) {
         let line = match filter.servers.get(name).map(|hint| hint.about.trim()).filter(|about| !about.is_empty()) {
@@ -55,7 +55,7 @@ pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinitio
 }
 
 /// The tool by which a model says which categories it needs.
-pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDefinition {
+pub fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDefinition {
     let categories = categories(usable);
     let description = format!("{}{}", prompts::SELECTOR, areas(filter, usable));
     let names: Vec<&str> = categories.into_keys().collect();

@@ -11,7 +11,7 @@ use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::strategy::hooks::Answer;
 
 /// Takes in the order of the tools.
-pub(in crate::engine) fn ranked(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
+pub fn ranked(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
     // A model step that is open is one whose worker died: it begins again, and no call is under way while its tools are missing.
     if decision.open_tool_step().is_some() || decision.source().missing() != Missing::Ranking {
         return Next::Wait;
@@ -24,7 +24,7 @@ pub(in crate::engine) fn ranked(decision: &mut DecisionBuilder<'_>, ranked: Rank
 }
 
 /// Takes in the answer of a model that was asked for categories. Nothing of it is kept as a message.
-pub(in crate::engine) fn categories_named(decision: &mut DecisionBuilder<'_>, answer: &Answer) -> Next {
+pub fn categories_named(decision: &mut DecisionBuilder<'_>, answer: &Answer) -> Next {
     let names = named_by(&answer.message, &usable(decision.tools(), &decision.progress.record));
     let counters = decision.counters();
     counters.named_no_category = names.is_none();

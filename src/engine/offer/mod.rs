@@ -3,8 +3,8 @@
 //! What was chosen stands in the run's counters, so that whoever takes the run up offers the same; the choice is made anew when a
 //! message joins. A tool that is not on offer may be called all the same, and is offered from then on.
 
-pub(in crate::engine) mod categories;
-pub(in crate::engine) mod choose;
-pub(in crate::engine) mod pick;
-pub(in crate::engine) mod query;
-pub(in crate::engine) mod usable;
+pub mod categories;
+pub mod choose;
+pub mod pick;
+pub mod query;
+pub mod usable;

@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 100;
 
 /// The tools of servers that the user names or hints at first, then the best others until there are `k`. `order` names the
 /// fittest first; what it leaves out comes last, by name.
-pub(in crate::engine) fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], said: &str, order: &[String]) -> Vec<String> {
+pub fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], said: &str, order: &[String]) -> Vec<String> {
     let said = (words(said), joined(said));
     let rank: HashMap<&str, usize> = order.iter().enumerate().rev().map(|(at, name)| (name.as_str(), at)).collect();
     let mut tools = usable.to_vec();

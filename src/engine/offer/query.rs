@@ -49,7 +49,7 @@ pub(super) fn said_in(record: &RunRecord) -> String {
 
 /// The newest run that a user has spoken in. A run that goes on from another one, or makes it again, has no message of its own: it
 /// answers what that one was asked.
-pub(in crate::engine) fn turn<'m>(history: impl DoubleEndedIterator<Item = &'m Message>) -> Option<&'m RunId> {
+pub fn turn<'m>(history: impl DoubleEndedIterator<Item = &'m Message>) -> Option<&'m RunId> {
     history.rev().find(|message| is_said_by_user(message)).map(|message| &message.run_id)
 }
 
@@ -58,7 +58,7 @@ fn is_said_by_user(message: &Message) -> bool {
 }
 
 /// What the user says in the turn, the newest first.
-pub(in crate::engine) fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
+pub fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
     let turn = turn(history.clone());
     let own = history.rev().filter(|message| is_said_by_user(message) && Some(&message.run_id) == turn);
     let mut said = String::new();

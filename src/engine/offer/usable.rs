@@ -16,7 +16,7 @@ use crate::engine::strategy::plan::progress;
 
 /// What is missing before the next model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Missing {
+pub enum Missing {
     /// Nothing.
     Nothing,
     /// An order of the tools.
@@ -26,7 +26,7 @@ pub(in crate::engine) enum Missing {
 }
 
 /// The tools that a run may use now, whether they are on offer or not.
-pub(in crate::engine) fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+pub fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
     let withheld = counters.force_final
         || match profile.tools_policy {
@@ -40,7 +40,7 @@ pub(in crate::engine) fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &R
 
 /// The tools that the model may call now. What is on offer in the first round only may be called in later ones, too: whoever knows of
 /// it has not used up their rounds.
-pub(in crate::engine) fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+pub fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     match record.profile.tools_policy {
         ToolsPolicy::FirstRoundOnly if !record.counters.force_final => permitted(tools, record),
         ToolsPolicy::EveryRound | ToolsPolicy::FirstRoundOnly | ToolsPolicy::OneRoundThenText | ToolsPolicy::None => {
@@ -61,7 +61,7 @@ fn permitted<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'
 }
 
 /// The choice that holds for the model that is asked now.
-pub(in crate::engine) fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
+pub fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
     let filter = &record.profile.tool_filter;
     let is_on = filter.mode != ToolFilterMode::Off && !filter.skips(record.model());
     record.counters.chosen_tools.as_ref().filter(|_| is_on)
@@ -69,7 +69,7 @@ pub(in crate::engine) fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
 
 /// Those of the usable tools that a model call is offered. No provider shall see a call of a tool that it is not told of, so
 /// what was called in the history that it is shown is always among them.
-pub(in crate::engine) fn offered<'t, 'm>(
+pub fn offered<'t, 'm>(
     usable: Vec<&'t Arc<ToolDefinition>>,
     record: &RunRecord,
     history: impl Iterator<Item = &'m Message>,
@@ -91,7 +91,7 @@ pub(in crate::engine) fn offered<'t, 'm>(
 }
 
 /// What is missing before a model call with these tools.
-pub(in crate::engine) fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord) -> Missing {
+pub fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord) -> Missing {
     // The models of a plan have their own.
     if progress::phase(record).is_some() {
         return Missing::Nothing;

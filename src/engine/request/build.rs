@@ -21,17 +21,17 @@ use crate::engine::strategy::json_answers::project;
 use crate::engine::strategy::plan;
 
 /// A request before tools are put into words.
-pub(in crate::engine) struct Prepared {
+pub struct Prepared {
     /// All but the messages.
-    pub(in crate::engine) frame: ModelRequest,
+    pub frame: ModelRequest,
     /// The frame as its model reads it, if tools are put into words.
     projected: Option<ModelRequest>,
-    pub(in crate::engine) messages: Vec<Message>,
+    pub messages: Vec<Message>,
 }
 
 impl Prepared {
     /// Builds a request of the loop, from which nothing is cut to make it fit.
-    pub(in crate::engine) fn uncut(source: &Source<'_>) -> Self {
+    pub fn uncut(source: &Source<'_>) -> Self {
         let frame = frame(source);
         let mut messages = sendable(source);
         room::compress(source, &mut messages);
@@ -47,17 +47,17 @@ impl Prepared {
     }
 
     /// Cuts the messages to their budget.
-    pub(in crate::engine) fn cut(&mut self, source: &Source<'_>) {
+    pub fn cut(&mut self, source: &Source<'_>) {
         room::cut(source, self.projected.as_ref().unwrap_or(&self.frame), &mut self.messages);
     }
 
     /// Returns the request's cost.
-    pub(in crate::engine) fn cost(&self, measure: Measure) -> u64 {
+    pub fn cost(&self, measure: Measure) -> u64 {
         estimate::request(measure, self.projected.as_ref().unwrap_or(&self.frame), &self.messages)
     }
 
     /// Returns the request's cost in tokens, whatever its budget counts.
-    pub(in crate::engine) fn tokens(&self, source: &Source<'_>) -> u64 {
+    pub fn tokens(&self, source: &Source<'_>) -> u64 {
         self.cost(match Measure::of(source) {
             Measure::Chars => Measure::Estimate,
             measure @ (Measure::Estimate | Measure::Count(_)) => measure,
@@ -65,13 +65,13 @@ impl Prepared {
     }
 
     /// Returns the request against its budget, if it has one.
-    pub(in crate::engine) fn room(&self, source: &Source<'_>) -> Option<Room> {
+    pub fn room(&self, source: &Source<'_>) -> Option<Room> {
         let has_budget = source.record.profile.context.budget(source.capacity().window).is_some();
         has_budget.then(|| Room::of(source, |measure| self.cost(measure)))
     }
 
     /// Returns the request that is sent.
-    pub(in crate::engine) fn into_request(self) -> ModelRequest {
+    pub fn into_request(self) -> ModelRequest {
         let mut request = ModelRequest { messages: self.messages, ..self.frame };
         if self.projected.is_some() {
             project(&mut request);
@@ -81,7 +81,7 @@ impl Prepared {
 }
 
 /// Builds the request of the next model step, or of the one under way, cut to its budget.
-pub(in crate::engine) fn prepared(source: &Source<'_>) -> Prepared {
+pub fn prepared(source: &Source<'_>) -> Prepared {
     if let Some(mut request) = plan::request::request(source) {
         let messages = std::mem::take(&mut request.messages);
         return Prepared { frame: request, projected: None, messages };
@@ -148,7 +148,7 @@ fn system(source: &Source<'_>) -> String {
 }
 
 /// Which tools the current model step may or must call.
-pub(in crate::engine) fn tool_choice(state: &RunState) -> Option<ToolChoice> {
+pub fn tool_choice(state: &RunState) -> Option<ToolChoice> {
     choice_among(&state.record, &Source::of(state).offered_in_step())
 }
 

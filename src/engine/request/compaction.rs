@@ -13,7 +13,7 @@ use crate::engine::request::size::Length;
 use crate::support::text::prefix_chars;
 
 /// No text is cut below this, in characters.
-pub(in crate::engine) const LEAST_CHARS: usize = 500;
+pub const LEAST_CHARS: usize = 500;
 
 const NO_PICTURE: &str = "[a picture is left out here]";
 
@@ -22,15 +22,15 @@ const NOTICE: usize = 100;
 
 /// What was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) struct LeftOut {
+pub struct LeftOut {
     /// Messages that are not in the view.
-    pub(in crate::engine) messages: u32,
+    pub messages: u32,
     /// Texts, pictures and arguments that are cut in it, and messages that have lost their thoughts.
-    pub(in crate::engine) texts: u32,
+    pub texts: u32,
 }
 
 /// Halves a history that begins with the user and whose calls have their results directly after them.
-pub(in crate::engine) fn halve(messages: &mut Vec<Message>) -> LeftOut {
+pub fn halve(messages: &mut Vec<Message>) -> LeftOut {
     let budget = size::messages(messages) / 2;
     let dropped = first_to_keep(messages, budget);
     messages.drain(..dropped);
@@ -54,7 +54,7 @@ pub(in crate::engine) fn halve(messages: &mut Vec<Message>) -> LeftOut {
 }
 
 /// A hint of the loop is no beginning: the question that it belongs to stands before it.
-pub(in crate::engine) fn is_beginning(message: &Message) -> bool {
+pub fn is_beginning(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
@@ -76,7 +76,7 @@ fn first_to_keep(messages: &[Message], budget: usize) -> usize {
 
 /// Leaves pictures out with `drop`, as many at a time as `over` says that there are too many, until it says none or there are no more.
 /// Gives how many there were.
-pub(in crate::engine) fn drop_while(
+pub fn drop_while(
     messages: &mut [Message],
     over: impl Fn(&[Message]) -> usize,
     drop: impl Fn(&mut [Message], usize) -> usize,
@@ -94,14 +94,14 @@ pub(in crate::engine) fn drop_while(
 
 /// The same as [`drop_pictures`], but of those before the newest message that shows any: they are worth less than words, and go before a
 /// text is cut for them.
-pub(in crate::engine) fn drop_older_pictures(messages: &mut [Message], count: usize) -> usize {
+pub fn drop_older_pictures(messages: &mut [Message], count: usize) -> usize {
     let newest = messages.iter().rposition(|message| message.parts.iter().any(shows_picture)).unwrap_or(0);
     drop_pictures(&mut messages[..newest], count)
 }
 
 /// Leaves the oldest `count` of the pictures and documents out that are still shown: of a document its text stays, if it has any. Gives
 /// how many there were.
-pub(in crate::engine) fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
+pub fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
     let mut left = count;
     for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
         if left == 0 {
@@ -151,7 +151,7 @@ fn shows_picture(part: &Part) -> bool {
 /// under way, whose calls keep what their provider has signed: Gemini takes no call of a turn without that. An answer whose calls are
 /// the newest stays as it is, whoever has written behind it: it goes on from its thoughts, and its provider wants them back with the
 /// results. From how many messages something is taken.
-pub(in crate::engine) fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
+pub fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
     let mut all = messages.iter().map(&cost).fold(0_u64, u64::saturating_add);
     if all <= budget {
         return 0;
@@ -177,7 +177,7 @@ pub(in crate::engine) fn drop_older_thoughts(messages: &mut [Message], budget: u
 }
 
 /// Leaves all thoughts out, if not even the beginnings of the texts have room beside them. From how many messages something is taken.
-pub(in crate::engine) fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
+pub fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
     if fits(messages) || !messages.iter().any(has_thoughts) {
         return 0;
     }
@@ -195,7 +195,7 @@ pub(in crate::engine) fn drop_thoughts_without_room(messages: &mut [Message], fi
 }
 
 /// Whether a message holds thoughts, or what ties its calls to them.
-pub(in crate::engine) fn has_thoughts(message: &Message) -> bool {
+pub fn has_thoughts(message: &Message) -> bool {
     message.parts.iter().any(|part| match part {
         Part::Reasoning(_) => true,
         Part::ToolCall(call) => call.raw.is_some(),
@@ -221,7 +221,7 @@ fn drop_signatures(message: &mut Message) {
 }
 
 /// A text that can be cut.
-pub(in crate::engine) enum Cuttable<'m> {
+pub enum Cuttable<'m> {
     /// Words, which are here.
     Words(&'m mut String),
     /// A file, whose text is not: whoever puts it into the request cuts it.
@@ -282,14 +282,14 @@ fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -
 }
 
 /// The length of the longest text, in characters.
-pub(in crate::engine) fn longest(messages: &[Message], spared: Option<usize>) -> usize {
+pub fn longest(messages: &[Message], spared: Option<usize>) -> usize {
     let mut longest = 0;
     each_text(&mut messages.to_vec(), spared, &mut |text| longest = longest.max(text.length().chars));
     longest
 }
 
 /// Cuts all texts that are longer than so many characters. How many are cut.
-pub(in crate::engine) fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) -> u32 {
+pub fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) -> u32 {
     let mut count = 0_u32;
     each_text(messages, spared, &mut |text| count = count.saturating_add(u32::from(text.cut(limit))));
     count

@@ -10,7 +10,7 @@ use crate::domain::model::ModelRequest;
 
 /// What a picture costs, whatever the length of its data: providers count its tiles. A document that is shown costs at least as much; how
 /// many pages it has is not known here.
-pub(in crate::engine) const PICTURE: usize = 6_000;
+pub const PICTURE: usize = 6_000;
 
 /// Bytes of a character where nobody has counted them: as many as one of any script that is in use, since a text that is taken for
 /// shorter than it is would not be cut and then not fit.
@@ -21,11 +21,11 @@ const PDF: &str = "application/pdf";
 
 /// How long something is for those who count bytes, and for those who count characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::engine) struct Length {
+pub struct Length {
     /// Bytes.
-    pub(in crate::engine) bytes: usize,
+    pub bytes: usize,
     /// Characters.
-    pub(in crate::engine) chars: usize,
+    pub chars: usize,
 }
 
 impl Length {
@@ -44,23 +44,23 @@ impl Add for Length {
 }
 
 /// Tokens, at four bytes each.
-pub(in crate::engine) fn tokens(bytes: usize) -> u64 {
+pub fn tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
 /// A whole request: instructions, history and tools.
-pub(in crate::engine) fn request(request: &ModelRequest) -> usize {
+pub fn request(request: &ModelRequest) -> usize {
     let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + json(&tool.parameters).bytes);
     request.system.len() + messages(&request.messages) + tools.sum::<usize>()
 }
 
 /// A history.
-pub(in crate::engine) fn messages(messages: &[Message]) -> usize {
+pub fn messages(messages: &[Message]) -> usize {
     messages.iter().map(message).sum()
 }
 
 /// A message.
-pub(in crate::engine) fn message(message: &Message) -> usize {
+pub fn message(message: &Message) -> usize {
     message.parts.iter().map(part).sum()
 }
 
@@ -76,13 +76,13 @@ fn part(part: &Part) -> usize {
 
 /// What a provider wants back as it came: signatures, and thoughts that only it can read. A history holds it for the model that has
 /// signed it, and for no other. Some of it may not be sent after all, because its turn is over; which, only its provider's wire knows.
-pub(in crate::engine) fn kept(raw: Option<&Value>) -> Length {
+pub fn kept(raw: Option<&Value>) -> Length {
     raw.map(json).unwrap_or_default()
 }
 
 /// The words of thoughts that do not stand in what their provider wants back. Some providers get those words in the form in which they
 /// gave them, which is then all that is sent; the others get the words beside their signature.
-pub(in crate::engine) fn words_beside(reasoning: &ReasoningPart) -> &str {
+pub fn words_beside(reasoning: &ReasoningPart) -> &str {
     let mut rest = reasoning.text.as_str();
     // The words are what the pieces say, one after the other: each is looked for where the one before it has ended, so that a long
     // text with many pieces is read once.
@@ -109,7 +109,7 @@ fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
 }
 
 /// What a picture or a file costs: its text, with the words that say what it is, and as much as a picture where it may be shown.
-pub(in crate::engine) fn file(file: &FilePart) -> Length {
+pub fn file(file: &FilePart) -> Length {
     let (text, around) = (text_of(file).unwrap_or_default(), file.words_around());
     let least = if is_shown(file) { PICTURE } else { 0 };
     let length = |text: usize| text.saturating_add(around).max(least);
@@ -117,13 +117,13 @@ pub(in crate::engine) fn file(file: &FilePart) -> Length {
 }
 
 /// Whether a model may be shown it, instead of reading its text or a note.
-pub(in crate::engine) fn is_shown(file: &FilePart) -> bool {
+pub fn is_shown(file: &FilePart) -> bool {
     let is_elsewhere = file.file_id.is_none() && file.url.is_some() && inline_text(file).is_none();
     file.text_limit.is_none() && (is_elsewhere || file.media_type.starts_with("image/") || file.media_type == PDF)
 }
 
 /// The text of a file, or the part of it that is left; `None` if none is known.
-pub(in crate::engine) fn text_of(file: &FilePart) -> Option<Length> {
+pub fn text_of(file: &FilePart) -> Option<Length> {
     let whole = match &file.file_id {
         Some(_) => uploaded_text(file)?,
         None => inline_text(file)?,
@@ -159,7 +159,7 @@ fn content(content: &ToolContent) -> usize {
 }
 
 /// As long as it is written, without writing it, or a little more.
-pub(in crate::engine) fn json(value: &Value) -> Length {
+pub fn json(value: &Value) -> Length {
     match value {
         Value::Null | Value::Bool(_) => Length::of_ascii(5),
         Value::Number(number) => {

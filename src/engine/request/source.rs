@@ -14,37 +14,37 @@ use crate::engine::offer::usable::{self, Missing};
 use crate::engine::offer::{categories, query};
 use crate::engine::strategy::plan::progress;
 
-pub(in crate::engine) struct Source<'a> {
+pub struct Source<'a> {
     /// The run, but for its history and its tools.
-    pub(in crate::engine) record: &'a RunRecord,
+    pub record: &'a RunRecord,
     /// What is known beside the run's rows.
     pub(in crate::engine) facts: &'a RunFacts,
     /// All that the run may ever be offered.
-    pub(in crate::engine) tools: &'a [Arc<ToolDefinition>],
+    pub tools: &'a [Arc<ToolDefinition>],
     /// What context providers have said of its turn.
-    pub(in crate::engine) contexts: &'a [ProvidedContext],
-    pub(in crate::engine) stored: &'a [Message],
-    pub(in crate::engine) added: &'a [Message],
+    pub contexts: &'a [ProvidedContext],
+    pub stored: &'a [Message],
+    pub added: &'a [Message],
     /// How much of what is stored was covered when it was loaded.
-    pub(in crate::engine) loaded: usize,
+    pub loaded: usize,
 }
 
 /// The messages that a request is made of.
-pub(in crate::engine) struct Shown<'a> {
+pub struct Shown<'a> {
     /// What the user asks, of what is left out else.
-    pub(in crate::engine) asked: Vec<&'a Message>,
+    pub asked: Vec<&'a Message>,
     /// All that no summary stands for, oldest first.
-    pub(in crate::engine) rest: Vec<&'a Message>,
+    pub rest: Vec<&'a Message>,
     /// The run that was asked.
-    pub(in crate::engine) turn: Option<&'a RunId>,
+    pub turn: Option<&'a RunId>,
 }
 
 impl<'a> Source<'a> {
-    pub(in crate::engine) fn of(state: &'a RunState) -> Self {
+    pub fn of(state: &'a RunState) -> Self {
         Self::of_rows(&state.record, &state.facts)
     }
 
-    pub(in crate::engine) fn of_rows(record: &'a RunRecord, facts: &'a RunFacts) -> Self {
+    pub fn of_rows(record: &'a RunRecord, facts: &'a RunFacts) -> Self {
         Self {
             record,
             facts,
@@ -57,12 +57,12 @@ impl<'a> Source<'a> {
     }
 
     /// Returns what the run's model reads at most.
-    pub(in crate::engine) fn capacity(&self) -> Capacity {
+    pub fn capacity(&self) -> Capacity {
         self.facts.capacity_of(self.record.model())
     }
 
     /// The window that the agent's budget says, as far as the model has it.
-    pub(in crate::engine) fn said_window(&self) -> Option<u64> {
+    pub fn said_window(&self) -> Option<u64> {
         self.record.profile.context.said_window(self.capacity().window)
     }
 
@@ -77,7 +77,7 @@ impl<'a> Source<'a> {
         after.map_or(self.loaded, |after| self.stored.len() + self.added.len() - after)
     }
 
-    pub(in crate::engine) fn shown(&self) -> Shown<'a> {
+    pub fn shown(&self) -> Shown<'a> {
         let covered = self.covered();
         let is_user = |message: &&Message| message.role == Role::User && !message.internal;
         let turn = query::turn(self.history());
@@ -86,23 +86,23 @@ impl<'a> Source<'a> {
     }
 
     /// What the user says in the turn, the newest first.
-    pub(in crate::engine) fn said_by_user(&self) -> String {
+    pub fn said_by_user(&self) -> String {
         query::said_by_user(self.history())
     }
 
     /// The tools that the run may use in the next model call.
-    pub(in crate::engine) fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
+    pub fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
         usable::usable(self.tools, self.record)
     }
 
     /// Those that the model is told of. What a summary stands for has no say in it: whoever takes the run up does not load that, and
     /// shall make the same request.
-    pub(in crate::engine) fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
+    pub fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
         usable::offered(self.usable(), self.record, self.history().skip(self.covered()))
     }
 
     /// Returns the tools that the model step is told of, whichever model of a plan makes it.
-    pub(in crate::engine) fn offered_in_step(&self) -> Vec<&'a Arc<ToolDefinition>> {
+    pub fn offered_in_step(&self) -> Vec<&'a Arc<ToolDefinition>> {
         match progress::phase(self.record) {
             Some(phase) => progress::offered(self.usable(), self.record, phase),
             None => self.offered(),
@@ -110,12 +110,12 @@ impl<'a> Source<'a> {
     }
 
     /// What is missing before the call.
-    pub(in crate::engine) fn missing(&self) -> Missing {
+    pub fn missing(&self) -> Missing {
         usable::missing(&self.usable(), self.record)
     }
 
     /// Returns how many tools a model step is offered, where they are narrowed down.
-    pub(in crate::engine) fn announced(&self) -> Option<ToolsOffered> {
+    pub fn announced(&self) -> Option<ToolsOffered> {
         if self.record.profile.tool_filter.mode == ToolFilterMode::Off {
             return None;
         }
@@ -128,7 +128,7 @@ impl<'a> Source<'a> {
     }
 
     /// What is asked of a model that is to name categories.
-    pub(in crate::engine) fn selector(&self) -> ToolDefinition {
+    pub fn selector(&self) -> ToolDefinition {
         categories::selector(&self.record.profile.tool_filter, &self.usable())
     }
 }

@@ -27,7 +27,7 @@ const REASONS: &str = "A person has to allow some of your calls. In the answer t
      needed and what it will change: they read that beside the call. It holds for";
 
 /// The layers, with an empty line between them.
-pub(in crate::engine) fn system(source: &Source<'_>) -> String {
+pub fn system(source: &Source<'_>) -> String {
     let (profile, own) = (&source.record.profile, &source.record.own_layers);
     let policy = &profile.prompt;
     let conversation = own.system_prompt.trim();

@@ -8,7 +8,7 @@ use crate::support::text::prefix_chars;
 
 /// Whether something was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Cut {
+pub enum Cut {
     /// All of it is there.
     Whole,
     /// The rest was left out, and the text says so.
@@ -18,7 +18,7 @@ pub(in crate::engine) enum Cut {
 /// The answer with at most `limit` characters of text, the notice included; so cutting twice changes nothing. The beginning is
 /// kept, and a quarter of the room goes to the end, where logs and long outputs say how it went. Pictures stay.
 /// An answer without anything in it becomes a text that says so, because providers refuse empty results.
-pub(in crate::engine) fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
+pub fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
     let total: usize = content.iter().map(chars).sum();
     let mut kept = Vec::with_capacity(content.len());
     let mut outcome = Cut::Whole;
@@ -69,7 +69,7 @@ fn is_empty(piece: &ToolContent) -> bool {
 }
 
 /// The result of a call as a part of a message. A call without an outcome says so: every call has exactly one result.
-pub(in crate::engine) fn part(id: PartId, call: &ToolCall, limit: usize) -> ToolResultPart {
+pub fn part(id: PartId, call: &ToolCall, limit: usize) -> ToolResultPart {
     let (content, is_error) = match &call.outcome {
         Some(outcome) => (cut(&outcome.content, limit).0, outcome.is_error),
         None => (vec![ToolContent::text(missing(call.state.as_str()))], true),
@@ -78,12 +78,12 @@ pub(in crate::engine) fn part(id: PartId, call: &ToolCall, limit: usize) -> Tool
 }
 
 /// What stands in the place of a result that is not there.
-pub(in crate::engine) fn missing(state: &str) -> String {
+pub fn missing(state: &str) -> String {
     format!("there is no result of this call (state: {state})")
 }
 
 /// All text of an answer, at most `limit` characters of it.
-pub(in crate::engine) fn gist(content: &[ToolContent], limit: usize) -> String {
+pub fn gist(content: &[ToolContent], limit: usize) -> String {
     let text: String = content.iter().filter_map(ToolContent::as_text).collect();
     if text.is_empty() { prompts::NOTHING_RETURNED.to_owned() } else { prefix_chars(&text, limit).to_owned() }
 }

@@ -21,7 +21,7 @@ use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
 use crate::engine::strategy::plan::progress;
 
 /// What was said and done, as every provider takes it.
-pub(in crate::engine) fn sendable(source: &Source<'_>) -> Vec<Message> {
+pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     let record = source.record;
     let shown = source.shown();
     let words_only = source.missing() == Missing::Categories || progress::phase(record).is_some();
@@ -46,7 +46,7 @@ pub(in crate::engine) fn sendable(source: &Source<'_>) -> Vec<Message> {
 }
 
 /// Whether the request of the current model step holds what its model has signed, or ids that its provider gave.
-pub(in crate::engine) fn holds_signed(source: &Source<'_>) -> bool {
+pub fn holds_signed(source: &Source<'_>) -> bool {
     let messages = sendable(source);
     messages.iter().flat_map(|message| &message.parts).any(|part| match part {
         Part::Reasoning(_) => true,
@@ -56,7 +56,7 @@ pub(in crate::engine) fn holds_signed(source: &Source<'_>) -> bool {
 }
 
 /// What a halved request would leave out. Nothing, if it cannot be made smaller.
-pub(in crate::engine) fn left_out_by_halving(source: &Source<'_>) -> LeftOut {
+pub fn left_out_by_halving(source: &Source<'_>) -> LeftOut {
     compaction::halve(&mut sendable(source))
 }
 
@@ -216,7 +216,7 @@ fn sendable_name(name: &str) -> Cow<'_, str> {
 }
 
 /// A message that stands only in the request. Its ids are borrowed from a neighbour: no provider sees them.
-pub(in crate::engine) fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
+pub fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
     let fence = &record.fence;
     let uuid = fence.run_id.as_str().trim_start_matches(RunId::PREFIX);
     let part = PartId::from_stored(format!("{}{uuid}", PartId::PREFIX));

@@ -6,9 +6,9 @@ use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Part, Role};
 
 /// The longest tool name that all providers take, in characters.
-pub(in crate::engine) const MAX_NAME: usize = 64;
+pub const MAX_NAME: usize = 64;
 
-pub(in crate::engine) fn is_sendable_name(name: &str) -> bool {
+pub fn is_sendable_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 

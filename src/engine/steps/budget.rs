@@ -13,13 +13,13 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
-use crate::engine::steps::backoff::spread;
+use crate::engine::steps::limits::spread;
 
 /// When to ask again for what calls that are under way hold, in milliseconds.
 const ASK_AGAIN_MS: u64 = 5_000;
 
 /// Judges whether the next model call may begin. If not, says what follows instead: the store is asked, or the run waits, or it ends.
-pub(in crate::engine) fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
+pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
     let budget = decision.profile().budget;
     let source = decision.source();
     if budget.counts_money() && source.capacity().prices.is_none() {
@@ -52,7 +52,7 @@ pub(in crate::engine) fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelC
 }
 
 /// The store has answered.
-pub(in crate::engine) fn answered(decision: &DecisionBuilder<'_>) -> Next {
+pub fn answered(decision: &DecisionBuilder<'_>) -> Next {
     match decision.open_tool_step().is_none() && decision.profile().budget.is_shared() {
         true => Next::ModelStep,
         false => Next::Wait,
@@ -62,7 +62,7 @@ pub(in crate::engine) fn answered(decision: &DecisionBuilder<'_>) -> Next {
 /// Charges the call that a worker before this one has left behind: nobody saw its end, and its provider bills it all the same. It is
 /// taken at what was reserved for it. Where nothing is reserved, no more is known than that it was asked, and the rest is guessed only
 /// if the run has a limit to keep.
-pub(in crate::engine) fn charge_lost(decision: &mut DecisionBuilder<'_>) {
+pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     let lost = decision.before.lost.map(|lost| lost.amount);
     let was_made = lost.is_some() || !decision.profile().budget.is_shared() && decision.open_model_step().is_some();
     if !was_made {
@@ -93,7 +93,7 @@ pub(in crate::engine) fn charge_lost(decision: &mut DecisionBuilder<'_>) {
 /// Returns what a decision settles of a reserved call.
 ///
 /// A decision that ends the run, or gives up its lease, makes no call: a reservation is settled at nothing then.
-pub(in crate::engine) fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
+pub fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
     if !decision.is_charged() && !decision.lets_go() {
         return None;
     }

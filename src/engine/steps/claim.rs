@@ -23,7 +23,7 @@ use crate::engine::strategy::stop_analysis;
 use crate::support::json::is_deeper_than;
 
 /// Begins the run, or takes it up, unless it ends here.
-pub(in crate::engine) fn claimed(
+pub fn claimed(
     decision: &mut DecisionBuilder<'_>,
     tools: Vec<Arc<ToolDefinition>>,
     contexts: Option<Vec<ProvidedContext>>,
@@ -143,7 +143,7 @@ fn end_lost_step(decision: &mut DecisionBuilder<'_>) {
 
 /// Takes in what this worker knows of calls and could not store. A call that has not begun by the rows was made nevertheless when
 /// the database has lost what it had confirmed: that is told again, and the call is not made again.
-pub(in crate::engine) fn take_up(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
+pub fn take_up(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
         if decision.progress.record.calls.iter().any(|call| call.id == id && call.has_not_begun()) {
             was_made(decision, &id);
@@ -154,7 +154,7 @@ pub(in crate::engine) fn take_up(decision: &mut DecisionBuilder<'_>, finished: V
     }
 }
 
-pub(in crate::engine) fn record_outcomes(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>) {
+pub fn record_outcomes(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in stopped {
         record_outcome(decision, &id, outcome);
     }

@@ -18,7 +18,7 @@ use crate::engine::request::window::room::{Room, gate};
 
 /// Makes room for the next model call. Without enough of it, the call is the last one and gets no tools; if not even that fits,
 /// the run fails.
-pub(in crate::engine) fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
+pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     let policy = &decision.profile().context;
     let source = decision.source();
     if policy.budget(source.capacity().window).is_none() {

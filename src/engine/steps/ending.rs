@@ -18,7 +18,7 @@ use crate::engine::prompts;
 use crate::engine::strategy::{self, stop_analysis};
 
 /// Ends the run.
-pub(in crate::engine) fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
+pub fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
     match end {
         End::Completed(reason) => finish_completed(decision, reason, None),
         // The user has an answer, and the run says what it is worth.

@@ -10,7 +10,7 @@ use crate::domain::run::{RunStatus, WaitReason};
 use crate::engine::machine::{DecisionBuilder, End, Next, PartialAnswer};
 use crate::engine::request::compaction::LeftOut;
 use crate::engine::request::transcript::{holds_signed, left_out_by_halving};
-use crate::engine::steps::backoff::spread;
+use crate::engine::steps::limits::spread;
 use crate::engine::steps::store_answer::keep_partial;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
@@ -30,7 +30,7 @@ enum Remedy {
 }
 
 /// The model call failed. The words of a `partial` answer are kept if the run ends here.
-pub(in crate::engine) fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Option<PartialAnswer>) -> Next {
+pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Option<PartialAnswer>) -> Next {
     let Some(step) = decision.open_model_step() else { return Next::Wait };
     if let Some(tool) = refused_tool(decision, &error) {
         return quarantine(decision, step, tool, error.message);

@@ -9,19 +9,20 @@ use crate::domain::message::{Message, Part};
 use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTurn, Usage};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::engine::calls::breaker;
+use crate::engine::calls::outcome::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, End, ModelCall, Next};
 use crate::engine::offer::usable::Missing;
 use crate::engine::prompts;
 use crate::engine::request::window::room::Room;
+use crate::engine::steps::limits;
+use crate::engine::steps::renew::renew;
 use crate::engine::steps::store_answer::{store_answer, store_words};
-use crate::engine::steps::{limits, renew};
 use crate::engine::strategy::hooks::Answer;
 use crate::engine::strategy::{self, stop_analysis};
 
 /// Begins the next model call, unless a limit says that the run ends, or that this call is the last one.
-pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
+pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
     if decision.facts.draining {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
@@ -29,7 +30,7 @@ pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
         return limits::fail_for_time(decision);
     }
     let was_forced = decision.progress.record.counters.force_final;
-    renew::renew(decision);
+    renew(decision);
     if let Some(next) = strategy::of(decision.profile()).begin(decision) {
         return next;
     }
@@ -48,7 +49,7 @@ pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
                     return Next::complete(FinishReason::MaxRounds);
                 }
             }
-        } else if breaker::forces_final(decision) {
+        } else if forces_final(decision) {
             decision.force_final(prompts::FORCED_BREAKER);
         }
     }
@@ -64,7 +65,7 @@ pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
 }
 
 /// Makes a model call with the request that was measured.
-pub(in crate::engine) fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
+pub fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     let announced = decision.source().announced();
     decision.start_step(decision.next_step(StepKind::Model), StepKind::Model, announced);
     if let Some(Room { window, used, remaining, measure }) = call.room {
@@ -76,7 +77,7 @@ pub(in crate::engine) fn call(decision: &mut DecisionBuilder<'_>, call: ModelCal
 }
 
 /// Ends the turn with the answer that was just stored, unless a message has joined that the answer does not know of.
-pub(in crate::engine) fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Next {
+pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Next {
     if decision.progress.has_unseen_messages() {
         decision.hint(prompts::JOINED);
         return Next::ModelStep;
@@ -85,12 +86,7 @@ pub(in crate::engine) fn end_turn(decision: &mut DecisionBuilder<'_>, reason: Fi
 }
 
 /// Takes in that a model has answered. `None` if no model was asked, or the answer is known.
-pub(in crate::engine) fn accept(
-    decision: &mut DecisionBuilder<'_>,
-    message: Message,
-    turn: ModelTurn,
-    closing: Vec<EventBody>,
-) -> Option<Answer> {
+pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Option<Answer> {
     let step = decision.open_model_step()?;
     if decision.before.history.iter().any(|known| known.id == message.id) {
         return None;
@@ -102,7 +98,7 @@ pub(in crate::engine) fn accept(
 }
 
 /// Judges an answer of the loop's own model. `before` is what the run had used without it.
-pub(in crate::engine) fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
+pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
     let Answer { step, message, turn, closing } = answer;
     let usage = turn.usage;
     let is_last = decision.progress.record.counters.force_final;

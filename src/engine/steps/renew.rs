@@ -6,7 +6,7 @@ use crate::engine::strategy;
 
 /// A message that the model has not heard gives the run a new beginning, of which the message is the first word: whatever
 /// counts rounds, empty replies and the like counts from here. Bounded by the number of messages that users send.
-pub(in crate::engine) fn renew(decision: &mut DecisionBuilder<'_>) {
+pub fn renew(decision: &mut DecisionBuilder<'_>) {
     if !decision.progress.has_unseen_messages() {
         return;
     }

@@ -19,7 +19,7 @@ use crate::engine::request::tool_results;
 const QUOTED_CHARS: usize = 500;
 
 /// Starts what may start, waits for answers, or ends the step if every call has its outcome.
-pub(in crate::engine) fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
+pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let in_state = |decision: &DecisionBuilder<'_>, state: ToolCallState| -> Vec<CallId> {
         decision.progress.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()

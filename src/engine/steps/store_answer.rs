@@ -9,13 +9,7 @@ use crate::domain::model::Usage;
 use crate::domain::run::FinishReason;
 use crate::engine::machine::{DecisionBuilder, PartialAnswer};
 
-pub(in crate::engine) fn store_answer(
-    decision: &mut DecisionBuilder<'_>,
-    step: u32,
-    message: Message,
-    closing: Vec<EventBody>,
-    usage: Usage,
-) {
+pub fn store_answer(decision: &mut DecisionBuilder<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
     for event in closing {
         decision.event(event);
     }
@@ -28,13 +22,7 @@ pub(in crate::engine) fn store_answer(
 }
 
 /// Stores an answer whose calls are not carried out.
-pub(in crate::engine) fn store_words(
-    decision: &mut DecisionBuilder<'_>,
-    step: u32,
-    message: Message,
-    closing: Vec<EventBody>,
-    usage: Usage,
-) {
+pub fn store_words(decision: &mut DecisionBuilder<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
     let (message, closing) = without_calls(decision, step, message, closing, "calls_dropped");
     store_answer(decision, step, message, closing, usage);
 }
@@ -61,7 +49,7 @@ fn without_calls(
 
 /// Keeps the words that were shown of an answer that was stopped. If there are none, the step stays open, and its end says that what
 /// was shown is void.
-pub(in crate::engine) fn keep_partial(
+pub fn keep_partial(
     decision: &mut DecisionBuilder<'_>,
     step: u32,
     PartialAnswer { message: partial, closing }: PartialAnswer,

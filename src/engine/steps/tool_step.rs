@@ -14,7 +14,7 @@ use crate::engine::calls::{approval, duplicates, tool_message, unknown_outcome};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
-use crate::engine::steps::renew;
+use crate::engine::steps::renew::renew;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
 
@@ -25,7 +25,7 @@ const QUOTED_CHARS: usize = 500;
 const CUT_ANSWERS: u32 = 2;
 
 /// Begins the step: all calls are stored with their message, and those that are not let through get their outcome at once.
-pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> Next {
+pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> Next {
     let Some(step) = planned.first().map(|planned| planned.call.step) else { return Next::Wait };
     decision.set_status(RunStatus::ToolLoop, None);
     decision.change(Change::AddToolCalls(planned.iter().map(|planned| planned.call.clone()).collect()));
@@ -40,7 +40,7 @@ pub(in crate::engine) fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<
 
 /// Takes up a step whose worker is gone, or has loaded the run again. Calls that were `started` have reached nobody knows how far, but for
 /// those that are under way here.
-pub(in crate::engine) fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
+pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let unstarted = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
     let unstarted: Vec<CallId> = unstarted.filter(|id| decision.facts.under_way.contains(id)).collect();
@@ -69,7 +69,7 @@ pub(in crate::engine) fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
 }
 
 /// Takes in the outcome of a call that was started.
-pub(in crate::engine) fn finished(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOutcome) -> Next {
+pub fn finished(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOutcome) -> Next {
     match record_outcome(decision, id, outcome) {
         Recorded::Yes => Next::Advance,
         Recorded::No => Next::Wait,
@@ -77,7 +77,7 @@ pub(in crate::engine) fn finished(decision: &mut DecisionBuilder<'_>, id: &CallI
 }
 
 /// Every call has its outcome: the results become a message, and the model is asked again.
-pub(in crate::engine) fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
+pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     tool_message::add(decision, step);
     decision.complete_step(step, None);
     let has_unheard = decision.progress.has_unseen_messages();
@@ -86,7 +86,7 @@ pub(in crate::engine) fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> 
     }
     let strategy = strategy::of(decision.profile());
     strategy.calls_done(decision);
-    renew::renew(decision);
+    renew(decision);
     if decision.progress.record.counters.cut_answers > CUT_ANSWERS {
         let detail =
             "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";

@@ -11,16 +11,16 @@ use crate::domain::tool_filter::RankedTools;
 use crate::engine::machine::{DecisionBuilder, Next};
 
 /// An answer of a model, not yet stored.
-pub(in crate::engine) struct Answer {
-    pub(in crate::engine) step: u32,
-    pub(in crate::engine) message: Message,
-    pub(in crate::engine) turn: ModelTurn,
+pub struct Answer {
+    pub step: u32,
+    pub message: Message,
+    pub turn: ModelTurn,
     /// Events that close what was shown of it.
-    pub(in crate::engine) closing: Vec<EventBody>,
+    pub closing: Vec<EventBody>,
 }
 
 /// The hooks of a strategy.
-pub(in crate::engine) trait Hooks {
+pub trait Hooks {
     /// Begins the next model call, unless the loop is to begin it.
     fn begin(&self, _: &mut DecisionBuilder<'_>) -> Option<Next> {
         None
@@ -52,6 +52,6 @@ pub(in crate::engine) trait Hooks {
 }
 
 /// The hooks of a run without a plan.
-pub(in crate::engine) struct Loop;
+pub struct Loop;
 
 impl Hooks for Loop {}

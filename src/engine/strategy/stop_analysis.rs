@@ -26,7 +26,7 @@ const CLAIM_REACH: usize = 4;
 
 /// Why an answer is not the end of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Shortfall {
+pub enum Shortfall {
     /// It says that something is left to do.
     Incomplete,
     /// It asks back, offers or refuses instead of going on.
@@ -54,12 +54,7 @@ fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<Shortfall> {
 
 /// Why the model is to go on after an answer in words, if it is. Only a model that has worked can have stopped too early, and it is
 /// only told to go on if it then may: what would end the run without an answer is no reason to refuse one.
-pub(in crate::engine) fn must_go_on(
-    decision: &DecisionBuilder<'_>,
-    message: &Message,
-    finish: ModelFinish,
-    is_last: bool,
-) -> Option<Shortfall> {
+pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: ModelFinish, is_last: bool) -> Option<Shortfall> {
     let (profile, record) = (decision.profile(), &decision.progress.record);
     let analysis = &profile.response_analysis;
     if (analysis.incomplete == 0 && analysis.deflection == 0) || profile.options.output_schema.is_some() {
@@ -90,7 +85,7 @@ pub(in crate::engine) fn must_go_on(
 }
 
 /// Counts a nudge, and has its words.
-pub(in crate::engine) fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: Shortfall) -> &'static str {
+pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: Shortfall) -> &'static str {
     let counters = decision.counters();
     let (counter, hint) = match shortfall {
         Shortfall::Incomplete => (&mut counters.continuations, prompts::GO_ON_WORKING),
@@ -164,7 +159,7 @@ fn of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> {
 }
 
 /// Whether the run that ends here claims a change and has made none.
-pub(in crate::engine) fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
+pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
     let analysis = &decision.profile().response_analysis;
     if !analysis.claims {
         return false;
@@ -184,7 +179,7 @@ pub(in crate::engine) fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -
 }
 
 /// The run before this one has ended like that: the model is told, since it would build on what never was.
-pub(in crate::engine) fn correct_claim(decision: &mut DecisionBuilder<'_>) {
+pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let (record, analysis) = (decision.before, &decision.profile().response_analysis);
     let own = &record.fence.run_id;
     let Some(before) = record.history.iter().rfind(|message| message.run_id != *own).filter(|_| analysis.claims) else { return };

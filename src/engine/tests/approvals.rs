@@ -13,8 +13,8 @@ use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ReplayClass;
 use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Denied, Done, Started, Unknown};
-use crate::engine::prompts;
 use crate::engine::tests::world::{World, call, tool};
+use crate::engine::{Input, prompts};
 use crate::support::ids::SequentialIds;
 
 fn profile(mode: ApprovalMode) -> AgentProfile {
@@ -216,7 +216,7 @@ fn an_answer_that_comes_while_the_server_shuts_down_is_acted_on_by_the_next() {
     world.human_decides("allow", None);
     world.claim(ClaimCause::Request);
     assert_eq!(world.states(), [Started, AwaitingApproval]);
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     world.tool_says(0, "one");
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)), "it is not waited for what is there");
     world.claim(ClaimCause::HandedBack);

@@ -200,7 +200,7 @@ fn whoever_cannot_say_leaves_it_to_a_human() {
 fn a_worker_that_drains_lets_the_run_wait() {
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     let lost = world.under_way.remove(0);
     world.feed(Input::ToolFinished(lost.id, ToolOutcome { state: Unknown, ..ToolOutcome::failed("gone", 1) }));
     assert_eq!(world.states(), [Started, Planned]);

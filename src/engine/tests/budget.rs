@@ -163,8 +163,7 @@ fn a_message_that_joins_meanwhile_is_reserved_too() {
     let [Command::Reserve(reserve)] = decision.commands.as_slice() else { panic!("{:?}", decision.commands) };
     world.commit(&decision);
     world.join("And what is in the other one, which has a longer name?");
-    world.state.as_mut().unwrap().know_reserved(*reserve, Reserved::Granted { day: 1 });
-    world.feed(Input::Reserved);
+    world.feed(Input::Reserved(*reserve, Reserved::Granted { day: 1 }));
     let [again] = world.reserved.as_slice() else { panic!("once more: {:?}", world.reserved) };
     assert!(again.tokens > reserve.amount.tokens && world.asked.is_some());
 }

@@ -103,8 +103,8 @@ fn what_cannot_be_used_is_named_with_its_reason() {
     let system = |tool_notes, tools: Option<Vec<String>>, tools_policy| {
         let policy = PromptPolicy { tool_notes, ..PromptPolicy::default() };
         let mut state = state(AgentProfile { tools, tools_policy, ..profile(policy) }, ("", ""));
-        state.know_servers(notes.clone());
-        state.know_held(vec!["web__get".to_owned()]);
+        state.facts.servers = notes.clone();
+        state.facts.held = vec!["web__get".to_owned()];
         model_request(&state).system
     };
     let every = ToolsPolicy::EveryRound;

@@ -233,7 +233,7 @@ fn a_worker_that_drains_asks_nobody() {
     world.calls(&[call("pay", &json!({"n": 1}))]);
     world.die();
     world.load(ClaimCause::Crash);
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     assert!(world.in_question.is_empty());
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
@@ -335,16 +335,16 @@ fn draining_hands_back_and_nothing_is_shown_twice() {
 fn a_draining_run_keeps_results_and_starts_nothing() {
     let mut world = World::started(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     world.tool_says(0, "1");
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
     world.claim(ClaimCause::HandedBack);
     assert_eq!(world.states(), [Done, Started]);
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     world.tool_says(0, "2");
     assert!(world.released.is_some() && world.asked.is_none());
     world.claim(ClaimCause::HandedBack);
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     world.calls(&[call("write", &json!({"n": 3})), call("nothing", &json!({}))]);
     assert!(world.released.is_some());
     world.claim(ClaimCause::HandedBack);
@@ -486,7 +486,7 @@ fn what_is_under_way_here_goes_on(#[case] name: &'static str) {
     // It has ended, and that could not be stored.
     world.under_way.remove(1);
     world.load(ClaimCause::Reload);
-    world.state.as_mut().unwrap().know_under_way(vec![ids[0].clone()]);
+    world.state.as_mut().unwrap().facts.under_way = vec![ids[0].clone()];
     let finished = vec![(ids[1].clone(), done("two"))];
     let loaded = world.feed(Input::Claimed { tools: tools(), contexts: None, finished });
     assert_eq!(world.states(), [Started, Done, Started]);
@@ -511,8 +511,8 @@ fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
     let id = world.rows.calls[0].id.clone();
     world.load(ClaimCause::Reload);
     let state = world.state.as_mut().unwrap();
-    state.know_under_way(vec![id.clone()]);
-    state.drain();
+    state.facts.under_way = vec![id.clone()];
+    state.learn(&Input::Draining);
     world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     assert!(world.released.is_none());
     world.feed(Input::ToolFinished(id, done("one")));
@@ -527,7 +527,7 @@ fn what_is_under_way_here_is_not_begun_again_though_its_start_was_lost() {
     let id = world.rows.calls[0].id.clone();
     Arc::make_mut(&mut world.rows.calls[0]).state = Planned;
     world.load(ClaimCause::Reload);
-    world.state.as_mut().unwrap().know_under_way(vec![id]);
+    world.state.as_mut().unwrap().facts.under_way = vec![id];
     let loaded = world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     assert_eq!((loaded.commands.len(), world.states()), (0, vec![Started]));
     assert!(kinds(&loaded).contains(&"tool.started"), "{:?}", kinds(&loaded));

@@ -132,7 +132,7 @@ fn who_hands_the_run_back_keeps_what_a_server_wants_to_know() {
     world.calls(&[call("write", &json!({"n": 1}))]);
     world.under_way.clear();
     let id = world.rows.calls[0].id.clone();
-    world.state.as_mut().unwrap().drain();
+    world.state.as_mut().unwrap().learn(&Input::Draining);
     world.feed(Input::Drain { stopped: Vec::new(), paused: vec![(id, pause(&["colour"], 1))] });
     assert!(world.released.is_some_and(|(_, cause)| cause == ReleaseCause::Drain));
     assert_eq!((world.states(), world.rows.inputs.len()), (vec![Started], 1));

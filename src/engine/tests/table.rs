@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::domain::agent::AgentProfile;
+use crate::domain::budget::{Allowance, Amount, Reserve, Reserved};
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
@@ -46,7 +47,10 @@ fn input(name: &str, world: &mut World) -> Input {
     match name {
         "claimed" => Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() },
         "ranked" => Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names: Vec::new() }),
-        "reserved" => Input::Reserved,
+        "reserved" => Input::Reserved(
+            Reserve { amount: Amount::default(), conversation: Allowance::default(), day: Allowance::default() },
+            Reserved::Busy,
+        ),
         "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),
         "calls" => world.answer(&[call("read", &json!({}))], ModelFinish::ToolCalls),
         "nothing" => world.answer(&[], ModelFinish::Stop),

@@ -37,7 +37,7 @@ fn the_start_names_servers_whose_tools_are_left_out() {
         let note =
             |name: &str, left_out| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem: None, left_out };
         let notes = vec![note("crowd", true), note("few", false)];
-        world.state.as_mut().unwrap().know_servers(notes);
+        world.state.as_mut().unwrap().facts.servers = notes;
         world.feed(Input::Claimed { tools: crate::engine::tests::world::tools(), contexts: None, finished: Vec::new() });
         let EventBody::RunStarted { left_out, .. } = &world.events[0] else { panic!("{:?}", world.events) };
         left_out.clone()

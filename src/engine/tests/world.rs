@@ -25,7 +25,9 @@ use crate::engine::decide;
 use crate::engine::request::build::{Prepared, prepared};
 use crate::engine::request::source::Source;
 use crate::engine::request::window::room::Room;
-use crate::engine::{Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, model_request};
+use crate::engine::{
+    Assembler, Command, Decision, Input, PartialAnswer, RunFacts, RunState, StreamItem, Surroundings, model_request,
+};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::SequentialIds;
 
@@ -201,9 +203,8 @@ impl World {
         let message = self.user(text);
         self.rows.history.push(message.clone());
         self.rows.joined += 1;
-        if let Some(state) = &mut self.state {
-            state.join(message.clone());
-            state.join(message.clone());
+        if self.state.is_some() {
+            assert_eq!(self.feed(Input::Joined(message.clone())), Decision::default());
             assert_eq!(self.feed(Input::Joined(message.clone())), Decision::default());
         }
         message
@@ -211,9 +212,9 @@ impl World {
 
     // The worker.
 
-    pub(super) fn decide(&self, input: Input) -> Decision {
+    pub(super) fn decide(&mut self, input: Input) -> Decision {
         let around = Surroundings { now: NOW, ids: &self.ids, elapsed_ms: self.elapsed_ms, spent: self.spent };
-        decide(self.state.as_ref().expect("somebody holds the run"), input, &around)
+        decide(self.state.as_mut().expect("somebody holds the run"), input, &around)
     }
 
     /// Decides, commits, and carries out. Tools that are to be put in order stand by name.
@@ -237,8 +238,7 @@ impl World {
             Reserved::Granted { day } => Some(Lost { day, amount: reserve.amount }),
             Reserved::Busy | Reserved::Spent { .. } => None,
         };
-        self.state.as_mut().expect("somebody holds the run").know_reserved(reserve, answer);
-        self.feed(Input::Reserved)
+        self.feed(Input::Reserved(reserve, answer))
     }
 
     fn rank(&mut self) {
@@ -283,8 +283,7 @@ impl World {
         self.released = None;
         self.rows.lost = self.held;
         let mut state = RunState::load(self.loaded());
-        state.know_grants(self.grants.clone());
-        state.know_capacities(self.capacities.clone());
+        state.know(RunFacts { grants: self.grants.clone(), capacities: self.capacities.clone(), ..RunFacts::default() });
         self.state = Some(state);
     }
 

@@ -223,3 +223,53 @@ impl AnswerAssembler {
         self.emit(ModelEvent::Finished(finish));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::no_call(ModelFinish::Stop, 0, 1, ModelFinish::Stop)]
+    #[case::no_call_but_the_reason(ModelFinish::ToolCalls, 0, 1, ModelFinish::ToolCalls)]
+    #[case::call_without_the_reason(ModelFinish::Stop, 1, 1, ModelFinish::ToolCalls)]
+    #[case::call_at_the_limit(ModelFinish::ToolCalls, 1, 9, ModelFinish::Length)]
+    #[case::text_at_the_limit(ModelFinish::Stop, 0, 9, ModelFinish::Stop)]
+    #[case::cut(ModelFinish::Length, 1, 1, ModelFinish::Length)]
+    fn finish_follows_calls_and_token_limit(
+        #[case] stated: ModelFinish,
+        #[case] calls: usize,
+        #[case] output: u64,
+        #[case] expected: ModelFinish,
+    ) {
+        let mut answer = AnswerAssembler::new(Some(9), 0);
+        for _ in 0..calls {
+            answer.open_call().unwrap();
+        }
+        answer.add_figures(TokenFigures { input: Some(1), output: Some(output), ..TokenFigures::default() });
+        answer.end(stated);
+        assert_eq!(answer.ready.pop_back(), Some(ModelEvent::Finished(expected)));
+    }
+
+    #[test]
+    fn call_above_the_limit_fails_the_answer() {
+        let mut answer = AnswerAssembler::new(None, 0);
+        let last = (0..MAX_CALLS).map(|_| answer.open_call().unwrap()).last();
+        assert_eq!(last, Some(MAX_CALLS - 1));
+        assert_eq!(answer.open_call().unwrap_err().kind, ModelErrorKind::BadStream);
+    }
+
+    #[test]
+    fn second_reason_does_not_complete_a_cut_answer() {
+        let mut answer = AnswerAssembler::new(None, 0);
+        for (stated, expected) in [
+            (ModelFinish::Stop, ModelFinish::Stop),
+            (ModelFinish::Length, ModelFinish::Length),
+            (ModelFinish::Stop, ModelFinish::Length),
+        ] {
+            answer.stop(stated);
+            assert_eq!(answer.finish, Some(expected));
+        }
+    }
+}

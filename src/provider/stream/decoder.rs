@@ -159,3 +159,92 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::domain::model::ModelErrorKind::{BadStream, IncompleteStream};
+    use crate::domain::model::ModelFinish;
+    use crate::provider::stream::TokenFigures;
+
+    /// Takes `{}` for text, and other JSON for a reason to stop, with text if it is a list.
+    struct TestAdapter<const REASONS: char>;
+
+    impl<const REASONS: char> StreamAdapter for TestAdapter<REASONS> {
+        const STOP_REASONS: StopReasons = match REASONS {
+            'f' => StopReasons::Final,
+            'e' => StopReasons::WithEveryEvent,
+            _ => StopReasons::Anywhere,
+        };
+
+        fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+            if json != "1" {
+                answer.text("x".into());
+            }
+            if json != "{}" {
+                answer.stop(ModelFinish::Stop);
+            }
+            Ok(())
+        }
+
+        fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
+            answer.finish.ok_or_else(|| incomplete("no reason"))
+        }
+    }
+
+    fn progress<const REASONS: char>(frames: &[&str], answer: AnswerAssembler) -> Vec<Progress> {
+        let mut decoder = AnswerDecoder::new(TestAdapter::<REASONS>, answer);
+        frames.iter().map(|frame| decoder.frame(None, frame).unwrap()).collect()
+    }
+
+    #[rstest]
+    #[case::reason_ends_the_text(&["{}", "1"], [Progress::Closing; 3])]
+    #[case::text_revokes_the_reason(&["[1]", "[1]"], [Progress::Closing, Progress::Open, Progress::Open])]
+    #[case::bare_reason_after_a_revoked_one(&["[1]", "[1]", "1"], [Progress::Closing, Progress::Closing, Progress::Open])]
+    fn reason_is_believed_as_the_dialect_says(#[case] frames: &[&str], #[case] expected: [Progress; 3]) {
+        let answer = || AnswerAssembler::new(None, 0);
+        let last = |progress: Vec<Progress>| progress.last().copied();
+        assert_eq!(
+            [
+                last(progress::<'f'>(frames, answer())),
+                last(progress::<'e'>(frames, answer())),
+                last(progress::<'a'>(frames, answer())),
+            ],
+            expected.map(Some)
+        );
+    }
+
+    #[test]
+    fn first_event_with_reason_and_figures_may_go_on() {
+        let mut answer = AnswerAssembler::new(None, 0);
+        assert_eq!(progress::<'a'>(&["[1]"], AnswerAssembler::new(None, 0)), [Progress::Open]);
+        answer.add_figures(TokenFigures { input: Some(1), output: Some(1), ..TokenFigures::default() });
+        assert_eq!(progress::<'a'>(&["[1]"], answer), [Progress::MayGoOn]);
+    }
+
+    #[test]
+    fn end_mark_between_blanks_ends_the_answer() {
+        let frames = ["", "\u{feff} [DONE]\n"];
+        assert_eq!(progress::<'f'>(&frames, AnswerAssembler::new(None, 0)), [Progress::Open, Progress::Whole]);
+    }
+
+    #[test]
+    fn cut_document_is_incomplete() {
+        struct Failing;
+        impl StreamAdapter for Failing {
+            fn event(&mut self, _name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
+                answer.parse::<Value>(json).map(|_| ())
+            }
+
+            fn finish(&mut self, _answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
+                Ok(ModelFinish::Stop)
+            }
+        }
+        let kind = |document: &str| {
+            AnswerDecoder::new(Failing, AnswerAssembler::new(None, 0)).document(document.as_bytes()).map_err(|error| error.kind)
+        };
+        assert_eq!([kind("{}"), kind("{\"a\":"), kind("[1]")], [Ok(()), Err(IncompleteStream), Err(BadStream)]);
+    }
+}

@@ -155,9 +155,12 @@ pub(super) async fn settle(connection: &mut PgConnection, ended: &[Ended<'_>], t
              ) n
              WHERE r.id = n.id AND NOT r.active RETURNING r.conversation_id
          ), settled AS (
-             UPDATE conversations c SET updated_at = now_ms(),
-                 status = CASE WHEN EXISTS (SELECT FROM next n WHERE n.conversation_id = c.id) THEN 'queued' ELSE e.status END
-             FROM ended e WHERE c.id = e.conversation_id
+             UPDATE conversations c SET status = s.status, updated_at = CASE WHEN c.status = s.status THEN c.updated_at ELSE now_ms() END
+             FROM (
+                 SELECT e.conversation_id, CASE WHEN n.conversation_id IS NULL THEN e.status ELSE 'queued' END AS status
+                 FROM ended e LEFT JOIN next n ON n.conversation_id = e.conversation_id
+             ) s
+             WHERE c.id = s.conversation_id
              RETURNING c.id, c.owner_id, c.title, c.status, to_json(c.title)::text AS title_json
          ), closed AS (
              UPDATE input_requests q SET state = 'cancelled', resolved_at = now_ms()

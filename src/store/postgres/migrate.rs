@@ -46,7 +46,10 @@ pub(super) async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
         let _ = connection.close().await;
         let Err(error) = done else { return Ok(()) };
         if !is_lock_timeout(&error) {
-            return Err(refusal(error, first.as_deref(), START_ANEW));
+            return Err(match error {
+                MigrateError::Execute(cause) => cause.into(),
+                error => refusal(error, first.as_deref(), START_ANEW),
+            });
         }
         tracing::warn!("the migration waits: another session holds a lock on the schema");
         tokio::time::sleep(PAUSE).await;

@@ -180,8 +180,8 @@ impl RunPatch {
 }
 
 fn set_conversation_status(batch: &mut Batch, id: &ConversationId, status: ConversationStatus) {
-    batch.add(concat!("UPDATE conversations SET status = ?, updated_at = ", now!(), " WHERE id = ?"));
-    batch.bind(status.as_str()).bind(id.as_str());
+    batch.add(concat!("UPDATE conversations SET status = ?, updated_at = ", now!(), " WHERE id = ? AND status <> ?"));
+    batch.bind(status.as_str()).bind(id.as_str()).bind(status.as_str());
 }
 
 fn freeze_tools(batch: &mut Batch, run: &RunId, tools: &[Arc<ToolDefinition>]) -> StoreResult<String> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, Sqlite, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -199,9 +200,18 @@ fn lock_folder(folder: &Path) -> StoreResult<File> {
 
 async fn migrate(writer: &SqlitePool, path: &Path) -> StoreResult<()> {
     let Err(error) = migrator!("sqlite").run(writer).await else { return Ok(()) };
-    let first: Option<String> = sqlx::query_scalar(FIRST_MIGRATION).fetch_optional(writer).await.ok().flatten();
-    let start_anew = format!("move {0}, {0}-wal and {0}-shm to another folder, and start again", path.display());
-    Err(refusal(error, first.as_deref(), &start_anew))
+    let text = error.to_string();
+    Err(match error {
+        MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => match StoreError::from(cause) {
+            damaged @ StoreError::Damaged(_) => damaged,
+            _ => StoreError::Migration(text),
+        },
+        error => {
+            let first: Option<String> = sqlx::query_scalar(FIRST_MIGRATION).fetch_optional(writer).await.ok().flatten();
+            let start_anew = format!("move {0}, {0}-wal and {0}-shm to another folder, and start again", path.display());
+            refusal(error, first.as_deref(), &start_anew)
+        }
+    })
 }
 
 #[async_trait]

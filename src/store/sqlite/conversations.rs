@@ -150,20 +150,19 @@ pub(super) async fn insert_conversation(
     Ok(true)
 }
 
-/// Sets the status, and when the conversation changed. Returns the event of a status that differs from before.
+/// Sets the status. Returns the event that tells of it, if it differs from before.
 pub(super) async fn set_status(
     tx: &mut Tx,
     id: &ConversationId,
     status: ConversationStatus,
     now: UnixMillis,
 ) -> StoreResult<Option<NewEvent>> {
-    let (title, before): (String, String) =
-        sqlx::query_as("SELECT title, status FROM conversations WHERE id = ?").bind(id.as_str()).fetch_one(&mut **tx).await?;
-    sqlx::query("UPDATE conversations SET status = ?, updated_at = ? WHERE id = ?")
-        .bind(status.as_str())
-        .bind(now.0)
-        .bind(id.as_str())
-        .execute(&mut **tx)
-        .await?;
-    Ok((before != status.as_str()).then(|| compose::conversation_updated(&title, status, now)))
+    let title: Option<String> =
+        sqlx::query_scalar("UPDATE conversations SET status = ?1, updated_at = ?2 WHERE id = ?3 AND status <> ?1 RETURNING title")
+            .bind(status.as_str())
+            .bind(now.0)
+            .bind(id.as_str())
+            .fetch_optional(&mut **tx)
+            .await?;
+    Ok(title.map(|title| compose::conversation_updated(&title, status, now)))
 }

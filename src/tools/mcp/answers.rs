@@ -1,7 +1,7 @@
 //! What the end of a call means for whoever made it.
 
-use super::reply::Reply;
 use super::content;
+use super::reply::Reply;
 use super::servers::McpAnswer;
 use crate::domain::tool::ToolCallState;
 

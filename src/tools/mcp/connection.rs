@@ -12,9 +12,7 @@ use rmcp::model::{
     InputRequiredResult, InputResponses, JsonObject, MetaObject, PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion,
     RequestId, RequestMetaObject, Resource, ServerResult,
 };
-use rmcp::service::{
-    ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
-};
+use rmcp::service::{ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;

@@ -208,7 +208,7 @@ async fn give_up(server: &Arc<Server>, id: &str) {
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::{Task as Seed, TaskStatus};
+    use rmcp::model::{CreateTaskResult, Task as Seed, TaskStatus};
 
     use super::*;
     use crate::tools::mcp::reply::MAX_NAME;

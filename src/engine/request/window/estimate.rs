@@ -17,7 +17,7 @@ const CALL: u64 = 10;
 
 /// How costs are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Measure {
+pub enum Measure {
     /// Characters are counted.
     Chars,
     /// Tokens are estimated by bytes.
@@ -28,7 +28,7 @@ pub(in crate::engine) enum Measure {
 
 impl Measure {
     /// That of the next request.
-    pub(in crate::engine) fn of(source: &Source<'_>) -> Self {
+    pub fn of(source: &Source<'_>) -> Self {
         match (source.record.profile.context.unit, source.capacity().tokenizer) {
             (ContextUnit::Chars, _) => Self::Chars,
             (ContextUnit::Tokens, None) => Self::Estimate,
@@ -37,7 +37,7 @@ impl Measure {
     }
 
     /// What counts tokens.
-    pub(in crate::engine) fn tokenizer(self) -> Option<Tokenizer> {
+    pub fn tokenizer(self) -> Option<Tokenizer> {
         match self {
             Self::Count(tokenizer) => Some(tokenizer),
             Self::Chars | Self::Estimate => None,
@@ -93,12 +93,12 @@ impl Measure {
 }
 
 /// A request whose messages stand beside it.
-pub(in crate::engine) fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message]) -> u64 {
+pub fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message]) -> u64 {
     frame(measure, frame_of).saturating_add(messages(measure, messages_of))
 }
 
 /// Instructions and tools, as they are. What the messages come to is not in it.
-pub(in crate::engine) fn frame(measure: Measure, request: &ModelRequest) -> u64 {
+pub fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();
     let tools = tools.map(|tool| measure.json(&[&tool.name, &tool.description], &tool.parameters));
     let schema = request.options.output_schema.as_ref().map_or(0, |wanted| measure.json(&[], &wanted.schema));
@@ -106,12 +106,12 @@ pub(in crate::engine) fn frame(measure: Measure, request: &ModelRequest) -> u64 
 }
 
 /// Messages.
-pub(in crate::engine) fn messages(measure: Measure, messages: &[Message]) -> u64 {
+pub fn messages(measure: Measure, messages: &[Message]) -> u64 {
     messages.iter().map(|one| message(measure, one)).sum()
 }
 
 /// A message.
-pub(in crate::engine) fn message(measure: Measure, message: &Message) -> u64 {
+pub fn message(measure: Measure, message: &Message) -> u64 {
     measure.head(MESSAGE) + message.parts.iter().map(|one| part(measure, one)).sum::<u64>()
 }
 
@@ -126,12 +126,12 @@ fn part(measure: Measure, part: &Part) -> u64 {
 }
 
 /// What a picture costs, whatever it shows.
-pub(in crate::engine) fn picture(measure: Measure) -> u64 {
+pub fn picture(measure: Measure) -> u64 {
     measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE })
 }
 
 /// What a tool has said: JSON, if it begins like that, and else words.
-pub(in crate::engine) fn content(measure: Measure, content: &ToolContent) -> u64 {
+pub fn content(measure: Measure, content: &ToolContent) -> u64 {
     match content {
         ToolContent::Text { text } if measure == Measure::Estimate && text.trim_start().starts_with(['{', '[']) => {
             json_tokens(text.len())

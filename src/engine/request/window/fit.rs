@@ -16,7 +16,7 @@ const LONG: u64 = 50;
 const PREVIEW: usize = 100;
 
 /// Leaves the beginnings of long results that are older than the last few messages.
-pub(in crate::engine) fn compress_results(messages: &mut [Message]) {
+pub fn compress_results(messages: &mut [Message]) {
     let older = messages.len().saturating_sub(VERBATIM);
     for part in messages.iter_mut().take(older).filter(|message| message.role == Role::Tool).flat_map(|message| &mut message.parts)
     {
@@ -38,11 +38,11 @@ pub(in crate::engine) fn compress_results(messages: &mut [Message]) {
 
 /// What messages may cost, counted in one way.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::engine) struct Bound {
+pub struct Bound {
     /// How it is counted.
-    pub(in crate::engine) measure: Measure,
+    pub measure: Measure,
     /// How much it may be.
-    pub(in crate::engine) room: u64,
+    pub room: u64,
 }
 
 impl Bound {
@@ -71,7 +71,7 @@ impl Bound {
 /// below what says that it is cut. Of the pictures and documents the oldest are left out, and no more than it takes: of those in the
 /// newest message that has any no more than do not fit beside the beginnings of the texts. Thoughts of the newest answer stay where
 /// those beginnings have room beside them.
-pub(in crate::engine) fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
+pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
     let fits = |messages: &[Message]| bounds.iter().all(|bound| bound.cost(messages) <= bound.room);
     if fits(messages) {
         return;

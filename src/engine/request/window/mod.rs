@@ -2,6 +2,6 @@
 //!
 //! A request is a view. What is stored stays whole. Must not know how a window becomes known.
 
-pub(in crate::engine) mod estimate;
-pub(in crate::engine) mod fit;
-pub(in crate::engine) mod room;
+pub mod estimate;
+pub mod fit;
+pub mod room;

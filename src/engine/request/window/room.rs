@@ -11,20 +11,20 @@ use crate::engine::request::window::fit::{self, Bound};
 
 /// A request against its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) struct Room {
+pub struct Room {
     /// The whole budget.
-    pub(in crate::engine) window: u64,
+    pub window: u64,
     /// What the request costs.
-    pub(in crate::engine) used: u64,
+    pub used: u64,
     /// What is left beside what is kept free; less than nothing, if it does not fit.
-    pub(in crate::engine) remaining: i64,
+    pub remaining: i64,
     /// How that was found.
-    pub(in crate::engine) measure: Measure,
+    pub measure: Measure,
 }
 
 impl Room {
     /// That of a request that costs so much, by whatever it is measured.
-    pub(in crate::engine) fn of(source: &Source<'_>, cost: impl Fn(Measure) -> u64) -> Self {
+    pub fn of(source: &Source<'_>, cost: impl Fn(Measure) -> u64) -> Self {
         let policy = &source.record.profile.context;
         let window = policy.budget(source.capacity().window).unwrap_or(u64::MAX);
         let measure = Measure::of(source);
@@ -39,14 +39,14 @@ impl Room {
         Self { window, used, remaining: left.saturating_sub(signed(policy.reserved())), measure }
     }
 
-    pub(in crate::engine) fn lacks(&self, wanted: u64) -> Option<u64> {
+    pub fn lacks(&self, wanted: u64) -> Option<u64> {
         let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
         u64::try_from(wanted.saturating_sub(self.remaining)).ok().filter(|lack| *lack > 0)
     }
 }
 
 /// Shortens older results, where the agent wants that and something may be cut.
-pub(in crate::engine) fn compress(source: &Source<'_>, messages: &mut [Message]) {
+pub fn compress(source: &Source<'_>, messages: &mut [Message]) {
     let policy = &source.record.profile.context;
     let may_cut = policy.strategy != ContextStrategy::None && policy.budget(source.capacity().window).is_some();
     if policy.compress_results && may_cut {
@@ -55,7 +55,7 @@ pub(in crate::engine) fn compress(source: &Source<'_>, messages: &mut [Message])
 }
 
 /// Cuts the messages of a request whose frame, instructions and tools, is known. A last call needs no room for another one.
-pub(in crate::engine) fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
+pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
     let policy = &source.record.profile.context;
     let Some(window) = policy.budget(source.capacity().window) else { return };
     if policy.strategy == ContextStrategy::None {
@@ -84,7 +84,7 @@ fn held_tokens(source: &Source<'_>) -> Option<u64> {
 }
 
 /// Whether a request leaves free what is to be kept free. One of an agent that wants nothing left out is sent as it is.
-pub(in crate::engine) fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
+pub fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
     let policy = &source.record.profile.context;
     if policy.strategy == ContextStrategy::None || policy.budget(source.capacity().window).is_none() {
         return true;
@@ -94,6 +94,6 @@ pub(in crate::engine) fn fits(source: &Source<'_>, request: &ModelRequest) -> bo
 }
 
 /// What must remain for a call to be worth beginning.
-pub(in crate::engine) fn gate(source: &Source<'_>) -> u64 {
+pub fn gate(source: &Source<'_>) -> u64 {
     if source.record.counters.force_final { 0 } else { source.record.profile.context.start_gate }
 }

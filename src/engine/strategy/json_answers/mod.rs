@@ -4,8 +4,8 @@
 //! the model writes back into what other models say. Everything between and behind them, and every client, sees words and
 //! calls as of any model. Must not know why an answer that is none is asked for again: the loop counts those.
 
-pub(in crate::engine) mod offer;
+pub mod offer;
 mod project;
-pub(in crate::engine) mod read;
+pub mod read;
 
-pub(in crate::engine) use project::project;
+pub use project::project;

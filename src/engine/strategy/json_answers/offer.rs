@@ -4,7 +4,7 @@ use crate::domain::model::ToolChoice;
 
 /// What an object may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Offer {
+pub enum Offer {
     /// The final answer or a call.
     Either,
     /// The final answer: no tools are on offer.
@@ -15,7 +15,7 @@ pub(in crate::engine) enum Offer {
 
 impl Offer {
     /// What the model step that is under way may be answered with.
-    pub(in crate::engine) fn of(choice: Option<&ToolChoice>, has_tools: bool) -> Self {
+    pub fn of(choice: Option<&ToolChoice>, has_tools: bool) -> Self {
         if !has_tools {
             return Self::Answer;
         }

@@ -10,7 +10,7 @@ use crate::domain::tool::ToolDefinition;
 use crate::engine::strategy::json_answers::offer::Offer;
 
 /// Puts tools, calls and results into words: a model without calls has no place for them in its request.
-pub(in crate::engine) fn project(request: &mut ModelRequest) {
+pub fn project(request: &mut ModelRequest) {
     let mut tools = std::mem::take(&mut request.tools);
     let choice = request.options.tool_choice.take();
     let offer = Offer::of(choice.as_ref(), !tools.is_empty());

@@ -20,7 +20,7 @@ const NO_TOOLS: &str = r#"no tools are available, only "answer" is"#;
 
 /// What the words of a final answer may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum Shape {
+pub enum Shape {
     /// A string.
     Text,
     /// Any JSON: the agent has asked for a shape, and shows it as it was written.
@@ -41,7 +41,7 @@ enum Stage {
 
 /// Turns the events of such a model into those of any other. The words of a final answer are passed on as they come.
 #[derive(Debug)]
-pub(in crate::engine) struct Reader {
+pub struct Reader {
     offer: Offer,
     shape: Shape,
     raw: String,
@@ -54,22 +54,22 @@ pub(in crate::engine) struct Reader {
 }
 
 impl Reader {
-    pub(in crate::engine) fn new(offer: Offer, shape: Shape) -> Self {
+    pub fn new(offer: Offer, shape: Shape) -> Self {
         Self { offer, shape, raw: String::new(), stage: Stage::Beginning, shown: 0, called: false, malformed: None }
     }
 
     /// Bytes of text that the model has written.
-    pub(in crate::engine) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.raw.len()
     }
 
     /// What was wrong with the answer, once it has ended.
-    pub(in crate::engine) fn malformed(self) -> Option<MalformedAnswer> {
+    pub fn malformed(self) -> Option<MalformedAnswer> {
         self.malformed
     }
 
     /// What an event says to everybody else.
-    pub(in crate::engine) fn read(&mut self, event: ModelEvent) -> Vec<ModelEvent> {
+    pub fn read(&mut self, event: ModelEvent) -> Vec<ModelEvent> {
         match event {
             ModelEvent::Text(more) => {
                 self.raw.push_str(&more);

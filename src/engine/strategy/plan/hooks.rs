@@ -20,8 +20,8 @@ use crate::domain::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep,
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
 use crate::domain::tool_filter::{ChosenBy, RankedTools, ToolFilter};
-use crate::engine::calls::breaker;
 use crate::engine::calls::duplicates::was_let_through;
+use crate::engine::calls::outcome::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::offer::pick::best;
@@ -43,7 +43,7 @@ const BETWEEN_WISHES: [&str; 3] = ["and", "then", "also"];
 const LISTED_CHARS: usize = 150;
 
 /// The hooks of a run that plans.
-pub(in crate::engine) struct PlanExecute;
+pub struct PlanExecute;
 
 impl Hooks for PlanExecute {
     fn begin(&self, decision: &mut DecisionBuilder<'_>) -> Option<Next> {
@@ -156,7 +156,7 @@ fn may_go_on(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress.record;
     let choice = &decision.profile().options.tool_choice;
     let is_telling = phase(record) == Some(PlanPhase::Telling);
-    let has_tools = is_telling || !usable(decision.tools(), record).is_empty() && !breaker::forces_final(decision);
+    let has_tools = is_telling || !usable(decision.tools(), record).is_empty() && !forces_final(decision);
     has_tools
         && !record.counters.force_final
         && !limits::is_run_over(decision.profile(), record.usage)

@@ -1,7 +1,7 @@
 //! The strategy `plan_execute`.
 
-pub(in crate::engine) mod hooks;
+pub mod hooks;
 mod named;
 mod parse;
-pub(in crate::engine) mod progress;
-pub(in crate::engine) mod request;
+pub mod progress;
+pub mod request;

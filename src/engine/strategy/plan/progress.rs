@@ -12,7 +12,7 @@ use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
 /// What the run's plan is doing, unless there is none or it is over.
-pub(in crate::engine) fn phase(record: &RunRecord) -> Option<PlanPhase> {
+pub fn phase(record: &RunRecord) -> Option<PlanPhase> {
     if record.profile.strategy != Strategy::PlanExecute {
         return None;
     }
@@ -25,7 +25,7 @@ pub(super) fn call_of<'r>(record: &'r RunRecord, step: &PlanStep) -> Option<&'r 
 }
 
 /// Whether a call was made for a step of the run's plan.
-pub(in crate::engine) fn has_made(record: &RunRecord, call: &CallId) -> bool {
+pub fn has_made(record: &RunRecord, call: &CallId) -> bool {
     record.counters.plan.iter().flat_map(|plan| &plan.steps).any(|step| step.call.as_ref() == Some(call))
 }
 
@@ -45,18 +45,14 @@ pub(super) fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&
 }
 
 /// What the tools of the step under way are searched by.
-pub(in crate::engine) fn query(record: &RunRecord) -> Option<String> {
+pub fn query(record: &RunRecord) -> Option<String> {
     let plan = record.counters.plan.as_ref().filter(|_| phase(record) == Some(PlanPhase::Executing))?;
     let step = plan.steps.get(plan.at)?;
     Some(format!("{} {}", step.server.as_deref().unwrap_or_default(), step.description).trim().to_owned())
 }
 
 /// The tools that a model of a plan is offered, of those that the run may use: the router those of its step, the planner none.
-pub(in crate::engine) fn offered<'t>(
-    usable: Vec<&'t Arc<ToolDefinition>>,
-    record: &RunRecord,
-    phase: PlanPhase,
-) -> Vec<&'t Arc<ToolDefinition>> {
+pub fn offered<'t>(usable: Vec<&'t Arc<ToolDefinition>>, record: &RunRecord, phase: PlanPhase) -> Vec<&'t Arc<ToolDefinition>> {
     if phase != PlanPhase::Executing {
         return Vec::new();
     }

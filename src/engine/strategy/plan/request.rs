@@ -67,7 +67,7 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
      nothing.";
 
 /// The request of the next model step, or of the one that is under way, if a plan has it made.
-pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
+pub fn request(source: &Source<'_>) -> Option<ModelRequest> {
     let plan = source.record.counters.plan.as_ref()?;
     match phase(source.record)? {
         PlanPhase::Planning => Some(planner(source, plan)),

@@ -371,7 +371,7 @@ proptest! {
             prop_assert_eq!(world.error_code(), "context_overflow");
             prop_assert!(is_bounded, "what may be as long as it is was not tried");
             let mut state = RunState::load(world.rows.clone());
-            state.know_capacities(world.capacities.clone());
+            state.facts.capacities = world.capacities.clone();
             return the_least_view_is_too_large(&state);
         }
         let state = world.state.as_ref().unwrap();
@@ -443,7 +443,7 @@ proptest! {
         // The same rows make the same view, and what was decided once is not decided again.
         let asks = |rows| {
             let mut state = RunState::load(rows);
-            state.know_capacities(world.capacities.clone());
+            state.facts.capacities = world.capacities.clone();
             model_request(&state)
         };
         prop_assert_eq!(&asks(world.rows.clone()), request);

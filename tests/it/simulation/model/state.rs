@@ -224,10 +224,10 @@ impl State {
 
     /// Sets the status; the event that says so, if it is another one than before.
     pub fn set_status(&mut self, id: &ConversationId, status: ConversationStatus, now: UnixMillis) -> Option<NewEvent> {
-        let row = self.conversations.get_mut(id)?;
+        let row = self.conversations.get_mut(id).filter(|row| row.status != status)?;
+        row.status = status;
         row.updated_at = now;
-        let before = std::mem::replace(&mut row.status, status);
-        (before != status).then(|| updated(&row.title, status, now))
+        Some(updated(&row.title, status, now))
     }
 
     /// Makes the oldest run that is queued in the conversation its active one. False if there is none.
