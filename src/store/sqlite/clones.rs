@@ -8,10 +8,9 @@
 
 use std::path::{Path, PathBuf};
 
-use sqlx::sqlite::SqlitePool;
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
-use super::connection::Tx;
 use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
 use crate::store::{Durability, OnCopy, StoreError, StoreResult};
 use crate::support::{failpoint, files};
@@ -204,7 +203,7 @@ fn unusable(path: &Path, why: &str) -> StoreError {
 }
 
 /// Makes every log go on at numbers that were never given out. The epochs jump with them, as on Postgres.
-async fn jump(tx: &mut Tx) -> StoreResult<()> {
+async fn jump(tx: &mut SqliteConnection) -> StoreResult<()> {
     let lifted = sqlx::query(concat!(
         "UPDATE conversation_heads SET last_seq = max(last_seq + ?2, ",
         now!(),
@@ -214,7 +213,7 @@ async fn jump(tx: &mut Tx) -> StoreResult<()> {
     ))
     .bind(NUMBERS_PER_MS)
     .bind(LEAST_JUMP)
-    .execute(&mut **tx)
+    .execute(&mut *tx)
     .await?;
     tell(lifted.rows_affected());
     Ok(())
