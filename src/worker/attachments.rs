@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::store::{AttachedFile, FileStore, StoreResult, patiently};
+use crate::store::{AttachedFile, FileStore, StoreResult, WorkerStore, patiently};
 
 /// The most bytes of files in one request: about what providers take. The newest files come first. A file that is referred to again is
 /// sent once.
@@ -160,7 +160,12 @@ impl Attachments {
     ///
     /// # Errors
     /// If the files cannot be read in time.
-    pub async fn expand(&self, store: &dyn FileStore, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
+    pub async fn expand(
+        &self,
+        store: &dyn WorkerStore,
+        request: ModelRequest,
+        sees: Option<bool>,
+    ) -> Result<Expanded, ModelError> {
         let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
         match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
             Ok(Ok(expanded)) => Ok(expanded),
@@ -175,7 +180,7 @@ impl Attachments {
         }
     }
 
-    async fn fill(&self, store: &dyn FileStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
+    async fn fill(&self, store: &dyn WorkerStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
         if sees == Some(false) {
             name_pictures(&mut request);
         }
@@ -193,8 +198,9 @@ impl Attachments {
         }
         let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
         let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
+        let files = store.records();
         // A moment in which the store does not answer is no failure of the model, of which its agent may forgive none.
-        let found = patiently(PATIENCE, || store.attached_files(&owner, &ids)).await?;
+        let found = patiently(PATIENCE, || files.attached_files(&owner, &ids)).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
         let (mut native, mut bytes) = (HashMap::new(), 0_u64);
         for (id, limit) in &wanted {
@@ -214,7 +220,7 @@ impl Attachments {
         let room = self.room(&owner, bytes).await;
         for (id, url) in &mut native {
             if let Some(AttachedFile { file, .. }) = found.get(id) {
-                *url = self.data_url(store, &owner, id, &file.media_type).await?;
+                *url = self.data_url(files, &owner, id, &file.media_type).await?;
             }
         }
         let mut sent = HashSet::new();
@@ -257,7 +263,7 @@ impl Attachments {
     /// `None` if the file has gone meanwhile.
     async fn data_url(
         &self,
-        store: &dyn FileStore,
+        files: &dyn FileStore,
         owner: &UserId,
         id: &FileId,
         media_type: &str,
@@ -267,7 +273,7 @@ impl Attachments {
         }
         let mut bytes = Vec::new();
         for number in 0.. {
-            let Some(piece) = patiently(PATIENCE, || store.file_chunk(owner, id, number)).await? else { break };
+            let Some(piece) = patiently(PATIENCE, || files.file_chunk(owner, id, number)).await? else { break };
             bytes.extend_from_slice(&piece);
         }
         let size = bytes.len();

@@ -61,7 +61,7 @@ impl ModelCall {
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
         let asking: Asking = Box::pin(async move {
             // What it holds is given back when the provider begins to answer.
-            let expanded = attachments.expand(store.records(), request, sees).await?;
+            let expanded = attachments.expand(store.as_ref(), request, sees).await?;
             models.stream(expanded.request).await
         });
         Self { ids: Arc::clone(&deps.ids), assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
