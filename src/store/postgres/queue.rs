@@ -13,7 +13,9 @@ use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::{Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, rows};
+use crate::store::{
+    Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease, rows,
+};
 use crate::support::failpoint;
 
 /// Every owner with claimable runs and the time of the oldest. If there are few runs, by looking at all of them. Else by hopping
@@ -162,10 +164,10 @@ const RENEW: &str = "WITH named AS MATERIALIZED (
     ), renewed AS (
         UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id = ANY(ARRAY(SELECT run_id FROM locked)) RETURNING run_id
     )
-    SELECT run_id, NULL, 0::bigint, 0::bigint FROM renewed
+    SELECT run_id, true, 0::bigint, 0::bigint FROM renewed
     UNION ALL
-    SELECT l.run_id, r.conversation_id, l.epoch, (SELECT now_ms()) - l.claimed_at
-    FROM run_leases l JOIN runs r ON r.id = l.run_id
+    SELECT l.run_id, false, l.epoch, (SELECT now_ms()) - l.claimed_at
+    FROM run_leases l
     WHERE l.claimed_at >= $6 AND l.node_id = $1 AND l.run_id NOT IN (SELECT run_id FROM named)";
 
 /// Locks as a sweep does, and waits for nobody. A lease that is gone, or of another epoch, has been ended by somebody else; one
@@ -188,6 +190,31 @@ const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
         UPDATE runs r SET crashes = greatest(r.crashes - 1, 0), claimable_at = now_ms() FROM gone g WHERE r.id = g.run_id
     )
     SELECT lost.run_id FROM lost WHERE NOT EXISTS (SELECT 1 FROM locked k WHERE k.id = lost.run_id)";
+
+impl PostgresStore {
+    /// Adds the conversations of leases that a node did not name: run, epoch, and age in milliseconds.
+    ///
+    /// A renewal waits for no lock on `runs`, so this is a statement of its own. If it fails, the next renewal lists them again.
+    async fn unnamed_leases(&self, leases: Vec<(String, i64, i64)>) -> Vec<UnnamedLease> {
+        let runs: Vec<&str> = leases.iter().map(|(run, ..)| run.as_str()).collect();
+        let read = ask(&self.lease, async |connection| {
+            let read = sqlx::query_as::<_, (String, String)>("SELECT id, conversation_id FROM runs WHERE id = ANY($1)");
+            Ok(read.bind(&runs).fetch_all(connection).await?)
+        });
+        let conversations: HashMap<String, String> = match within(RENEWAL_LIMIT, read).await {
+            Ok(found) => found.into_iter().collect(),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the runs of orphaned claims could not be read");
+                HashMap::new()
+            }
+        };
+        let with_conversation = leases.into_iter().filter_map(|(run, epoch, age_ms)| {
+            let conversation = conversations.get(&run)?.clone();
+            Some(rows::unnamed_lease((run, conversation, epoch, age_ms)))
+        });
+        with_conversation.collect()
+    }
+}
 
 #[async_trait]
 impl QueueStore for PostgresStore {
@@ -283,13 +310,18 @@ impl QueueStore for PostgresStore {
                 Ok(renew.bind(millis(lease_ms)).bind(millis(grace_ms)).bind(since).fetch_all(connection).await?)
             })
         };
-        let found: Vec<(String, Option<String>, i64, i64)> = within(RENEWAL_LIMIT, retried(renew)).await?;
+        let found: Vec<(String, bool, i64, i64)> = within(RENEWAL_LIMIT, retried(renew)).await?;
         let mut renewal = Renewal::default();
-        for (run, conversation, epoch, age_ms) in found {
-            match conversation {
-                Some(conversation) => renewal.unnamed.push(rows::unnamed_lease((run, conversation, epoch, age_ms))),
-                None => renewal.renewed.push(RunId::from_stored(run)),
+        let mut unnamed = Vec::new();
+        for (run, is_renewed, epoch, age_ms) in found {
+            if is_renewed {
+                renewal.renewed.push(RunId::from_stored(run));
+            } else {
+                unnamed.push((run, epoch, age_ms));
             }
+        }
+        if !unnamed.is_empty() {
+            renewal.unnamed = self.unnamed_leases(unnamed).await;
         }
         Ok(renewal)
     }
