@@ -1,6 +1,7 @@
 //! What the repository promises about itself: layers, sizes, and documents that keep up with the code.
 
 mod circles;
+mod dependencies;
 mod documents;
 mod faults;
 mod layering;
