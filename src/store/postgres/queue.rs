@@ -148,8 +148,10 @@ const SWEEP: &str = "WITH expired AS (
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
     FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
 
-/// Renews the leases of `$1` that are named by `$2` and `$3`, and lists those that are not named with their conversation.
+/// Renews the leases of `$1` that are named by `$2` and `$3`, and lists those that are not named with epoch and age.
 /// `$6` is the [mark](super::low_water::Marks::leases).
+///
+/// Reads no other table: a renewal must not wait for locks on `runs`.
 ///
 /// Each part looks up by key or hashes: a planner that takes the table for empty would choose joins that compare all with all.
 const RENEW: &str = "WITH named AS MATERIALIZED (
@@ -162,11 +164,10 @@ const RENEW: &str = "WITH named AS MATERIALIZED (
     ), renewed AS (
         UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id = ANY(ARRAY(SELECT run_id FROM locked)) RETURNING run_id
     )
-    SELECT run_id, NULL, 0::bigint, 0::bigint FROM renewed
+    SELECT run_id, NULL::bigint, 0::bigint FROM renewed
     UNION ALL
-    SELECT l.run_id, r.conversation_id, l.epoch, (SELECT now_ms()) - l.claimed_at
-    FROM run_leases l JOIN runs r ON r.id = l.run_id
-    WHERE l.claimed_at >= $6 AND l.node_id = $1 AND l.run_id NOT IN (SELECT run_id FROM named)";
+    SELECT run_id, epoch, (SELECT now_ms()) - claimed_at FROM run_leases
+    WHERE claimed_at >= $6 AND node_id = $1 AND run_id NOT IN (SELECT run_id FROM named)";
 
 /// Locks as a sweep does, and waits for nobody. A lease that is gone, or of another epoch, has been ended by somebody else; one
 /// that ends here is told from a crash exactly once. Answers with those that are still there, because somebody holds a lock.
@@ -280,18 +281,33 @@ impl QueueStore for PostgresStore {
                 let renew = sqlx::query_as(RENEW).bind(node.as_str());
                 let renew = renew.bind(known.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
                 let renew = renew.bind(known.iter().map(|fence| fence.epoch).collect::<Vec<_>>());
-                Ok(renew.bind(millis(lease_ms)).bind(millis(grace_ms)).bind(since).fetch_all(connection).await?)
+                let renew = renew.bind(millis(lease_ms)).bind(millis(grace_ms)).bind(since);
+                let leases: Vec<(String, Option<i64>, i64)> = renew.fetch_all(&mut *connection).await?;
+                let mut renewal = Renewal::default();
+                let mut unnamed = HashMap::new();
+                for (run, epoch, age_ms) in leases {
+                    match epoch {
+                        None => renewal.renewed.push(RunId::from_stored(run)),
+                        Some(epoch) => {
+                            unnamed.insert(run, (epoch, age_ms));
+                        }
+                    }
+                }
+                if unnamed.is_empty() {
+                    return Ok(renewal);
+                }
+                let found = sqlx::query_as("SELECT id, conversation_id FROM runs WHERE id = ANY($1)");
+                let found = found.bind(unnamed.keys().map(String::as_str).collect::<Vec<_>>());
+                let found: Vec<(String, String)> = found.fetch_all(connection).await?;
+                let leases = found.into_iter().filter_map(|(run, conversation)| {
+                    let (epoch, age_ms) = unnamed.remove(&run)?;
+                    Some(rows::unnamed_lease((run, conversation, epoch, age_ms)))
+                });
+                renewal.unnamed = leases.collect();
+                Ok(renewal)
             })
         };
-        let found: Vec<(String, Option<String>, i64, i64)> = within(RENEWAL_LIMIT, retried(renew)).await?;
-        let mut renewal = Renewal::default();
-        for (run, conversation, epoch, age_ms) in found {
-            match conversation {
-                Some(conversation) => renewal.unnamed.push(rows::unnamed_lease((run, conversation, epoch, age_ms))),
-                None => renewal.renewed.push(RunId::from_stored(run)),
-            }
-        }
-        Ok(renewal)
+        within(RENEWAL_LIMIT, retried(renew)).await
     }
 
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
