@@ -12,6 +12,7 @@ use capstan::domain::model::Usage;
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, Committed, ConversationChange, LogBounds, PAGE_BYTES, Refused, is_full_page};
+use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
@@ -465,12 +466,18 @@ async fn unchanged_status_keeps_updated_at(world: &World) {
     let fence = world.claimed(&owner).await;
     let status = |status| changes(&fence, vec![Change::Status(status, None)]);
     let updated_at = async || world.store.conversation(&owner, &fence.conversation_id).await.unwrap().unwrap().updated_at;
-    world.store.change_conversation(&owner, &fence.conversation_id, &ConversationChange::title("tea"), NOW).await.unwrap().unwrap();
+    let earlier = UnixMillis(NOW.0 - 7);
+    world
+        .store
+        .change_conversation(&owner, &fence.conversation_id, &ConversationChange::title("tea"), earlier)
+        .await
+        .unwrap()
+        .unwrap();
     world.commit_one(status(RunStatus::Queued)).await.unwrap();
-    assert_eq!(updated_at().await, NOW.to_rfc3339(), "it was queued before");
+    assert_eq!(updated_at().await, earlier.to_rfc3339(), "it was queued before");
     world.commit_one(status(RunStatus::Processing)).await.unwrap();
     let changed = updated_at().await;
-    assert_ne!(changed, NOW.to_rfc3339());
+    assert_ne!(changed, earlier.to_rfc3339());
     world.commit_one(status(RunStatus::Processing)).await.unwrap();
     assert_eq!(updated_at().await, changed);
 }
