@@ -57,6 +57,16 @@ impl StoreError {
         }
     }
 
+    /// Returns whether the database has answered with this error.
+    pub(super) fn is_answer_of_database(&self) -> bool {
+        match self {
+            Self::Unavailable(error) | Self::Damaged(error) | Self::Contended(error) | Self::Statement(error) => {
+                error.as_database_error().is_some()
+            }
+            Self::Corrupt { .. } | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
+        }
+    }
+
     /// Returns whether a statement met a row that is there already.
     pub(super) fn is_unique_violation(&self) -> bool {
         let Self::Statement(sqlx::Error::Database(error)) = self else { return false };

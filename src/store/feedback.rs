@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::pages::written_by_us;
 use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
@@ -124,15 +123,4 @@ impl Rated {
         let at = UnixMillis::from_rfc3339(&feedback.at).map_or(now, |at| at.min(now));
         Self { rating: feedback.rating, comment: feedback.comment, at: at.0 }
     }
-}
-
-/// The rating in a row of a message.
-pub(super) fn rating<'r, R>(row: &'r R, id: &str) -> StoreResult<Rating>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let word: String = row.try_get("rating")?;
-    rows::word("messages", "rating", id, &word, Rating::from_word)
 }

@@ -2,9 +2,8 @@
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::feedback::rating;
 use super::{BeforeCursor, Page, StoreResult, rows};
-use crate::domain::feedback::Feedback;
+use crate::domain::feedback::{Feedback, Rating};
 use crate::domain::message::Message;
 use crate::support::clock::UnixMillis;
 
@@ -49,6 +48,7 @@ where
     let Some(body) = row.try_get::<Option<String>, _>("body")? else { return Ok(None) };
     let message: Message = rows::decode("messages", "body", &id, &body)?;
     let Some(at) = row.try_get::<Option<i64>, _>("rated_at")? else { return Ok(Some(message)) };
-    let feedback = Feedback { rating: rating(row, &id)?, comment: row.try_get("comment")?, at: UnixMillis(at).to_rfc3339() };
+    let rating = rows::word("messages", "rating", &id, &row.try_get::<String, _>("rating")?, Rating::from_word)?;
+    let feedback = Feedback { rating, comment: row.try_get("comment")?, at: UnixMillis(at).to_rfc3339() };
     Ok(Some(Message { feedback: Some(Box::new(feedback)), ..message }))
 }

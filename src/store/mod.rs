@@ -1,4 +1,7 @@
-//! What is kept: traits per aggregate, with one implementation on Postgres and one on SQLite.
+//! What is kept: a trait for each aggregate, which the stores on Postgres and on SQLite both implement.
+//!
+//! Most aggregates are written once for both, in `sql`. The log, the queue and what accepts, resumes, cancels and loads runs is
+//! written for each database, in `postgres` and `sqlite`.
 //!
 //! Owns the database. Must not know why anything is written: decisions are made in `service` and `engine`, the store carries
 //! them out in one transaction each. Every query that serves a principal names the owner. One contract suite runs on both

@@ -3,7 +3,7 @@
 //! A message for a new conversation, or for one in which nothing happens, is one statement, and so one round trip: see
 //! [`super::accept_alone`]. Any other takes five: begin, lock the head, read what it protects, write, commit.
 
-use sqlx::{Connection as _, PgConnection, Row as _};
+use sqlx::{Connection as _, PgConnection, Row as _, raw_sql};
 
 use super::accept_alone::{Head, OwnerCap};
 use super::cancel::{self, Unfinished};
@@ -286,15 +286,16 @@ struct Ended {
 /// Ends what can be ended here and now, and asks the rest to end. `None`, and nothing has changed, if the owner has as many
 /// unfinished runs as allowed even without those.
 async fn interrupt(connection: &mut PgConnection, accept: &AcceptRun, found: &Found) -> StoreResult<Option<Ended>> {
-    let mut savepoint = connection.begin().await?;
-    let unfinished = Unfinished::of_conversation(&mut savepoint, &accept.conversation_id).await?;
-    let cancelled = cancel::end_or_mark(&mut savepoint, unfinished, found.base, "interrupt", accept.now).await?;
+    // In plain words: the driver would begin a transaction of its own where it has not begun the outer one.
+    raw_sql("SAVEPOINT interrupt").execute(&mut *connection).await?;
+    let unfinished = Unfinished::of_conversation(connection, &accept.conversation_id).await?;
+    let cancelled = cancel::end_or_mark(connection, unfinished, found.base, "interrupt", accept.now).await?;
     // Those that have just ended do not count any more.
-    if found.full && is_full(&mut savepoint, &accept.owner, accept.max_active_runs).await? {
-        savepoint.rollback().await?;
+    if found.full && is_full(connection, &accept.owner, accept.max_active_runs).await? {
+        raw_sql("ROLLBACK TO SAVEPOINT interrupt").execute(&mut *connection).await?;
         return Ok(None);
     }
-    savepoint.commit().await?;
+    raw_sql("RELEASE SAVEPOINT interrupt").execute(&mut *connection).await?;
     let waiting = u32::try_from(cancelled.requested.len()).unwrap_or(u32::MAX);
     Ok(Some(Ended { waiting, events: cancelled.events, runs: cancelled.ended, requested: cancelled.requested }))
 }

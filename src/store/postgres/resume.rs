@@ -164,8 +164,8 @@ async fn go_on_after(
 ) -> StoreResult<Resumed> {
     let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
     // A call is taken back whatever came after it, once.
-    let (profile, max_crashes, title, status, is_newest, is_taken_back): (String, i64, String, String, bool, bool) = sqlx::query_as(concat!(
-        "SELECT r.profile, r.max_crashes, c.title, c.status,
+    let (profile, title, status, is_newest, is_taken_back): (String, String, String, bool, bool) = sqlx::query_as(concat!(
+        "SELECT r.profile, c.title, c.status,
              CASE WHEN $3::text IS NULL THEN ",
         is_resumable!("r"),
         " ELSE
@@ -201,6 +201,7 @@ async fn go_on_after(
     if *max_active_runs > 0 && is_full(tx, owner, *max_active_runs).await? {
         return Ok(Resumed::TooManyRuns);
     }
+    let max_crashes = rows::signed(rows::decode_profile(run_id.as_str(), &profile)?.max_crashes);
     let next = Run {
         id: new_run_id.clone(),
         status: RunStatus::Queued,

@@ -90,7 +90,11 @@ impl<B: Backend> BudgetStore for B {
         // No connection is held while others have their turn: hundreds of runs of one owner would hold all of them.
         let turn = || async {
             let attempt = database.retry(|| judge_once(database, fence, owner, reserve));
-            match within(ANSWER_LIMIT, attempt).await {
+            let attempt = match database {
+                Database::Postgres(_) => within(ANSWER_LIMIT, attempt).await,
+                Database::Sqlite(_) => attempt.await,
+            };
+            match attempt {
                 Ok(Attempt::Judged(answer)) => Ok(Ok(answer)),
                 Ok(Attempt::Locked) => Err(()),
                 Err(error) => Ok(Err(error)),

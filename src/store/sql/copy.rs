@@ -13,7 +13,7 @@ use crate::domain::conversation::ForkedFrom;
 use crate::domain::ids::ConversationId;
 use crate::domain::model::Usage;
 use crate::store::copy::{self, Copied, CopiedDocument, CopyConversation, CopySource, CopyUntil, SourceRow, Written};
-use crate::store::rows::{encode, encode_storable};
+use crate::store::rows::{decode_profile, encode, encode_storable};
 use crate::store::{IdempotencyClaim, Keyed, StoreResult};
 
 /// Rows that one statement writes, so that none takes long.
@@ -21,7 +21,7 @@ const PIECE: usize = 500;
 
 macro_rules! values_of {
     (postgres) => {
-        "json_array_elements($6::json) AS e (value)"
+        "jsonb_array_elements($6::jsonb) AS e (value)"
     };
     (sqlite) => {
         "json_each($6) AS e"
@@ -49,14 +49,14 @@ statements! {
              counters, usage, first_seq, last_seq, finish_reason, error, created_at, finished_at, folded_at, is_copy, max_crashes)
          SELECT e.value ->> 0, $1, $2, e.value ->> 1, false, 'first', e.value ->> 2, e.value ->> 3, CAST(e.value ->> 4 AS bigint),
              e.value ->> 5, $3, $4, CAST(e.value ->> 6 AS bigint), CAST(e.value ->> 7 AS bigint), e.value ->> 8, e.value ->> 9,
-             $5, $5, $5, true, 0
+             $5, $5, $5, true, CAST(e.value ->> 10 AS bigint)
          FROM ", values_of];
 
     INSERT_MESSAGES = ["INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at, rating, comment,
              rated_at)
          SELECT e.value ->> 0, $1, $2, e.value ->> 1, CAST(e.value ->> 2 AS bigint), e.value ->> 3, e.value ->> 4, $3,
              e.value ->> 5, e.value ->> 6, CAST(e.value ->> 7 AS bigint)
-         FROM ", { postgres: "json_array_elements($4::json) AS e (value)", sqlite: "json_each($4) AS e" }];
+         FROM ", { postgres: "jsonb_array_elements($4::jsonb) AS e (value)", sqlite: "json_each($4) AS e" }];
 }
 
 /// Copies a conversation in one transaction.
@@ -137,7 +137,9 @@ async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &Writ
         let rows = runs.iter().map(|run| {
             let (turn, reason) = (&run.turn, run.finish_reason.map(|reason| reason.as_str()));
             let by = (&turn.profile, &turn.agent, turn.agent_version, &turn.model);
-            (&run.id, run.status.as_str(), by.0, by.1, by.2, by.3, run.first_seq, run.last_seq, reason, &run.error)
+            let bounds = (run.first_seq, run.last_seq);
+            let max_crashes = decode_profile(run.id.as_str(), by.0).map_or(0, |profile| profile.max_crashes);
+            (&run.id, run.status.as_str(), by.0, by.1, by.2, by.3, bounds.0, bounds.1, reason, &run.error, max_crashes)
         });
         let rows = encode_storable("runs", "copy", id, &rows.collect::<Vec<_>>())?;
         tx.execute(INSERT_RUNS, values![id, owner, &counters, &usage, now, rows]).await?;

@@ -9,7 +9,7 @@ use super::statement::Statement;
 use super::transaction::Transaction;
 use super::value::{Value, bind_postgres, bind_sqlite, postgres_query, sqlite_query};
 use crate::store::StoreResult;
-use crate::store::postgres::answer::Line;
+use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
 use crate::store::postgres::errors::retried;
 use crate::store::sqlite::connection::SqliteStore;
 
@@ -92,6 +92,24 @@ impl Database<'_> {
         }
     }
 
+    /// Writes by one statement, and reads the first row of another one, in one transaction.
+    pub async fn change(
+        self,
+        write: Statement,
+        written: &[Value<'_>],
+        read: Statement,
+        wanted: &[Value<'_>],
+    ) -> StoreResult<Option<Row>> {
+        self.retry(|| async {
+            let mut tx = self.begin().await?;
+            tx.execute(write, written).await?;
+            let row = tx.fetch_optional(read, wanted).await?;
+            tx.commit().await?;
+            Ok(row)
+        })
+        .await
+    }
+
     /// Deletes a row by a secret, `values[0]`, and returns it. `exists` looks for the secret.
     ///
     /// SQLite asks a reader first, so that guesses do not queue for the writer.
@@ -125,7 +143,13 @@ impl Database<'_> {
     }
 
     /// Runs a transaction, and again when the database rolled it back for the sake of another one.
+    ///
+    /// Postgres has [`ANSWER_LIMIT`] for each try as a whole.
     pub async fn retry<T, F: Future<Output = StoreResult<T>>>(self, transaction: impl Fn() -> F) -> StoreResult<T> {
-        retried(transaction).await
+        match self {
+            // Boxed, because a wait for a future that was passed in has room for it twice.
+            Self::Postgres(line) => retried(|| line.unless_silent(ANSWER_LIMIT, Box::pin(transaction()))).await,
+            Self::Sqlite(_) => retried(transaction).await,
+        }
     }
 }

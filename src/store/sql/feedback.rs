@@ -74,8 +74,7 @@ impl<B: Backend> FeedbackStore for B {
         now: UnixMillis,
     ) -> StoreResult<Option<FeedbackRecord>> {
         let values = values![message.as_str(), by.map(|_| now.0), by.map(UserId::as_str)];
-        self.database().execute(REVIEW, values).await?;
-        let row = self.database().fetch_optional(BY_MESSAGE, values![message.as_str()]).await?;
+        let row = self.database().change(REVIEW, values, BY_MESSAGE, values![message.as_str()]).await?;
         Ok(row.as_ref().map(read_feedback).transpose()?.map(|(_, record)| record))
     }
 

@@ -7,7 +7,6 @@ use super::transaction::Transaction;
 use super::value::values;
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, UserId};
-use crate::store::postgres::answer::ANSWER_LIMIT;
 use crate::store::{StoreResult, compose, postgres, sqlite};
 
 statements! {
@@ -32,9 +31,8 @@ impl Transaction {
     ) -> StoreResult<Vec<StoredEvent>> {
         match self {
             Self::Postgres(tx) => {
-                let (line, connection) = tx.parts();
-                let appended = postgres::conversations::append(connection, conversation, base, &events, &[]);
-                line.unless_silent(ANSWER_LIMIT, appended).await?;
+                tx.work(async |connection| postgres::conversations::append(connection, conversation, base, &events, &[]).await)
+                    .await?;
                 Ok(compose::numbered(conversation, base, events))
             }
             Self::Sqlite(tx, _) => sqlite::log::append(tx, conversation, events).await,

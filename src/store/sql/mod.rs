@@ -4,7 +4,8 @@
 //!
 //! # How an aggregate is written
 //!
-//! - `store/<aggregate>.rs` holds the trait and its values. It knows no database.
+//! - `store/<aggregate>.rs` holds the trait and its values, without statements. What both databases read from a row in the same
+//!   way is there or in `store/rows.rs`, for any row of the driver.
 //! - `store/sql/<aggregate>.rs` holds the statements, how rows become values, and `impl<B: Backend> Trait for B`, which makes
 //!   both stores implement the trait.
 //!
@@ -25,9 +26,10 @@
 //!   `(CAST($1 AS text) IS NULL OR owner_id = $1)`.
 //! - Integers are read as `i64`.
 //! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
-//!   transaction ([`Database::begin`]). [`Database::retry`] runs it again after a rollback for the sake of another transaction,
-//!   [`Database::once`] also handles an idempotency key.
-//! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed.
+//!   transaction ([`Database::begin`], or [`Database::change`] for a write and a read). [`Database::retry`] runs it again after a
+//!   rollback for the sake of another transaction, [`Database::once`] also handles an idempotency key.
+//! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed. After an
+//!   error of the database it is over, and nothing is to be done.
 //! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
 
 mod agents;

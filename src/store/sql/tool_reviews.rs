@@ -86,8 +86,8 @@ impl<B: Backend> PinStore for B {
 
     async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
         let (id, owner) = (id.as_str(), scope.owner.as_str());
-        self.database().execute(ACCEPT, values![by.as_str(), id, owner, scope.everybody]).await?;
-        let row = self.database().fetch_optional(BY_ID, values![id, owner, scope.everybody]).await?;
+        let accept = values![by.as_str(), id, owner, scope.everybody];
+        let row = self.database().change(ACCEPT, accept, BY_ID, values![id, owner, scope.everybody]).await?;
         row.as_ref().map(read_definition).transpose()
     }
 }

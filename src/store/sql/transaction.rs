@@ -10,9 +10,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::row::{Row, the_row};
 use super::statement::Statement;
 use super::value::{Value, postgres_query, sqlite_query};
-use crate::store::StoreResult;
 use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
 use crate::store::sqlite::connection::{SqliteStore, Tx};
+use crate::store::{StoreError, StoreResult};
 
 /// A transaction that writes. What is neither committed nor rolled back is undone when it is dropped.
 pub enum Transaction {
@@ -32,18 +32,27 @@ pub struct PostgresTransaction {
 }
 
 impl PostgresTransaction {
-    /// Works on the connection itself, by statements of Postgres alone.
+    /// Works on the connection itself, by statements of Postgres alone. An error of the database ends the transaction.
+    ///
+    /// A database that has answered undoes the transaction at once, and the connection is good for the next one.
     pub async fn work<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
-        self.line.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await
-    }
-
-    /// Returns the connection, and the line that says when its database is silent.
-    pub(super) fn parts(&mut self) -> (&Line, &mut PgConnection) {
-        (&self.line, &mut self.connection)
+        if !self.is_open {
+            return Err(StoreError::Statement(sqlx::Error::Protocol("the transaction is over".to_owned())));
+        }
+        let answer = self.line.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await;
+        if answer.as_ref().is_err_and(StoreError::is_answer_of_database) {
+            let undone = self.line.unless_silent(ANSWER_LIMIT, raw_sql("ROLLBACK").execute(&mut *self.connection)).await;
+            self.is_open = undone.is_err();
+        }
+        answer
     }
 
     async fn end(mut self, command: &'static str) -> StoreResult<()> {
-        self.line.unless_silent(ANSWER_LIMIT, raw_sql(command).execute(&mut *self.connection)).await?;
+        self.work(async |connection| {
+            raw_sql(command).execute(connection).await?;
+            Ok(())
+        })
+        .await?;
         self.is_open = false;
         Ok(())
     }
@@ -92,20 +101,22 @@ impl Transaction {
     pub async fn lock(&mut self, owner: &str, number: i64) -> StoreResult<()> {
         match self {
             Self::Postgres(tx) => {
-                let lock = sqlx::query(LOCK).bind(owner).bind(number).execute(&mut *tx.connection);
-                tx.line.unless_silent(ANSWER_LIMIT, lock).await?;
+                tx.work(async |connection| {
+                    sqlx::query(LOCK).bind(owner).bind(number).execute(connection).await?;
+                    Ok(())
+                })
+                .await
             }
-            Self::Sqlite(..) => {}
+            Self::Sqlite(..) => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes the lock of this number for this owner until the end. Returns false if another transaction holds it.
     pub async fn try_lock(&mut self, owner: &str, number: i64) -> StoreResult<bool> {
         match self {
             Self::Postgres(tx) => {
-                let lock = sqlx::query_scalar(TRY_LOCK).bind(owner).bind(number).fetch_one(&mut *tx.connection);
-                Ok(tx.line.unless_silent(ANSWER_LIMIT, lock).await?)
+                tx.work(async |connection| Ok(sqlx::query_scalar(TRY_LOCK).bind(owner).bind(number).fetch_one(connection).await?))
+                    .await
             }
             Self::Sqlite(..) => Ok(true),
         }
@@ -115,8 +126,8 @@ impl Transaction {
     pub async fn fetch_all(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         match self {
             Self::Postgres(tx) => {
-                let rows = postgres_query(statement, values).fetch_all(&mut *tx.connection);
-                Ok(tx.line.unless_silent(ANSWER_LIMIT, rows).await?.into_iter().map(Row::Postgres).collect())
+                let rows = tx.work(async |connection| Ok(postgres_query(statement, values).fetch_all(connection).await?)).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
             }
             Self::Sqlite(tx, _) => {
                 let rows = sqlite_query(statement, values).fetch_all(&mut **tx).await?;
@@ -129,8 +140,8 @@ impl Transaction {
     pub async fn fetch_optional(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(tx) => {
-                let row = postgres_query(statement, values).fetch_optional(&mut *tx.connection);
-                Ok(tx.line.unless_silent(ANSWER_LIMIT, row).await?.map(Row::Postgres))
+                let row = tx.work(async |connection| Ok(postgres_query(statement, values).fetch_optional(connection).await?));
+                Ok(row.await?.map(Row::Postgres))
             }
             Self::Sqlite(tx, _) => Ok(sqlite_query(statement, values).fetch_optional(&mut **tx).await?.map(Row::Sqlite)),
         }
@@ -145,8 +156,8 @@ impl Transaction {
     pub async fn execute(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
         match self {
             Self::Postgres(tx) => {
-                let done = postgres_query(statement, values).execute(&mut *tx.connection);
-                Ok(tx.line.unless_silent(ANSWER_LIMIT, done).await?.rows_affected())
+                let done = tx.work(async |connection| Ok(postgres_query(statement, values).execute(connection).await?));
+                Ok(done.await?.rows_affected())
             }
             Self::Sqlite(tx, _) => Ok(sqlite_query(statement, values).execute(&mut **tx).await?.rows_affected()),
         }

@@ -31,7 +31,7 @@ contract! {
     conversations_without_a_word_are_deleted,
     an_owner_has_so_many_conversations,
     pages_have_at_least_one_row_and_at_most_a_hundred,
-    texts_with_nul_are_stored_and_found_without_it,
+    texts_with_nul_are_stored_and_found_replaced,
 }
 
 async fn pages_have_at_least_one_row_and_at_most_a_hundred(world: &World) {
@@ -59,7 +59,7 @@ async fn pages_have_at_least_one_row_and_at_most_a_hundred(world: &World) {
     }
 }
 
-async fn texts_with_nul_are_stored_and_found_without_it(world: &World) {
+async fn texts_with_nul_are_stored_and_found_replaced(world: &World) {
     let owner = user();
     let new = NewConversation {
         id: conversation(),
@@ -75,14 +75,15 @@ async fn texts_with_nul_are_stored_and_found_without_it(world: &World) {
     let Created::Conversation(made) = fresh(world.store.create_conversation(new, None).await.unwrap()) else { panic!("made") };
     let found = world.store.conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(*made, found);
-    assert_eq!((found.title.as_str(), found.agent.as_deref(), found.model.as_deref()), ("title", Some("agent"), Some("m")));
+    let stored = ("ti\u{fffd}tle", Some("a\u{fffd}gent"), Some("m\u{fffd}"));
+    assert_eq!((found.title.as_str(), found.agent.as_deref(), found.model.as_deref()), stored);
     let change =
         ConversationChange { tags: Some(vec!["t\0ag".into()]), agent: Some("o\0ther".into()), ..ConversationChange::default() };
     let (changed, _) = world.store.change_conversation(&owner, &id, &change, NOW).await.unwrap().unwrap();
-    assert_eq!((changed.agent.as_deref(), changed.tags.as_slice()), (Some("other"), ["tag".to_owned()].as_slice()));
+    assert_eq!((changed.agent.as_deref(), changed.tags.as_slice()), (Some("o\u{fffd}ther"), ["t\u{fffd}ag".to_owned()].as_slice()));
     let filters = [
         ConversationFilter { tag: Some("t\0ag".into()), ..ConversationFilter::default() },
-        ConversationFilter { query: Some("it\0l".into()), ..ConversationFilter::default() },
+        ConversationFilter { query: Some("I\0T".into()), ..ConversationFilter::default() },
     ];
     for filter in filters {
         let listed = world.store.conversations(&owner, &filter, &page(10, None)).await.unwrap();

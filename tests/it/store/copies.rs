@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::ForkedFrom;
 use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::message::{Message, Role};
 use capstan::domain::run::RunStatus;
-use capstan::store::{Copied, CopyConversation, CopyLimits, CopySource, CopyUntil, Keyed, UsageFilter};
+use capstan::domain::trace::TraceId;
+use capstan::store::{
+    AcceptRun, Copied, CopyConversation, CopyLimits, CopySource, CopyUntil, GoOn, Keyed, ResumeRun, Resumed, UsageFilter,
+};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
@@ -17,6 +21,7 @@ contract! {
     @databases
     a_fork_says_the_same_with_ids_of_its_own,
     a_fork_ends_where_it_is_told,
+    copied_runs_keep_the_crash_limit,
 }
 
 const LATER: UnixMillis = UnixMillis(NOW.0 + 7);
@@ -159,4 +164,25 @@ async fn a_fork_ends_where_it_is_told(world: &World) {
     assert_eq!(forked(world, fork(&owner, &id, CopyUntil::Run(third.run.id))).await, active);
     let Copied::Conversation(made) = forked(world, fork(&owner, &id, before(third.message.id))).await else { unreachable!() };
     assert_eq!(listed(world, &owner, &made.id).await.len(), 6);
+}
+
+/// A copied run was never claimed; what continues it can crash as often as its profile allows.
+async fn copied_runs_keep_the_crash_limit(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let message = hello(&owner, &id);
+    let profile = AgentProfile { max_crashes: 7, ..message.profile.clone() };
+    world.accept(AcceptRun { profile, ..message }).await;
+    world.commit_one(failed(&world.claim_one().await)).await.unwrap();
+    let request = fork(&owner, &id, CopyUntil::End);
+    let copy = request.id.clone();
+    assert!(matches!(forked(world, request).await, Copied::Conversation(_)));
+
+    let run_id = listed(world, &owner, &copy).await[0].run_id.clone();
+    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+    let resume = ResumeRun { owner, run_id, how: GoOn::Turn, new_run_id, trace, max_active_runs: 0, now: LATER };
+    let Resumed::Run { run, .. } = fresh(world.store.resume_run(resume, None).await.unwrap()) else { panic!("it goes on") };
+    let limits = format!("SELECT CAST(max_crashes AS text) FROM runs WHERE conversation_id = '{copy}' AND id {{}} '{}'", run.id);
+    for run in ["=", "<>"] {
+        assert_eq!(world.database.count(&limits.replace("{}", run)).await, 7, "{run}");
+    }
 }
