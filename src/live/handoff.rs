@@ -92,7 +92,9 @@ impl ReservedSlot {
     pub fn hand_over(self, claim: FirstClaim, trace: TraceId) {
         let Self { offer, slot } = self;
         if offer.runs.send(HandedRun { claim, trace, slot }).is_err() {
-            tracing::warn!("a run was handed to a worker that has ended; it is claimed again when its lease expires");
+            tracing::warn!(
+                "a run was handed to a worker that has ended; it is claimed again when its lease is released or expires"
+            );
         }
     }
 }

@@ -470,8 +470,10 @@ fn corrupt(table: &'static str, column: &'static str, id: &str, reason: impl ToS
     StoreError::Corrupt { table, column, id: id.to_owned(), reason: reason.to_string() }
 }
 
-/// The claims that can be read. One that cannot, because a column is not of its type, is left to its lease: the others are claimed
-/// already, and would be lost with it.
+/// Returns the claims that can be read, and logs the others.
+///
+/// All of them are claimed already, and one error must not lose the rest. A claim that cannot be read becomes an orphaned claim of
+/// its node, which releases it and may claim it again. Both schemas are typed, so that only a damaged database has one.
 pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) -> Vec<Claim> {
     let readable = claims.filter_map(|claim| {
         claim.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a claim cannot be read")).ok()

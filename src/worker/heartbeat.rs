@@ -1,8 +1,11 @@
 //! Keeps leases alive, gives up runs whose lease cannot be kept, and releases orphaned claims.
 //!
-//! An orphaned claim is a lease that the database granted to this node and that no driver here knows: the reply to the claim was
-//! lost, or the hand-off did not reach the worker. Left alone, it would expire and count as a crash. A reply that comes after the
-//! release harms nothing, because its fence is void.
+//! An orphaned claim is a lease that the database granted to this node and that no driver here was given: the reply to the claim
+//! was lost, or the hand-off did not reach the worker. Left alone, it would expire and count as a crash. It is released at the
+//! [orphan age](WorkerOptions::orphan_age), or at any age by a drain. A reply that comes after the release harms nothing: its
+//! driver loads the run before it asks a model, and a void fence loads nothing.
+//!
+//! The lease of a driver that has ended is no orphaned claim, since that driver may have crashed: it expires.
 //!
 //! A run that is given up because the database is away has not killed its worker: as soon as the database answers, it is told so,
 //! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, else a run that stalls
@@ -102,12 +105,13 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
                     run.lost.cancel();
                 }
             }
-            registry.forget_ended(&ended, &unnamed);
+            registry.forget_ended(&ended, &fences, &unnamed);
             keep_orphaned(registry, unnamed, options.orphan_age());
         }
-        Err(error) => {
+        Err(error) if !fences.is_empty() => {
             tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
         }
+        Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "orphaned claims could not be looked for"),
     }
 }
 

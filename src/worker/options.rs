@@ -67,13 +67,13 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Returns the age from which a lease that this node does not know is an orphaned claim: half a lease.
+    /// Returns the age from which a lease that this node does not know is an orphaned claim: a third of a lease.
     ///
-    /// Shorter, a reply that is merely late would cost its run an attempt. Longer, the lease could expire before it is released,
-    /// and the takeover would count as a crash.
+    /// Shorter, a reply that is merely late would cost its run an attempt. Longer, one failed renewal could let the lease expire
+    /// before it is released, and the takeover would count as a crash.
     #[must_use]
     pub fn orphan_age(&self) -> Duration {
-        self.lease / 2
+        self.lease / 3
     }
 
     /// The defaults of DESIGN section 3.
@@ -93,5 +93,18 @@ impl WorkerOptions {
             hold_changed_tools: true,
             title_patience: Duration::from_secs(10),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::ids::UuidIds;
+
+    #[test]
+    fn orphan_outlives_one_failed_renewal() {
+        let options = WorkerOptions::new(NodeId::generate(&UuidIds));
+        // Just too young at one renewal; the next one fails, and the one after that releases it.
+        assert!(options.orphan_age() + 2 * options.renew < options.lease);
     }
 }

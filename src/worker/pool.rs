@@ -196,7 +196,9 @@ impl Worker {
         let begun = async {
             while let Some(HandedRun { claim, trace, slot }) = handed.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
-                let claimed_at = claimed_at.into();
+                let claimed_at: Instant = claimed_at.into();
+                // The claim may have been released as an orphan. Loading the run tells: a void fence loads nothing.
+                let record = record.filter(|_| claimed_at.elapsed() < self.surround.options.orphan_age());
                 self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
             }
         };

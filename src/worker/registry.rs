@@ -1,7 +1,7 @@
 //! The runs that this process has claimed.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -148,11 +148,14 @@ impl Registry {
     }
 
     /// Forgets the runs of `ended` whose leases are gone. `ended` is from before the database was asked for `unnamed`.
-    pub fn forget_ended(&self, ended: &EndedRuns, unnamed: &[UnnamedLease]) {
+    ///
+    /// A run that was `named` is kept: a driver that ends is in both for a moment, and the database lists no named lease.
+    pub fn forget_ended(&self, ended: &EndedRuns, named: &[Fence], unnamed: &[UnnamedLease]) {
+        let named: BTreeSet<_> = named.iter().map(|fence| &fence.run_id).collect();
         let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();
         lock(&self.ended).retain(|run, epoch| {
             let has_ended_since = ended.get(run) != Some(&*epoch);
-            has_ended_since || leases.get(run).is_some_and(|lease| *lease <= *epoch)
+            has_ended_since || named.contains(run) || leases.get(run).is_some_and(|lease| *lease <= *epoch)
         });
     }
 
@@ -250,11 +253,13 @@ mod tests {
         let before = registry.ended();
         drop(guard);
         assert!(!registry.is_orphaned(&fence(1)) && registry.is_orphaned(&fence(2)), "only the newer claim is unknown");
-        registry.forget_ended(&before, &[]);
+        registry.forget_ended(&before, &[], &[]);
         assert!(!registry.is_orphaned(&fence(1)), "it ended after the database was asked");
-        registry.forget_ended(&registry.ended(), &[unnamed(1)]);
+        registry.forget_ended(&registry.ended(), &[fence(1)], &[]);
+        assert!(!registry.is_orphaned(&fence(1)), "its lease was named, and is listed nowhere");
+        registry.forget_ended(&registry.ended(), &[], &[unnamed(1)]);
         assert!(!registry.is_orphaned(&fence(1)), "the lease is left");
-        registry.forget_ended(&registry.ended(), &[unnamed(2)]);
+        registry.forget_ended(&registry.ended(), &[], &[unnamed(2)]);
         assert!(registry.is_orphaned(&fence(1)), "the lease is gone");
     }
 

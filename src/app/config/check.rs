@@ -84,6 +84,13 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
             "renew_ms must be below self_stop_ms and that below lease_ms, or a worker acts on a lease that it lost",
         ));
     }
+    // An orphaned claim is released when a third of its lease is over. Two renewals have to fit into the rest.
+    if worker.renew_ms > worker.lease_ms / 3 {
+        return Err(invalid(
+            "worker.renew_ms",
+            "must be at most a third of lease_ms, or one failed renewal lets a claim with a lost reply expire, which counts as a crash",
+        ));
+    }
     for (name, value) in [("sweep_ms", worker.sweep_ms), ("poll_ms", worker.poll_ms)] {
         if value == 0 {
             return Err(invalid(format!("worker.{name}"), "must be at least 1"));

@@ -311,6 +311,7 @@ mod tests {
             (error("", &[("CAPSTAN_LISTN", "1")]), ["CAPSTAN_LISTN", "CAPSTAN_SECTION__KEY"]),
             (error("", &[("CAPSTAN_MODEL", "gpt")]), ["agent.model", "provider/name"]),
             (error("[worker]\nlease_ms = 5000", &[]), ["worker.lease_ms", "self_stop_ms"]),
+            (error("[worker]\nlease_ms = 8999", &[]), ["worker.renew_ms", "a third of lease_ms"]),
             (error("[[auth.keys]]\nuser = 'ada'", &[]), ["\"ada\"", "key_hash"]),
             (error("[contexts.providers.page]\nurl = 'ftp://x'", &[]), ["contexts.providers.page.url", "http"]),
             (error("[contexts]\neach_ms = 0", &[]), ["contexts.each_ms", "60000"]),

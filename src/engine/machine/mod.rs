@@ -3,7 +3,7 @@
 pub mod builder;
 pub mod decide;
 pub mod decision;
-mod durability;
+pub mod durability;
 pub mod next;
 pub mod state;
 

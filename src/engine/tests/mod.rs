@@ -7,6 +7,7 @@ mod asking_users;
 mod assembly;
 mod budget;
 mod context;
+mod durability;
 mod guards;
 mod model_failures;
 mod offer;

@@ -12,9 +12,9 @@ use crate::domain::agent::{
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::context::ContextPolicy;
 use crate::domain::event::EventBody;
-use crate::domain::ids::CallId;
+use crate::domain::ids::{CallId, MessageId, PartId};
 use crate::domain::input::InputState;
-use crate::domain::message::{Message, Role};
+use crate::domain::message::{Message, Part, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, ToolChoice, Usage};
 use crate::domain::plan::{self, PlanPolicy};
 use crate::domain::record::ClaimCause;
@@ -452,15 +452,28 @@ impl Play {
 }
 
 /// The commands of a decision, without ids that are new each time.
-fn acts(decision: Decision) -> Vec<(Command, Vec<(Role, String)>)> {
-    let act = |mut command: Command| {
-        let mut said = Vec::new();
-        if let Command::CallModel(request) = &mut command {
-            said = std::mem::take(&mut request.messages).iter().map(|message| (message.role, message.text())).collect();
+fn acts(decision: Decision) -> Vec<Command> {
+    let mut commands = decision.commands;
+    for command in &mut commands {
+        if let Command::CallModel(request) = command {
+            request.messages.iter_mut().for_each(blank_ids);
         }
-        (command, said)
-    };
-    decision.commands.into_iter().map(act).collect()
+    }
+    commands
+}
+
+fn blank_ids(message: &mut Message) {
+    message.id = MessageId::from_stored(String::new());
+    for part in &mut message.parts {
+        let id = match part {
+            Part::Text(part) => &mut part.id,
+            Part::Reasoning(part) => &mut part.id,
+            Part::ToolCall(part) => &mut part.id,
+            Part::ToolResult(part) => &mut part.id,
+            Part::Image(part) | Part::File(part) => &mut part.id,
+        };
+        *id = PartId::from_stored(String::new());
+    }
 }
 
 proptest! {

@@ -1,13 +1,17 @@
 //! Messages whose acceptance was stored and its reply lost.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::trace::TraceId;
 use capstan::service::{Content, Error, Replay, RequestKey, StartRun};
 use capstan::store::StoreError;
-use capstan::worker::Worker;
+use capstan::worker::{Worker, WorkerDeps};
+use tokio::sync::Notify;
 
 use super::faulty::{Fate, FaultyStore, away};
-use super::harness::{Answer, Harness, without_sweep};
+use super::harness::{Answer, Harness, until, without_sweep};
 use crate::support::database::Kind;
 
 /// A message for a new conversation.
@@ -56,4 +60,40 @@ async fn accepted_run_with_lost_reply_is_released_on_postgres() {
         assert_eq!(h.model.request_count(), 1);
         assert_eq!(h.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1, "one run by the key");
     }
+}
+
+/// D-02. The reply to the acceptance comes after the release, and its hand-off finds a void fence: it asks no model.
+#[tokio::test(flavor = "multi_thread")]
+async fn hand_off_after_the_release_asks_no_model_on_postgres() {
+    let h = Harness::on(Kind::Postgres).await;
+    h.model.then(Answer::Text("finished"));
+    let store = FaultyStore::new(h.store.clone());
+    let (gate, loads) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (late, counter) = (Arc::clone(&gate), Arc::clone(&loads));
+    store.trouble(move |name| match name {
+        "accept_run" => Fate::HeardLate(Arc::clone(&late)),
+        "load_run" => {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Fate::Goes
+        }
+        _ => Fate::Goes,
+    });
+    let deps = WorkerDeps { store: store.clone(), ..h.deps() };
+    let worker = Worker::start(deps, without_sweep(&h.ids)).await.unwrap();
+    let (service, principal) = (h.service(store), h.principal());
+    let replies_late = async {
+        until("the run to end without the reply", async || {
+            let ended = "SELECT CAST(count(*) AS text) FROM runs WHERE finished_at IS NOT NULL";
+            (h.database.count(ended).await == 1).then_some(())
+        })
+        .await;
+        gate.notify_one();
+    };
+    let started = service.start_run(&principal, message(&h), None);
+    let (started, ()) = futures_util::future::join(started, replies_late).await;
+    until("the hand-off to be judged", async || (loads.load(Ordering::SeqCst) == 2 && worker.active() == 0).then_some(())).await;
+    let run = h.run(&started.unwrap().run.id).await;
+    let crashes = h.store.explain_run(&h.owner, &run.id).await.unwrap().unwrap().crashes;
+    assert_eq!((run.status, run.attempt, crashes), (RunStatus::Completed, 2, 0));
+    assert_eq!(h.model.request_count(), 1, "the late hand-off has asked nothing");
 }

@@ -402,7 +402,7 @@ async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
     }
 }
 
-/// D-02. A claim is stored and its reply lost: the heartbeat releases it when half of its lease is over, and no crash is counted.
+/// D-02. A claim is stored and its reply lost: the heartbeat releases it before its lease is over, and no crash is counted.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -429,6 +429,36 @@ async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kin
     assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
     let after = *released_after.get().unwrap();
     assert!(age <= after && after < lease, "released after {after:?}");
+}
+
+/// The renewal that would have found the claim fails, and the next one finds it before its lease expires.
+#[tokio::test]
+async fn claim_with_lost_reply_outlives_a_failed_renewal() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("finished"));
+    let store = FaultyStore::new(h.store.clone());
+    let mut options = without_sweep(&h.ids);
+    // As many renewals in a lease as with the defaults, and an expired lease is found at once.
+    (options.renew, options.sweep) = (options.lease / 4, Duration::from_millis(100));
+    let age = options.orphan_age();
+    let failures = Arc::new(AtomicUsize::new(0));
+    let (lost_at, failed) = (OnceLock::<Instant>::new(), Arc::clone(&failures));
+    store.trouble(move |name| {
+        if name == "claim_runs" && lost_at.set(Instant::now()).is_ok() {
+            return Fate::Unheard(away());
+        }
+        let is_old = lost_at.get().is_some_and(|lost| lost.elapsed() >= age);
+        if name == "renew_leases" && is_old && failed.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Fate::Fails(away());
+        }
+        Fate::Goes
+    });
+    let (_, run) = h.say("go").await;
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
+    let done = h.until(&run, RunStatus::Completed).await;
+    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    assert!(failures.load(Ordering::SeqCst) > 0, "a renewal has failed");
+    assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
 }
 
 /// A lease that the worker knows is never released, however old it is.
@@ -482,7 +512,8 @@ async fn claim_of_a_panicked_driver_is_not_released() {
     let (_, run) = h.say("go").await;
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
-    assert_eq!((done.attempt, releases.load(Ordering::SeqCst)), (2, 0));
+    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    assert_eq!((done.attempt, releases.load(Ordering::SeqCst), crashes), (2, 0, 1));
 }
 
 /// An agent that does not resume after a crash resumes after a claim whose reply was lost: no worker has crashed.
