@@ -160,12 +160,7 @@ impl Attachments {
     ///
     /// # Errors
     /// If the files cannot be read in time.
-    pub async fn expand(
-        &self,
-        store: &dyn WorkerStore,
-        request: ModelRequest,
-        sees: Option<bool>,
-    ) -> Result<Expanded, ModelError> {
+    pub async fn expand(&self, store: &dyn WorkerStore, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
         let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
         match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
             Ok(Ok(expanded)) => Ok(expanded),
