@@ -137,7 +137,7 @@ pub fn tools(
     options.start_patience = Duration::from_millis(config.mcp.start_patience_ms);
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
-    options.handed = Some(handed(config)?);
+    options.container_inputs = Some(container_inputs(config)?);
     options.reach = reach_of_members(config);
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     options.mcp = mcp;
@@ -149,7 +149,7 @@ pub fn tools(
 }
 
 /// Where the files lie that containers are handed, without those that a process has left there that was killed.
-fn handed(config: &Config) -> anyhow::Result<PathBuf> {
+fn container_inputs(config: &Config) -> anyhow::Result<PathBuf> {
     let folder = config.server.data_dir.join("containers");
     // The guard may look from somewhere else.
     let folder = std::path::absolute(&folder).with_context(|| format!("{} is no path", folder.display()))?;

@@ -4,7 +4,7 @@
 //! Decides which ends of an answer are failures. Must not know dialects.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -23,13 +23,15 @@ pub struct Health(Arc<Gauge>);
 struct Gauge {
     provider: String,
     breaker: CircuitBreaker,
+    /// Held while the metric is set, so that no older state is written after a newer one.
+    metric: Mutex<()>,
 }
 
 impl Health {
     /// Returns the health of a provider with this name in errors and metrics: the breaker is closed.
     #[must_use]
     pub fn new(provider: &str, limits: BreakerLimits) -> Self {
-        Self(Arc::new(Gauge { provider: provider.to_owned(), breaker: CircuitBreaker::new(limits) }))
+        Self(Arc::new(Gauge { provider: provider.to_owned(), breaker: CircuitBreaker::new(limits), metric: Mutex::default() }))
     }
 
     /// Lets a request through.
@@ -50,6 +52,11 @@ impl Health {
 }
 
 impl Gauge {
+    fn update_metric(&self) {
+        let _held = self.metric.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set_open(self.breaker.is_open());
+    }
+
     fn set_open(&self, is_open: bool) {
         metrics::gauge!("capstan_provider_open", "provider" => self.provider.clone()).set(if is_open { 1.0 } else { 0.0 });
     }
@@ -89,7 +96,7 @@ impl ModelClient for Breaker {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let mut watch = self.health.enter()?;
         match self.inner.stream(request).await {
-            Ok(answer) => Ok(Box::pin(Watched { answer, watch })),
+            Ok(answer) => Ok(Box::pin(Watched { answer, watch, is_speaking: false })),
             Err(error) => {
                 watch.failed(&error);
                 Err(error)
@@ -143,30 +150,47 @@ impl Watch {
             }
             BreakerChange::Closed => tracing::info!(provider, "circuit breaker closed"),
         }
-        self.gauge.set_open(self.gauge.breaker.is_open());
+        self.gauge.update_metric();
     }
 }
 
 struct Watched {
     answer: ModelStream,
     watch: Watch,
+    /// Whether the last look at the answer found an event.
+    is_speaking: bool,
+}
+
+impl Watched {
+    fn succeeded(&mut self) {
+        let change = self.watch.permit.succeeded();
+        self.watch.tell(change, None);
+    }
+}
+
+/// An answer that is left while it comes, for example because its model broke it, is the provider's success. One that is left
+/// while it is waited for says nothing.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.is_speaking {
+            self.succeeded();
+        }
+    }
 }
 
 impl Stream for Watched {
     type Item = Result<ModelEvent, ModelError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { answer, watch } = self.get_mut();
-        let item = answer.as_mut().poll_next(cx);
+        let this = self.get_mut();
+        let item = this.answer.as_mut().poll_next(cx);
+        this.is_speaking = matches!(item, Poll::Ready(Some(Ok(_))));
         match &item {
-            Poll::Ready(Some(Ok(ModelEvent::Finished(_)))) => {
-                let change = watch.permit.succeeded();
-                watch.tell(change, None);
-            }
-            Poll::Ready(Some(Err(error))) => watch.failed(error),
+            Poll::Ready(Some(Ok(ModelEvent::Finished(_)))) => this.succeeded(),
+            Poll::Ready(Some(Err(error))) => this.watch.failed(error),
             Poll::Ready(Some(Ok(_))) => {
-                let change = watch.permit.answering();
-                watch.tell(change, None);
+                let change = this.watch.permit.answering();
+                this.watch.tell(change, None);
             }
             Poll::Ready(None) | Poll::Pending => {}
         }
@@ -268,6 +292,48 @@ mod tests {
         // An answer that was whole has ended the trouble: one more failure opens nothing.
         assert_eq!(ask(&breaker).await.unwrap_err().message, "scripted");
         ask(&breaker).await.unwrap();
+    }
+
+    /// Asks, and leaves the answer after its first word.
+    async fn ask_and_leave(breaker: &Breaker) {
+        let mut answer = breaker.stream(request()).await.unwrap();
+        assert!(matches!(answer.next().await, Some(Ok(ModelEvent::Text(_)))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_left_while_it_comes_keeps_it_closed() {
+        let (inner, breaker) = breaker(&[DOWN, DOWN, None, DOWN, DOWN, None]);
+        for is_left in [false, false, true, false, false, true] {
+            if is_left {
+                ask_and_leave(&breaker).await;
+            } else {
+                assert_eq!(ask(&breaker).await.unwrap_err().message, "scripted");
+            }
+        }
+        assert_eq!(inner.0.lock().unwrap().1, 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_left_while_it_is_awaited_says_nothing() {
+        struct Silent;
+
+        #[async_trait]
+        impl ModelClient for Silent {
+            async fn stream(&self, _request: ModelRequest) -> Result<ModelStream, ModelError> {
+                let word = futures_util::stream::iter([Ok(ModelEvent::Text("x".to_owned()))]);
+                Ok(Box::pin(word.chain(futures_util::stream::pending())))
+            }
+        }
+
+        let (_, breaker) = breaker(&[DOWN, DOWN, DOWN]);
+        let silent = Breaker::with(&breaker.health, Arc::new(Silent));
+        let _ = (ask(&breaker).await, ask(&breaker).await);
+        let mut answer = silent.stream(request()).await.unwrap();
+        assert!(answer.next().await.is_some());
+        assert!(tokio::time::timeout(Duration::from_secs(1), answer.next()).await.is_err());
+        drop(answer);
+        let _ = ask(&breaker).await;
+        assert!(ask(&breaker).await.unwrap_err().not_asked, "three failures in a row");
     }
 
     #[tokio::test(start_paused = true)]

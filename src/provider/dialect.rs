@@ -1,4 +1,6 @@
-//! The traits of a dialect: where a request goes, how it is written, and how the answer is read.
+//! The trait of a dialect: where a request goes, how it is written, and which decoder reads the answer.
+//!
+//! How an answer is read says `StreamAdapter` in `stream/adapter.rs`.
 
 use reqwest::Url;
 use reqwest::header::HeaderMap;

@@ -136,7 +136,7 @@ pub(super) fn kind_without_status(code: &str) -> Option<ModelErrorKind> {
     known.find(|(_, codes)| codes.iter().any(|known| known == code)).map(|(kind, _)| *kind)
 }
 
-/// Returns the class of an error with a status by its words.
+/// Returns the class of an error by its words. One without a status matches phrases of every status.
 pub(super) fn kind_of_words(words: &str, status: Option<u16>, rank: Rank) -> Option<ModelErrorKind> {
     let words = words.to_lowercase();
     let has = |phrases: &[String]| phrases.iter().any(|phrase| words.contains(phrase.as_str()));

@@ -1,4 +1,5 @@
 //! How one provider's chat completions differ from OpenAI's own: data, so that a provider which speaks them needs no code.
+//! In settings and records: `accent`.
 //!
 //! Owns the differences in requests, and in reasoning within the text. Must not know connections, keys or answers: one decoder
 //! reads the answers of all providers.

@@ -53,8 +53,8 @@ pub struct DoorOptions {
     pub connections: ConnectionLimits,
     /// What MCP servers may have that run in containers.
     pub containers: ContainerOptions,
-    /// Where the files lie that containers are handed, until they have read them; among temporary files if absent.
-    pub handed: Option<PathBuf>,
+    /// The folder of the files that containers read, until they have; among temporary files if absent.
+    pub container_inputs: Option<PathBuf>,
     /// Where each MCP server that is a program has a working directory of its own; ours for all of them if absent.
     pub homes: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ impl DoorOptions {
             guard: None,
             connections: ConnectionLimits::default(),
             containers: ContainerOptions::default(),
-            handed: None,
+            container_inputs: None,
             homes: None,
         }
     }
@@ -103,7 +103,7 @@ impl Door {
             limits: options.connections,
             guard: options.guard,
             containers: options.containers,
-            container_inputs: options.handed,
+            container_inputs: options.container_inputs,
             homes: options.homes,
         });
         Arc::new(Self {

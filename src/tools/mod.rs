@@ -183,6 +183,7 @@ pub trait Toolbox: Send + Sync {
     /// connected yet; a server that cannot be reached is left out and reported by [`Toolbox::servers`].
     async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>>;
 
+    /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition and executes it within a time
     /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
     /// token of its permit is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
     /// One whose permit [is not held](CallPermit::is_held) any more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again when its handle has the answers.

@@ -1,6 +1,7 @@
 //! A decision while it is being made.
 //!
-//! Changes take effect on a working copy as they are added, so that the rules of one decision see each other's results.
+//! Owns the working copy on which changes take effect as they are added, so that the rules of one decision see each other's results.
+//! Must not know the rules.
 
 use std::sync::Arc;
 

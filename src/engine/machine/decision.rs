@@ -161,7 +161,7 @@ pub enum Durability {
     /// Before its commands start.
     #[default]
     Before,
-    /// With whatever is written after it: all that it knows can be found out again.
+    /// With the next commit: all that it knows can be found out again.
     Behind,
 }
 

@@ -1,6 +1,7 @@
-//! Whether a decision is committed before its commands start.
+//! When a decision is committed: before its commands start, or, if it may be lost, with the next commit (`Durability::Behind`).
 //!
-//! A call that leaves the process, or has an effect, starts when its row is stored. Must not know how decisions are written.
+//! Owns that choice: a call that leaves the process, or has an effect, starts when its row is stored. Must not know how decisions
+//! are written.
 
 use crate::domain::change::Change;
 use crate::domain::model::Usage;

@@ -1,6 +1,7 @@
 //! What comes next in a decision.
 //!
-//! Owns the words in which a rule hands on to another one. Must not know which rule answers which word: `decide` dispatches.
+//! Owns `Next`, `ModelCall` and `End`, with which one rule hands on to another. Must not know which rule answers which of them:
+//! `decide` dispatches.
 
 use crate::domain::change::ReleaseCause;
 use crate::domain::problem::{ProblemBody, ProblemCode};

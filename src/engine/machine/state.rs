@@ -1,4 +1,5 @@
-//! A run as the loop sees it: what its worker knows of it, its rows as far as a decision has come, and both together.
+//! A run as the loop sees it: `RunFacts` is what its worker knows beside its rows, `RunProgress` its rows as far as a decision has
+//! come, `RunState` its rows and the facts before the decision.
 //!
 //! Owns carrying out changes in memory as the store does in rows. Must not know why they are made.
 

@@ -54,6 +54,7 @@ impl StreamAdapter for GenerateContentAdapter {
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
+        answer.add_figures(self.figures);
         let finish = answer.finish.ok_or_else(|| incomplete("the answer ended before the model said why it stopped"))?;
         // Of a cut answer no call is made.
         if self.open.is_some() && finish == ModelFinish::Stop {
@@ -73,7 +74,10 @@ impl GenerateContentAdapter {
         }
         if let Some(figures) = chunk.usage_metadata {
             self.figures.update(figures);
-            answer.add_figures(self.figures);
+            // Until then an answer that may go on is not taken for whole.
+            if self.figures.are_given() {
+                answer.add_figures(self.figures);
+            }
         }
         let blocked = |reason: &str| !matches!(reason, "" | "BLOCK_REASON_UNSPECIFIED");
         if chunk.prompt_feedback.is_some_and(|feedback| blocked(&feedback.block_reason.0)) {

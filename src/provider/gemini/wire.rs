@@ -128,6 +128,11 @@ pub(super) struct Figures {
 }
 
 impl Figures {
+    /// Returns whether the tokens of the request and of the answer are given. A sum alone comes before the answer is over, too.
+    pub(super) fn are_given(&self) -> bool {
+        self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
+    }
+
     /// Takes in later figures, which replace those that they give again.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.or(old.0));

@@ -32,10 +32,10 @@ pub(in crate::provider) trait StreamAdapter: Send + Unpin + 'static {
         self.event("", json, answer)
     }
 
-    /// Takes in the end mark `[DONE]`.
+    /// Takes in the end mark `[DONE]`. A dialect without one may overlook the mark, as Gemini does, or refuse it.
     ///
     /// # Errors
-    /// If the dialect has none, and its answers end in another way.
+    /// If the dialect refuses the mark, because its answers end in another way.
     fn end_mark(&mut self, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         answer.ended = true;
         Ok(())

@@ -1,7 +1,7 @@
-//! Builds one answer of a model from deltas, whatever the dialect.
+//! Makes the events of one answer from deltas, whatever the dialect.
 //!
-//! Owns the order, the limits and the usage of the events that a model's client emits. Must not know frames or wire formats. Parts
-//! and their ids are given by the engine, which reads these events.
+//! Owns their order, the limit of calls, the usage and the reason to stop, and counts frames for errors. Must not know the fields of
+//! a dialect. Parts and their ids are given by the engine, which reads these events.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

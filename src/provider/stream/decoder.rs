@@ -20,7 +20,7 @@ const END_MARK: &str = "[DONE]";
 pub(super) enum Progress {
     /// The model speaks.
     Open,
-    /// The model has said why it stopped, in its first words and with figures; some servers do so with all words.
+    /// The first event with content had a reason to stop and figures. Silence is an end; more content revokes it.
     MayGoOn,
     /// The model has said why it stopped; figures and an end mark may follow.
     Closing,

@@ -285,7 +285,7 @@ pub(in crate::provider) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Item, item: PhantomData })
 }
 
-/// Reads a list, or nothing. An object is an empty list, which gateways written in Lua do not know.
+/// Reads a list, or null. An object is an empty list, which gateways written in Lua do not know. Anything else is an error.
 pub(in crate::provider) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Nothing, item: PhantomData })
 }
@@ -300,6 +300,13 @@ struct ManyVisitor<T> {
     item: PhantomData<T>,
 }
 
+impl<T> ManyVisitor<T> {
+    /// Returns whether `false` and the empty text are errors.
+    const fn is_strict(&self) -> bool {
+        matches!(self.object, ObjectAs::Nothing)
+    }
+}
+
 impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
     type Value = Vec<T>;
 
@@ -312,11 +319,11 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
     }
 
     fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
-        if truth { Err(E::invalid_type(Unexpected::Bool(truth), &self)) } else { Ok(Vec::new()) }
+        if truth || self.is_strict() { Err(E::invalid_type(Unexpected::Bool(truth), &self)) } else { Ok(Vec::new()) }
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        if text.is_empty() { Ok(Vec::new()) } else { Err(E::invalid_type(Unexpected::Str(text), &self)) }
+        if text.is_empty() && !self.is_strict() { Ok(Vec::new()) } else { Err(E::invalid_type(Unexpected::Str(text), &self)) }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
@@ -467,6 +474,8 @@ mod tests {
         object: Option<Inner>,
         #[serde(default, deserialize_with = "many")]
         many: Vec<Inner>,
+        #[serde(default, deserialize_with = "list")]
+        list: Vec<Inner>,
         #[serde(default, deserialize_with = "whole_number")]
         whole: Option<i64>,
     }
@@ -486,6 +495,21 @@ mod tests {
     fn arguments_as_json_keep_numbers_and_order(#[case] written: &str) {
         let wire = format!(r#"{{"arguments":{written}}}"#);
         assert_eq!(serde_json::from_str::<Wire<'_>>(&wire).unwrap().arguments.0, written);
+    }
+
+    #[rstest]
+    #[case("null", Some(0), Some(0))]
+    #[case("{}", Some(1), Some(0))]
+    #[case("[{},null]", Some(1), Some(1))]
+    #[case("false", Some(0), None)]
+    #[case("\"\"", Some(0), None)]
+    #[case("true", None, None)]
+    fn list_takes_fewer_forms_of_nothing(#[case] written: &str, #[case] many: Option<usize>, #[case] list: Option<usize>) {
+        let count = |field: &str, items: fn(&Wire<'_>) -> usize| {
+            let wire = format!(r#"{{"{field}":{written}}}"#);
+            serde_json::from_str::<Wire<'_>>(&wire).ok().map(|wire| items(&wire))
+        };
+        assert_eq!((count("many", |wire| wire.many.len()), count("list", |wire| wire.list.len())), (many, list));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Streamed answers: what all dialects share between the frames of an answer and the events of the model.
 //!
-//! Owns the answer assembler, its limits and the lenient readers of JSON. Must not know a dialect, a request or HTTP.
+//! Owns the decoder, the answer assembler, the words of finish reasons, the usage and the lenient readers of JSON. Must not know
+//! which dialect it reads, how a request is made, or HTTP.
 
 mod adapter;
 mod assembler;

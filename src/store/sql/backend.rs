@@ -1,4 +1,4 @@
-//! The two stores as what the aggregates are written on.
+//! `Backend`: what the aggregates of `sql` need of a store, and how the stores of Postgres and SQLite give it.
 //!
 //! Owns which pool serves which caller. Must not know any table.
 

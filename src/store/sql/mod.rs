@@ -13,7 +13,7 @@
 //!
 //! 1. The method, in the trait.
 //! 2. Its statement, in the [`statements!`](statement::statements) block of `sql/<aggregate>.rs`, and its body in the `impl`.
-//! 3. A story in `tests/it/store/<aggregate>.rs`, which is told to both databases.
+//! 3. A contract test in `tests/it/store/<aggregate>.rs`, which runs on both databases.
 //!
 //! `tests/it/store/statements.rs` prepares every statement on both databases. A new module is added to `registry.rs`.
 //!
@@ -27,7 +27,7 @@
 //! - Integers are read as `i64`.
 //! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
 //!   transaction ([`Database::begin`], or [`Database::change`] for a write and a read). [`Database::retry`] runs it again after a
-//!   rollback for the sake of another transaction, [`Database::once`] also handles an idempotency key.
+//!   deadlock or a serialization failure, [`Database::once`] also handles an idempotency key.
 //! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed. After an
 //!   error of the database it is over, and nothing is to be done.
 //! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.

@@ -349,6 +349,16 @@ async fn silence_after_a_finished_answer(#[values(Chat, Gemini)] dialect: Dialec
     assert_eq!(outcome.error(), ModelErrorKind::Timeout);
 }
 
+// L-12, L-21: Gemini gives the sum with every chunk. It does not say that the answer is whole.
+#[tokio::test]
+async fn silence_after_a_sum_is_no_end() {
+    let mut chunk = json!({"candidates": [{"content": {"parts": [{"text": "Hel"}]}, "finishReason": "STOP"}]});
+    chunk["usageMetadata"] = json!({"promptTokenCount": 7, "totalTokenCount": 7});
+    let wire = Wire::play(vec![Answer::events(vec![Step::Send(Gemini.frame(&chunk).into_bytes()), Step::Hang])]).await;
+    let outcome = Gemini.ask(&wire, |options| (options.limits.idle, options.limits.after_finish) = (SHORT, SHORT / 10)).await;
+    assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
+}
+
 // L-06: Gemini has no mark of the end. Figures may follow the reason to stop, and nothing is made of another wire's mark.
 #[tokio::test]
 async fn what_follows_a_reason_to_stop() {
