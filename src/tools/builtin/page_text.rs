@@ -175,6 +175,10 @@ impl<'a> Layout<'a> {
                 self.widen(if self.lists.is_empty() { Gap::Paragraph } else { Gap::Line });
             }
             b"tr" => self.open_row(),
+            b"table" => {
+                self.open_row();
+                self.widen(Gap::Paragraph);
+            }
             b"pre" => {
                 self.preformatted = self.preformatted.saturating_sub(1);
                 self.widen(Gap::Paragraph);
@@ -215,7 +219,7 @@ impl<'a> Layout<'a> {
 
     fn open_cell(&mut self) {
         if self.cells > 0 {
-            if !self.is_cell_empty {
+            if !self.is_cell_empty || self.gap == Gap::Space {
                 // Blocks within a cell do not end its row.
                 self.gap = Gap::None;
             }
@@ -250,7 +254,7 @@ impl<'a> Layout<'a> {
             self.mark.clear();
         }
         // A block at the beginning of a cell does not break its row.
-        if !(self.is_cell_empty && self.cells > 1) {
+        if !self.is_cell_empty {
             self.gap = self.gap.max(gap);
         }
     }
@@ -355,7 +359,8 @@ let a = 1;
     }
 
     #[rstest]
-    #[case("<table><tr><td><table><tr><td>a<td>b</table><tr><td><p>c<p>d</table>", "a | b\nc\n\nd")]
+    #[case("<table><tr><td><table><tr><td>a<td>b</table><tr><td><p>c<p>d</table>", "a | b\n\nc\n\nd")]
+    #[case("<table><tr><td>a<td></table>b<table><tr><td><td>c</table>", "a |\n\nb\n\n | c")]
     #[case("one<br><br>two<div>three</div>four", "one\n\ntwo\nthree\nfour")]
     #[case("<a href=/x><h2>Head</h2></a><a href=y>", "## [Head](https://a.example/x)")]
     #[case("<a href=https://a.example/x>https://a.example/x</a>", "https://a.example/x")]
