@@ -12,12 +12,13 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Client, Response, Url};
 
+use super::page_text;
 use crate::domain::content::tool_binary;
 use crate::domain::file::is_text_type;
 use crate::domain::message::ToolContent;
 use crate::support::http::error_chain;
 use crate::support::outbound::{self, Forbidden, Reach};
-use crate::support::redact;
+use crate::support::{redact, text};
 
 /// The most bytes of a page that are read.
 const MAX_BODY: usize = 1024 * 1024;
@@ -52,7 +53,9 @@ impl Fetcher {
         Self { reach, client }
     }
 
-    /// The text of a page, with its status and type before it; or a file with them, if the page is no text.
+    /// Returns the text of a page, with its status and type before it; or a file with them, if the page is no text.
+    ///
+    /// An HTML page becomes readable text: a model pays for each tag that it reads.
     ///
     /// # Errors
     /// Why there is none, for the model.
@@ -73,16 +76,27 @@ impl Fetcher {
             }
             return file(answer, &format!("{status}, {kind}"), &kind).await;
         }
-        let limit = if status.is_success() { MAX_BODY } else { MAX_ERROR };
-        let whole = answer.content_length();
-        let (body, is_cut) = body(answer, limit).await?;
-        let shown = if is_cut { whole_characters(&body) } else { &body };
-        let text = String::from_utf8_lossy(shown);
+        let is_html = page_text::is_html(&kind);
+        // The words of an HTML page stand far behind its beginning.
+        let limit = if status.is_success() || is_html { MAX_BODY } else { MAX_ERROR };
+        let (whole, place) = (answer.content_length(), answer.url().clone());
+        let (mut body, is_cut) = body(answer, limit).await?;
+        if is_cut {
+            body.truncate(whole_characters(&body).len());
+        }
+        let read = body.len();
+        let text = if is_html {
+            let media_type = kind.clone();
+            let reading = tokio::task::spawn_blocking(move || page_text::readable(&body, &media_type, &place, MAX_BODY));
+            reading.await.map_err(|error| format!("the page cannot be read: {error}"))?
+        } else {
+            String::from_utf8_lossy(&body).into_owned()
+        };
         if !status.is_success() {
-            return Err(format!("the page answered {status}: {text}"));
+            return Err(format!("the page answered {status}: {}", text::prefix(&text, MAX_ERROR)));
         }
         let of = whole.map(|whole| format!(" of {whole}")).unwrap_or_default();
-        let note = if is_cut { format!("\n[cut: the first {}{of} bytes are shown]", shown.len()) } else { String::new() };
+        let note = if is_cut { format!("\n[cut: the first {read}{of} bytes are shown]") } else { String::new() };
         Ok(vec![ToolContent::text(format!("{status}, {kind}\n\n{text}{note}"))])
     }
 }
@@ -144,12 +158,15 @@ mod tests {
     use super::*;
     use crate::domain::message::BinaryContent;
     use axum::Router;
-    use axum::response::Redirect;
+    use axum::http::StatusCode;
+    use axum::response::{Html, Redirect};
     use axum::routing::get;
 
     async fn pages() -> (String, tokio::task::JoinSet<()>) {
         let router = Router::new()
             .route("/page", get(async || "a page \u{1F600}"))
+            .route("/article", get(async || Html("<title>News</title><script>x()</script><p>All <a href=moved>well</a>.")))
+            .route("/gone", get(async || (StatusCode::GONE, Html("<style>p{}</style>".repeat(100) + "<p>No longer here."))))
             .route("/moved", get(async || Redirect::temporary("/page")))
             .route("/round", get(async || Redirect::temporary("/round")))
             .route("/large", get(async || "x".to_owned() + &"\u{e4}".repeat(MAX_BODY / 2)))
@@ -176,6 +193,17 @@ mod tests {
             let error = fetcher.fetch(&format!("{base}/{path}")).await.unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn html_page_is_fetched_as_readable_text() {
+        let (base, _serving) = pages().await;
+        let fetcher = Fetcher::new(Reach::Anywhere);
+        let page = fetcher.fetch(&format!("{base}/article")).await.unwrap();
+        let expected = format!("200 OK, text/html; charset=utf-8\n\nNews\n\nAll [well]({base}/moved).");
+        assert_eq!(page, [ToolContent::text(expected)]);
+        let error = fetcher.fetch(&format!("{base}/gone")).await.unwrap_err();
+        assert_eq!(error, "the page answered 410 Gone: No longer here.");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ mod calculate;
 mod catalogue;
 mod fetch;
 mod files;
+mod page_text;
 mod time;
 mod weather;
 

@@ -299,7 +299,7 @@ async fn a_renewal_is_slow() {
     let run = stream.until_kind("part.delta").await[0].json()["run_id"].as_str().unwrap().to_owned();
     let held = site.database.hold_leases().await;
     let waiting = "SELECT CAST(count(*) AS text) FROM pg_stat_activity WHERE datname = current_database() \
-                   AND wait_event_type = 'Lock' AND query LIKE 'UPDATE run_leases%' \
+                   AND wait_event_type = 'Lock' AND query LIKE '%UPDATE run_leases%' \
                    AND query_start < clock_timestamp() - interval '600 ms'";
     wait::until("a renewal to wait", Duration::from_secs(10), || async { (site.database.count(waiting).await > 0).then_some(()) })
         .await;

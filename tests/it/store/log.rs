@@ -468,7 +468,12 @@ async fn unchanged_status_keeps_updated_at(world: &World) {
     let before = UnixMillis(NOW.0 - 1_000);
     let status = |status| changes(&fence, vec![Change::Status(status, None)]);
     let updated_at = async || world.store.conversation(&owner, &fence.conversation_id).await.unwrap().unwrap().updated_at;
-    world.store.change_conversation(&owner, &fence.conversation_id, &ConversationChange::title("tea"), before).await.unwrap().unwrap();
+    world
+        .store
+        .change_conversation(&owner, &fence.conversation_id, &ConversationChange::title("tea"), before)
+        .await
+        .unwrap()
+        .unwrap();
     world.commit_one(status(RunStatus::Queued)).await.unwrap();
     assert_eq!(updated_at().await, before.to_rfc3339(), "it was queued before");
     world.commit_one(status(RunStatus::Processing)).await.unwrap();
