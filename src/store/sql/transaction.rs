@@ -174,6 +174,8 @@ impl Transaction {
     /// Undoes what was written. Dropping the transaction does so, too, at the price of its connection.
     pub async fn rollback(self) -> StoreResult<()> {
         match self {
+            // An error of the database has undone it already.
+            Self::Postgres(tx) if !tx.is_open => Ok(()),
             Self::Postgres(tx) => tx.end("ROLLBACK").await,
             Self::Sqlite(tx, _turn) => Ok(tx.rollback().await?),
         }

@@ -158,7 +158,10 @@ impl State {
             effects.status = if next_waits { Some(ConversationStatus::Queued) } else { effects.status };
         }
         let conversation = self.conversations.get_mut(conversation_id).unwrap();
-        conversation.status = effects.status.unwrap_or(conversation.status);
+        if let Some(status) = effects.status.filter(|status| *status != conversation.status) {
+            conversation.status = status;
+            conversation.updated_at = UnixMillis(self.now);
+        }
         conversation.summary = effects.summary.or(conversation.summary.take());
         let last = write.events.iter().rposition(|event| event.kind == UPDATED).filter(|_| effects.ends == Ends::Finished);
         let title = serde_json::to_string(&conversation.title).unwrap();
