@@ -91,7 +91,7 @@ impl<B: Backend> BudgetStore for B {
         let turn = || async {
             let attempt = database.retry(|| judge_once(database, fence, owner, reserve));
             let attempt = match database {
-                Database::Postgres(_) => within(ANSWER_LIMIT, attempt).await,
+                Database::Postgres(_) => Box::pin(within(ANSWER_LIMIT, attempt)).await,
                 Database::Sqlite(_) => attempt.await,
             };
             match attempt {
@@ -106,7 +106,7 @@ impl<B: Backend> BudgetStore for B {
             .with_total_delay(Some(TURN_LIMIT))
             .without_max_times()
             .with_jitter();
-        turn.retry(waits).await.unwrap_or(Ok(Some(Reserved::Busy)))
+        Box::pin(turn.retry(waits)).await.unwrap_or(Ok(Some(Reserved::Busy)))
     }
 
     async fn remove_old_spending(&self) -> StoreResult<u64> {

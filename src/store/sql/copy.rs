@@ -107,7 +107,7 @@ async fn read(
     until: &CopyUntil,
 ) -> StoreResult<Result<(CopiedDocument, ForkedFrom), Copied>> {
     let Some(source) = find(tx, &request.owner, id).await? else { return Ok(Err(Copied::NoConversation)) };
-    let bytes = u64::try_from(request.limits.bytes).unwrap_or(u64::MAX);
+    let bytes = request.limits.bytes;
     let rows = tx.fetch_all(SOURCE, values![id.as_str(), bytes, i64::from(request.limits.messages) + 1]).await?;
     let found = rows.iter().map(|row| read_row!(row, SourceRow::read)).collect::<Result<Vec<_>, _>>()?;
     copy::select(source, &found, until, request.limits)

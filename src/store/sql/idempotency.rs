@@ -33,7 +33,7 @@ impl Database<'_> {
         match (outcome, key) {
             (Err(error), Some(key)) if error.is_unique_violation() => {
                 let row = self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?;
-                read(row, key)?.map_or(Err(error), Ok)
+                read(row, key)?.ok_or(error)
             }
             (outcome, _) => outcome,
         }
