@@ -128,7 +128,7 @@ async fn a_burst_of_messages_keeps_no_lease_waiting() {
     burst.join_next().await.unwrap().unwrap();
     let before = accepted.load(Ordering::SeqCst);
     assert!(before < 200, "the burst is under way: {before}");
-    world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
+    world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
     world.commit_one(deltas(&fence, 1)).await.unwrap();
     let meanwhile = accepted.load(Ordering::SeqCst) - before;
     assert!(meanwhile < 50, "{meanwhile} messages were accepted before a lease was renewed and a word written");
