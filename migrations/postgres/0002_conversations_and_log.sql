@@ -93,7 +93,7 @@ CREATE TABLE idempotency_keys (
     owner_id    text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
     fingerprint text COLLATE "C" NOT NULL,
-    -- What came of the request, from which its response is made again.
+    -- The outcome of the request, from which the replayed response is made.
     outcome     text NOT NULL,
     created_at  bigint NOT NULL,
     PRIMARY KEY (owner_id, key)

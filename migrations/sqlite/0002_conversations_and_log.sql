@@ -91,7 +91,7 @@ CREATE TABLE idempotency_keys (
     owner_id    text NOT NULL,
     key         text NOT NULL,
     fingerprint text NOT NULL,
-    -- What came of the request, from which its response is made again.
+    -- The outcome of the request, from which the replayed response is made.
     outcome     text NOT NULL,
     created_at  integer NOT NULL,
     PRIMARY KEY (owner_id, key)

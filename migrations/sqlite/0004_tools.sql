@@ -18,7 +18,7 @@ CREATE TABLE tool_calls (
     server           text,
     arguments        text NOT NULL,
     arguments_hash   text NOT NULL,
-    -- What was repaired in the call, JSON; NULL for nothing.
+    -- The repairs of the call, JSON; NULL without a repair.
     repair           text,
     replay           text NOT NULL,
     -- The idempotency key that the tool is given if the call is repeated; NULL for its own id.
@@ -98,7 +98,7 @@ CREATE TABLE mcp_servers (
     -- NULL: shared by all users.
     owner_id   text,
     name       text NOT NULL,
-    -- As in an mcpServers document, JSON, with ${NAME} in the place of each secret.
+    -- As in an mcpServers document, JSON, with ${NAME} instead of each secret.
     entry      text NOT NULL,
     -- The master key's id, and the secrets by their names, encrypted with it; both NULL without secrets.
     key_id     text,

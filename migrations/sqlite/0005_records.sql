@@ -1,4 +1,4 @@
--- What users and administrators keep: model providers and agents.
+-- Records of users and administrators: model providers and agents.
 
 CREATE TABLE providers (
     id         text PRIMARY KEY,

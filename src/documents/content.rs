@@ -5,7 +5,7 @@ use super::{office, pdf};
 use crate::domain::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
 use crate::support::text;
 
-/// What the first look at a file tells.
+/// The kind of a file, as its first bytes show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A picture of this media type.
@@ -42,8 +42,9 @@ impl Kind {
     }
 }
 
-/// What a file is, and at most `most_chars` of its text. `known` is told what counts if the text is never found out, because the file brings
-/// its reader down.
+/// Reads the kind of a file, and at most `most_chars` of its text.
+///
+/// `known` gets the facts that count if the text is never read, because the file ends the process that reads it.
 ///
 /// # Errors
 /// If it is of no accepted type, empty, encrypted, damaged, or far larger than it looks.

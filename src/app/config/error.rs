@@ -10,7 +10,7 @@ pub enum ConfigError {
     Invalid {
         /// File, variable or flag.
         source_name: String,
-        /// What is wrong.
+        /// The reason, and the way out.
         reason: String,
     },
     /// A file that was asked for and cannot be read.
