@@ -83,8 +83,10 @@ async fn an_answer_that_breaks_off(#[case] breaks: Step, #[case] code: &str, #[v
     let (all, last) = (&ended["usage"], &data(&frames, "step.completed")[0]["usage"]);
     assert_eq!((&all["model_calls"], &last["model_calls"]), (&json!(1 + u32::from(has_shown)), &json!(1)), "{all}");
     assert_eq!((all["estimated"] == true, cost(all) > cost(last)), (has_shown, has_shown), "{all} of {last}");
-    let shown = data(&frames, "part.delta").iter().any(|delta| delta["delta"].as_str().is_some_and(|text| text.contains("Half")));
-    assert_eq!(shown, has_shown);
+    // Where one delta ends and the next begins is a matter of timing.
+    let deltas = data(&frames, "part.delta");
+    let shown: String = deltas.iter().filter_map(|delta| delta["delta"].as_str()).collect();
+    assert_eq!(shown.starts_with("Half an"), has_shown, "{shown}");
     assert_eq!(wire.asked()[0].json(), wire.asked()[1].json(), "what was taken back is not part of the history");
 }
 
