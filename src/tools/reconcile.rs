@@ -1,7 +1,8 @@
 //! Asking a server what became of a call of which nobody has heard the end.
 //!
 //! The operator names a tool of the same server that answers. Its arguments and its answer are a contract of ours, told in
-//! `docs/tools.md`: it gets `{"key", "tool", "arguments"}` and says `{"happened": true, "result": ...}` or `{"happened": false}`.
+//! `docs/guides/tool-replay.md`: it gets `{"key", "tool", "arguments"}` and says `{"happened": true, "result": ...}` or
+//! `{"happened": false}`.
 
 use serde_json::{Value, json};
 

@@ -88,7 +88,7 @@ async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_paren
     other.wait().unwrap();
 }
 
-/// M-10. Where a server can have no control group of its own, it is as it says in `docs/tools.md`.
+/// M-10. Where a server can have no control group of its own, it is as it says in `docs/guides/mcp-servers.md`.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nothing_tells_whose_it_is_ends_with_the_control_group_of_its_server() {
