@@ -260,7 +260,7 @@ pub struct ProviderConfig {
     /// Whether to ask for streamed answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<bool>,
-    /// How its chat completions differ from OpenAI's own: see docs/providers.md.
+    /// How its chat completions differ from OpenAI's own: see docs/guides/provider-quirks.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accent: Option<toml::Table>,
     /// The longest wait for the connection; 5,000.
