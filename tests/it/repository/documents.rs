@@ -19,9 +19,9 @@ fn every_error_code_has_a_page() {
         assert!(page.starts_with(&format!("# {}\n", code.as_str())), "{}: wrong heading", code.as_str());
         let retryable = if code.retryable() { "retryable" } else { "not retryable" };
         let found = match code.found_in() {
-            FoundIn::Requests => "the body of the answer",
-            FoundIn::Runs => "`run.failed` events and in the `error` of a run",
-            FoundIn::Both => "the body of the answer, in `run.failed` events and in the `error` of a run",
+            FoundIn::Requests => "requests",
+            FoundIn::Runs => "runs",
+            FoundIn::Both => "requests and runs",
         };
         let facts = format!("{}. HTTP {}, {retryable}. Found in {found}.\n", code.title(), code.status());
         for words in [&*facts, "## What it means", "## What to do"] {
