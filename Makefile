@@ -31,7 +31,7 @@ simulation: ## Play 10,000 seeds of the simulation, or SEEDS=n from FROM=n on; S
 	$(if $(SEED),CAPSTAN_SIM_SEED=$(SEED),CAPSTAN_SIM_SEEDS=$(or $(SEEDS),10000) CAPSTAN_SIM_FROM=$(or $(FROM),0)) \
 	  cargo nextest run --locked --features failpoints --no-capture -E 'test(=simulation::tests::every_seed_holds)'
 
-bench: ## Measure against the floors and print the tables of docs/performance.md
+bench: ## Measure against the floors and print the tables of docs/benchmarks/README.md
 	scripts/bench.sh
 
 fuzz: ## Run every fuzzer of fuzz/ for TIME=60 seconds each, or TARGET=name; wants cargo-fuzz

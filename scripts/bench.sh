@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures Capstan beside the floors of the bench project, interleaved in one run, and prints the tables of docs/performance.md.
+# Measures Capstan beside the floors of the bench project, interleaved in one run, and prints the tables of docs/benchmarks/README.md.
 #
 #   BENCH_DIR    the bench project (mock model, load generator, floors): default ../shared/bench
 #   BENCH_PG     URL prefix of a Postgres whose databases may be created: default the one that answers on localhost:5432, or else

@@ -52,7 +52,7 @@ const FROM_THE_START: [&str; 9] = [
 /// How often [`PrometheusHandle::run_upkeep`] is due.
 pub const UPKEEP: Duration = Duration::from_secs(1);
 
-/// All metrics with their meaning; `docs/operations.md` has the same list.
+/// All metrics with their meaning; `docs/reference/metrics.md` has the same list.
 fn describe() {
     describe_gauge!("capstan_runs", "Runs that are not over, by status");
     describe_gauge!("capstan_runs_active", "Runs that this process works on");

@@ -16,7 +16,7 @@ pub enum StoreError {
     Unavailable(#[source] sqlx::Error),
     /// Pages of the database file are damaged, or it is no database. Worth trying again when somebody has put a backup in its place: until
     /// then nobody knows what the rows would have said.
-    #[error("the database file is damaged: stop the server and put a backup in its place, as docs/operations.md says")]
+    #[error("the database file is damaged: stop the server and put a backup in its place, as docs/operate/databases.md says")]
     Damaged(#[source] sqlx::Error),
     /// A deadlock, serialisation failure or lock time-out that persisted over the retries that it gets.
     #[error("the database is contended")]

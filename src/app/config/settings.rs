@@ -1,4 +1,4 @@
-//! What can be set, with the defaults. `docs/configuration.md` explains each key.
+//! What can be set, with the defaults. `docs/reference/settings.md` explains each key.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -19,9 +19,9 @@ fn every_error_code_has_a_page() {
         assert!(page.starts_with(&format!("# {}\n", code.as_str())), "{}: wrong heading", code.as_str());
         let retryable = if code.retryable() { "retryable" } else { "not retryable" };
         let found = match code.found_in() {
-            FoundIn::Requests => "the body of the answer",
-            FoundIn::Runs => "`run.failed` events and in the `error` of a run",
-            FoundIn::Both => "the body of the answer, in `run.failed` events and in the `error` of a run",
+            FoundIn::Requests => "requests",
+            FoundIn::Runs => "runs",
+            FoundIn::Both => "requests and runs",
         };
         let facts = format!("{}. HTTP {}, {retryable}. Found in {found}.\n", code.title(), code.status());
         for words in [&*facts, "## What it means", "## What to do"] {
@@ -66,13 +66,13 @@ fn error_pages_of_runs_say_whether_resuming_helps() {
 #[test]
 fn every_setting_is_explained() {
     let loaded = config::load(None, &Environment::default(), &[]).unwrap();
-    let page = read("docs/configuration.md");
+    let page = read("docs/reference/settings.md");
     let mut section = String::new();
     for line in config::show(&loaded).lines() {
         if let Some(name) = line.strip_prefix('[') {
             section = name.trim_end_matches(']').to_owned();
         } else if let Some((key, _)) = line.split_once(" = ") {
-            assert!(page.contains(&format!("`{section}.{key}`")), "docs/configuration.md should explain `{section}.{key}`");
+            assert!(page.contains(&format!("`{section}.{key}`")), "docs/reference/settings.md should explain `{section}.{key}`");
         }
     }
 }
@@ -106,7 +106,7 @@ fn every_variable_that_a_reader_may_export_is_one_that_commands_bear() {
 #[test]
 fn every_metric_is_described() {
     let described = read("src/app/telemetry.rs");
-    let page = read("docs/operations.md");
+    let page = read("docs/reference/metrics.md");
     let mut emitted = BTreeSet::new();
     for file in files("src", "rs").into_iter().filter(|file| !file.ends_with("telemetry.rs")) {
         let code = read(&file);
@@ -120,7 +120,7 @@ fn every_metric_is_described() {
     }
     for name in &emitted {
         assert!(described.contains(&format!("\"{name}\"")), "src/app/telemetry.rs should describe {name}");
-        assert!(page.contains(&format!("`{name}`")), "docs/operations.md should explain {name}");
+        assert!(page.contains(&format!("`{name}`")), "docs/reference/metrics.md should explain {name}");
     }
     let described: BTreeSet<String> =
         described.match_indices("\"capstan_").map(|(at, _)| described[at + 1..].split('"').next().unwrap().to_owned()).collect();
@@ -129,14 +129,14 @@ fn every_metric_is_described() {
 }
 
 #[test]
-fn every_test_that_a_feature_is_shown_by_is_there() {
+fn every_test_that_an_ancestor_page_names_exists() {
     let sources: String = ["src", "tests/it"].iter().flat_map(|folder| files(folder, "rs")).map(|file| read(&file)).collect();
-    let page = read("docs/features.md");
-    let rows = page.lines().filter(|line| line.starts_with("| ") && line.chars().nth(2).is_some_and(|c| c.is_ascii_digit()));
+    let pages: String = files("docs/ancestors", "md").into_iter().map(read).collect();
+    let rows = pages.lines().filter(|line| line.starts_with("| ") && line.chars().nth(2).is_some_and(|c| c.is_ascii_digit()));
     let shown = rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next());
     let names: BTreeSet<&str> = shown.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(names.len() > 40, "{names:?}");
     for name in names {
-        assert!(sources.contains(&format!("fn {name}(")), "docs/features.md names a test that is not there: {name}");
+        assert!(sources.contains(&format!("fn {name}(")), "a page of docs/ancestors names a test that is not there: {name}");
     }
 }

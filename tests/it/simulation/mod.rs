@@ -1,6 +1,6 @@
 //! Three nodes, a model of the store, users, readers and disasters, in virtual time and all from one seed.
 //!
-//! `docs/simulation.md` tells how it works. A seed that fails says how it is played again; it then happens exactly as before.
+//! CONTRIBUTING.md tells how it works. A seed that fails says how it is played again; it then happens exactly as before.
 
 mod bugs;
 mod checks;
