@@ -1,4 +1,4 @@
-//! Agents: made, changed, pinned and rolled back through the API, and what runs get of them.
+//! Agents: creating, changing, pinning and rolling back through the API, and their effect on runs.
 
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
@@ -8,7 +8,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 
-/// The answer to a request that changes something; panics unless it has this status.
+/// Returns the answer to a request that changes something. Panics unless the answer has this status.
 async fn asked(server: &Server, method: Method, path: &str, body: &Value, status: u16) -> Value {
     let answer = server.request(method, path).json(body).send().await.unwrap();
     let (found, text) = (answer.status(), answer.text().await.unwrap());
@@ -20,7 +20,7 @@ async fn make(server: &Server, body: &Value) -> Value {
     asked(server, Method::POST, "/agents", body, 201).await
 }
 
-/// What the model is told in a run of an agent: its system prompt.
+/// Starts a run of the agent and returns the system prompt that the model got.
 async fn told(server: &Server, model: &ModelMock, agent: &str, id: &str) -> (Value, String) {
     let run = server.start_run(&json!({"input": format!("[[id:{id}]] hello"), "agent": agent})).await;
     let run = server.finished(run["id"].as_str().unwrap()).await;
@@ -41,7 +41,7 @@ async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::S
     assert_eq!((run["agent"].as_str(), run["agent_version"].as_u64()), (Some("poet"), Some(1)));
     assert!(prompt.contains("Rhyme."), "{prompt}");
 
-    // A run that waits for its model keeps what it has.
+    // A run that waits for its model keeps the version it was accepted with.
     let held =
         server.start_run(&json!({"input": "[[id:held]][[call:calculate {\"expression\":\"1\"}]][[hold]]", "agent": "poet"})).await;
     model.wait_for("the run", "held", |seen| !seen.is_empty()).await;
@@ -62,7 +62,7 @@ async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::S
     let back = asked(&server, Method::POST, &format!("{path}/rollback"), &json!({"version": 1}), 200).await;
     assert_eq!((&back["version"], back.get("pinned_version")), (&json!(3), None));
     let again = asked(&server, Method::POST, &format!("{path}/rollback"), &json!({"version": 1}), 200).await;
-    assert_eq!(again["version"], 3, "a repeated request makes no other version");
+    assert_eq!(again["version"], 3, "a repeated request creates no version");
     let versions = server.get_json("/agents/poet/versions").await;
     let notes: Vec<&str> = versions["data"].as_array().unwrap().iter().map(|version| version["note"].as_str().unwrap()).collect();
     assert_eq!(notes, ["as version 1", "second", "first"]);
@@ -96,7 +96,7 @@ async fn what_comes_with_the_program_is_read_and_used_and_not_changed() {
     assert_eq!((run["status"].as_str(), run["agent"].as_str()), (Some("completed"), Some("docker-tools")));
     let offered: Vec<bool> = model.exchanges("tools").iter().map(|seen| seen.request.get("tools").is_some()).collect();
     assert_eq!(offered, [true, false]);
-    // One that is made of `cms` fails when a tool does.
+    // An agent that is copied from `cms` fails when a tool fails.
     let mut profile = server.get_json("/agents/cms").await["profile"].clone();
     profile["tool_error"] = json!("fail_run");
     make(&server, &json!({"name": "strict", "profile": profile})).await;
@@ -187,7 +187,7 @@ async fn agents_are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] k
     let (status, _) = server.post_json("/runs", &json!({"input": "x", "agent": "poet"})).await;
     assert_eq!(status, 400);
 
-    // An administrator's may have more, and is everybody's to use and nobody's to change.
+    // An agent of an administrator may have higher limits. Every user may use it, and members may not change it.
     server.set_key(&root);
     make(&server, &json!({"name": "poet", "scope": "global", "profile": {"system_prompt": "Declaim.", "max_rounds": 30}})).await;
     server.set_key(&bob);
@@ -195,16 +195,15 @@ async fn agents_are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] k
     assert!(prompt.contains("Declaim.") && run["agent_version"] == 1, "{run}");
     asked(&server, Method::PATCH, "/agents/poet", &json!({"description": "bob's"}), 403).await;
     server.set_key(&ann);
-    assert!(told(&server, &model, "poet", "ann").await.1.contains("Rhyme."), "her own comes first");
+    assert!(told(&server, &model, "poet", "ann").await.1.contains("Rhyme."), "the owner's own agent takes precedence");
 }
 
-/// The names of the agents that are listed.
 async fn listed(server: &Server) -> Vec<String> {
     let list = server.get_json("/agents").await;
     list["data"].as_array().unwrap().iter().map(|agent| agent["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What a run of this agent is refused with.
+/// Returns the code of the error that a run of this agent is refused with.
 async fn turned_away(server: &Server, agent: Option<&str>) -> String {
     let mut body = json!({"input": "hello"});
     if let Some(agent) = agent {
@@ -243,7 +242,7 @@ async fn an_agent_of_groups_is_for_their_members(#[values(Kind::Sqlite, Kind::Po
         let problem = asked(&server, Method::POST, "/agents", &body, 400).await;
         assert!(problem["errors"][0]["pointer"].as_str().unwrap().starts_with("/profile/groups"), "{problem}");
     }
-    assert!(told(&server, &model, "poet", "root").await.1.contains("Declaim."), "an administrator is in none of them");
+    assert!(told(&server, &model, "poet", "root").await.1.contains("Declaim."), "an administrator belongs to no group");
 
     server.set_key(&ann);
     let outside = async |server: &Server| {
@@ -269,7 +268,7 @@ async fn an_agent_of_groups_is_for_their_members(#[values(Kind::Sqlite, Kind::Po
     assert_eq!(server.get_json("/agents/poet").await["effective"]["system_prompt"], "Declaim.");
     assert_eq!(server.get_json("/agents/poet/versions/1").await["profile"]["system_prompt"], "Rhyme.");
 
-    // A version that nobody gets yet may be for fewer.
+    // A version that is not current may be limited to fewer groups.
     server.set_key(&root);
     let narrower = json!({"profile": {"system_prompt": "Whisper.", "groups": ["editors"]}, "pinned_version": 2});
     asked(&server, Method::PATCH, "/agents/poet", &narrower, 200).await;
@@ -281,20 +280,21 @@ async fn an_agent_of_groups_is_for_their_members(#[values(Kind::Sqlite, Kind::Po
     let numbers: Vec<_> = versions["data"].as_array().unwrap().iter().map(|version| version["version"].clone()).collect();
     assert_eq!(numbers, [json!(2), json!(1)]);
 
-    // A run that is under way is no matter of groups any more; the next one is, at once.
+    // A group change does not affect a run under way. It applies to the next run at once.
     let held =
         server.start_run(&json!({"input": "[[id:held]][[call:calculate {\"expression\":\"1\"}]][[hold]]", "agent": "poet"})).await;
     model.wait_for("the run", "held", |seen| !seen.is_empty()).await;
     set_groups(&site, "ann", &[]).await;
     outside(&server).await;
-    // Nor does somebody join it by naming another agent.
+    // A message that names another agent cannot join the run either.
     let path = format!("/conversations/{}/messages", held["conversation_id"].as_str().unwrap());
     asked(&server, Method::POST, &path, &json!({"content": "more", "on_busy": "steer"}), 403).await;
     model.release("held");
     assert_eq!(server.finished(held["id"].as_str().unwrap()).await["status"], "completed");
 }
 
-/// What goes on from a run has the agent of the run. What a call has done may be taken back by whoever has had it made.
+/// A resumed run keeps its agent, so its owner needs the group. Undoing a tool call needs no group: the caller's own effect is
+/// reverted.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_has_left_the_groups_of_an_agent_goes_on_with_no_run_of_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -309,7 +309,7 @@ async fn whoever_has_left_the_groups_of_an_agent_goes_on_with_no_run_of_it(#[val
     make(&server, &json!({"name": "poet", "scope": "global", "profile": {"groups": ["staff"]}})).await;
     let (run, _) = told(&server, &model, "poet", "root").await;
     let again = asked(&server, Method::POST, &format!("/runs/{}/retry", run["id"].as_str().unwrap()), &json!({}), 202).await;
-    assert_eq!(server.finished(again["id"].as_str().unwrap()).await["status"], "completed", "an administrator is in none of them");
+    assert_eq!(server.finished(again["id"].as_str().unwrap()).await["status"], "completed", "an administrator belongs to no group");
 
     set_groups(&site, "ann", &["staff"]).await;
     server.set_key(&ann);
@@ -358,7 +358,7 @@ async fn no_agent_of_a_member_leaves_the_groups_of_the_servers_own() {
         assert_eq!(problem["errors"][0]["pointer"], "/profile/groups", "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains("only an administrator can"), "{problem}");
     }
-    // What they have said is theirs to read, and nothing beside it.
+    // Members can read the profile that they wrote, but not the effective profile.
     let mine = make(&server, &json!({"name": "mine", "profile": {"system_prompt": "Rhyme."}})).await;
     assert!(mine.get("effective").is_none() && mine["error"].as_str().unwrap().contains("ask an administrator"), "{mine}");
     assert_eq!(listed(&server).await, ["mine"]);
@@ -379,7 +379,7 @@ async fn no_agent_of_a_member_leaves_the_groups_of_the_servers_own() {
     assert_eq!(server.get_json("/agents/mine").await["effective"]["groups"], json!(["staff"]));
     assert_eq!(server.get_json("/agents/chat").await["effective"]["groups"], json!(["staff"]));
 
-    // An administrator may open an agent to everybody, and needs no group for any.
+    // An administrator may open an agent to every user and needs no group for any agent.
     server.set_key(&root);
     told(&server, &model, "default", "root").await;
     make(&server, &json!({"name": "open", "scope": "global", "profile": {"groups": []}})).await;

@@ -1,4 +1,5 @@
-//! What the words of an answer lead to, seen from outside: a model that tires, one that asks back, one that claims what it has not done.
+//! Stop analysis seen through the API: a model that stops early, a model that asks back, and a model that claims work it has
+//! not done.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ async fn analysing(kind: Kind, model: &ModelMock) -> Site {
     site.env("CAPSTAN_AGENT__RESPONSE_ANALYSIS__DEFLECTION", "3")
 }
 
-/// A run to its end: what it says of itself, its events, and the messages of its conversation.
+/// Runs to the end. Returns the run, its events and the messages of its conversation.
 async fn finished(server: &Server, body: &Value) -> (Value, Vec<Value>, Vec<Value>) {
     let run = server.start_run(body).await;
     let id = run["id"].as_str().unwrap();
@@ -24,14 +25,14 @@ async fn finished(server: &Server, body: &Value) -> (Value, Vec<Value>, Vec<Valu
     (run, server.run_events_json(id).await, messages)
 }
 
-/// The words of the assistant that a client shows, from the messages as they are stored.
+/// Returns the assistant's texts that a client shows, from the stored messages.
 fn shown(messages: &[Value]) -> Vec<&str> {
     let shown = messages.iter().filter(|message| message["role"] == "assistant" && message["internal"] != true);
     let parts = shown.flat_map(|message| message["parts"].as_array().unwrap());
     parts.filter_map(|part| part["text"].as_str()).collect()
 }
 
-/// The messages of a client that follows the log and knows nothing else.
+/// Returns the messages that a client rebuilds from the event log alone.
 fn followed(events: &[Value]) -> Vec<&Value> {
     let whole = events.iter().filter(|event| event["type"] == "message.completed" || event["type"] == "message.created");
     whole.map(|event| &event["data"]["message"]).collect()
@@ -50,7 +51,7 @@ async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqli
     let (run, events, messages) = finished(&server, &json!({"input": script})).await;
 
     for n in 1..=7 {
-        assert_eq!(site.ledger.count("pay", &format!("screenshot {n}")), 1, "each once: {n}");
+        assert_eq!(site.ledger.count("pay", &format!("screenshot {n}")), 1, "each screenshot once: {n}");
     }
     let seen = model.exchanges("tired");
     assert_eq!(seen.len(), 9);
@@ -63,13 +64,13 @@ async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqli
         events.iter().filter(|event| event["type"] == "step.reset").map(|event| &event["data"]["reason"]).collect();
     assert_eq!(resets, ["continuation"]);
     assert_eq!(shown(&messages), ["All screenshots have been renamed."]);
-    assert_eq!(followed(&events), messages.iter().collect::<Vec<_>>(), "stream and rows tell the same");
+    assert_eq!(followed(&events), messages.iter().collect::<Vec<_>>(), "the stream and the rows agree");
     for_clients_alone(&server, run["conversation_id"].as_str().unwrap(), &messages).await;
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
 
-/// The pages of whoever asks for no internal messages lead to all others.
+/// Asserts that pages without internal messages contain all other messages.
 async fn for_clients_alone(server: &Server, conversation: &str, messages: &[Value]) {
     let (mut listed, mut next) = (Vec::new(), Some(format!("/conversations/{conversation}/messages?limit=3&internal=false")));
     while let Some(path) = next.take() {
@@ -80,7 +81,7 @@ async fn for_clients_alone(server: &Server, conversation: &str, messages: &[Valu
         listed.extend(page["data"].as_array().unwrap().clone());
     }
     let (internal, others): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(|message| message["internal"] == true);
-    assert_eq!((listed, internal.len()), (others, 2), "the answer that was too short, and what was said of it");
+    assert_eq!((listed, internal.len()), (others, 2), "the incomplete answer and the nudge are internal");
 }
 
 #[rstest]
@@ -96,7 +97,7 @@ async fn a_model_that_asks_back_is_believed_the_fourth_time(#[values(Kind::Sqlit
     assert_eq!(events.iter().filter(|event| event["data"]["reason"] == "continuation").count(), 3);
     assert_eq!(shown(&messages), ["I can't do the others."]);
 
-    // The next turn knows nothing of it but the answer.
+    // The next model turn sees the answer only, not the nudges.
     let again = json!({"input": "[[id:next]][[say:yes]]", "conversation_id": run["conversation_id"]});
     finished(&server, &again).await;
     let request = model.exchanges("next").remove(0).request;
@@ -108,7 +109,7 @@ async fn a_model_that_asks_back_is_believed_the_fourth_time(#[values(Kind::Sqlit
     let done =
         r#"[[id:done]][[call:ledger__pay {"text":"gas"}]][[next]][[say:All done, none remaining. Let me know if I can help.]]"#;
     finished(&server, &json!({"input": done})).await;
-    assert_eq!(model.exchanges("done").len(), 2, "whoever says that all is done is believed");
+    assert_eq!(model.exchanges("done").len(), 2, "an answer that claims completion is accepted");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -1,4 +1,4 @@
-//! Calls that a human has to allow: whatever happens in between, the tool runs exactly once or not at all, and each answer says why.
+//! Approvals: the tool runs exactly once or not at all through crashes and restarts, and each answer says why.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) async fn waits(server: &Server, run: &str) {
     .await;
 }
 
-/// A run of this input that waits, and the path of its approval.
+/// Starts a run that waits for an approval. Returns its id and the approval's path.
 pub(super) async fn waiting(server: &Server, input: &str) -> (String, String) {
     let run = server.start_run(&json!({"input": input})).await;
     let run = run["id"].as_str().unwrap().to_owned();
@@ -50,7 +50,8 @@ async fn approval_of(server: &Server, run: &str) -> String {
     format!("/approvals/{}", waits["data"]["id"].as_str().unwrap())
 }
 
-/// The first payment was made, and its answer lost: the second one is the same, however long its human thinks and whoever takes it up.
+/// The first call took effect and its reply was lost. The repeated call has the same key, however long the approval takes and
+/// in any process.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_made_again_keeps_its_key_while_its_human_thinks(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -93,7 +94,7 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
         server = site.start().await;
         waits(&server, &run).await;
     }
-    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0, "nothing is held while waiting");
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0, "a waiting run holds no lease");
     assert_eq!(site.ledger.count("append", "one"), 0);
 
     let asked = server.get_json(&path).await;
@@ -101,11 +102,11 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
         (&asked["status"], &asked["name"], &asked["tool"], &asked["server"], &asked["arguments"]),
         (&json!("pending"), &json!("ledger__append"), &json!("append"), &json!("ledger"), &json!({"text": "one"}))
     );
-    assert_eq!(asked["preview"], "Append \"one\" to the ledger", "it is said without a call");
+    assert_eq!(asked["preview"], "Append \"one\" to the ledger", "the preview is shown before the call");
     assert_eq!((&asked["scopes"], &asked["destructive"]), (&json!(["once", "conversation", "always"]), &json!(false)));
     assert!(asked["expires_at"].is_string(), "a week by default: {asked}");
     assert_eq!(server.get_json("/approvals?status=pending").await["data"], json!([asked]));
-    assert_eq!(server.get_json("/input-requests").await["data"], json!([]), "an approval is no other question");
+    assert_eq!(server.get_json("/input-requests").await["data"], json!([]), "an approval is not in the list of other questions");
     let explained = server.get_json(&format!("/runs/{run}/explain")).await;
     let summary = explained["summary"].as_str().unwrap();
     assert!(
@@ -117,9 +118,9 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
     let mut stream = SseStream::new(stream.send().await.unwrap());
     let snapshot = stream.until_kind("stream.snapshot").await.pop().unwrap().json();
     assert_eq!(snapshot["data"]["pending_approvals"][0]["id"], asked["id"]);
-    assert_eq!(server.post_json(&format!("/runs/{run}/resume"), &json!({})).await.0, 409, "nobody gets round the approval");
+    assert_eq!(server.post_json(&format!("/runs/{run}/resume"), &json!({})).await.0, 409, "resume does not bypass the approval");
 
-    // A server that dies between the decision and the call, before it is said to have begun.
+    // The server is killed between the decision and the `started` event of the call.
     server.kill9().await;
     let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", "C04=kill")]).await;
     let answer = json!({"decision": "allow", "arguments_hash": asked["arguments_hash"]});
@@ -140,8 +141,8 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
     audit::assert_sound(&site.database).await;
 }
 
-/// The server dies when the call that was allowed is said to have begun: before it is sent, or when it is answered and nobody knows of that.
-/// The decision is used up with that, and what became of the call is unknown: it is not made again.
+/// The server is killed after the `started` event of an approved call: before the call is sent, or after its result arrives and
+/// before it is stored. The decision is used up and the outcome is unknown, so the call does not run again.
 #[rstest]
 #[case::before_it_is_sent("C10", 0)]
 #[case::when_it_is_answered("C13", 1)]
@@ -158,28 +159,28 @@ async fn an_allowed_call_that_dies_with_its_server_is_not_made_again(
     server.kill9().await;
     let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", format!("{point}=kill").as_str())]).await;
     let answer = json!({"decision": "allow"});
-    // It may die before it has said that it has heard.
+    // The server may be killed before it confirms the decision.
     let heard = dying.post(&path, &answer).send().await;
     assert!(heard.is_err() || heard.is_ok_and(|answer| answer.status() == StatusCode::OK));
     let status = dying.ended(Duration::from_secs(30)).await;
-    assert_eq!(status.code(), None, "the server was to die by a signal, not to end with {status}");
-    // A tool acts on what it was sent though the sender is dead.
+    assert_eq!(status.code(), None, "the server must die by a signal, not exit with {status}");
+    // A tool acts on the request even if the sender is gone.
     site.ledger.no_server_left().await;
     assert_eq!(site.ledger.count("append", "one"), executed);
     let calls = "SELECT name, state FROM tool_calls";
     let started = [Some("ledger__append".to_owned()), Some("started".to_owned())];
-    assert_eq!(site.database.rows(calls).await, [started], "the server has died within the call");
+    assert_eq!(site.database.rows(calls).await, [started], "the server was killed during the call");
 
     let server = site.start().await;
     let ended = server.finished(&run).await;
     assert_eq!(ended["status"], "completed", "{ended}");
-    assert_eq!(site.ledger.count("append", "one"), executed, "never a second time");
+    assert_eq!(site.ledger.count("append", "one"), executed, "the call never runs twice");
     let events = server.run_events_json(&run).await;
     let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
     assert_eq!((of("approval.resolved"), of("tool.started"), of("tool.outcome_unknown"), of("tool.completed")), (1, 1, 1, 0));
     let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
     let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
-    assert_eq!(told["state"], "unknown", "the model is told that nobody knows: {told}");
+    assert_eq!(told["state"], "unknown", "the model is told that the outcome is unknown: {told}");
     assert_eq!(server.get_json(&path).await["status"], "allowed");
     let late = server.post_json(&path, &answer).await;
     assert_eq!((late.0.as_u16(), detail(&late).contains("it is answered")), (409, true), "{}", late.1);
@@ -202,7 +203,7 @@ async fn a_reason_stands_beside_the_call() {
     let told = model.exchanges("why")[0].request["messages"][0]["content"].as_str().unwrap().to_owned();
     assert!(told.contains("ledger__append") && told.contains("why it is needed"), "{told}");
 
-    // A model that says nothing gives no reason.
+    // A model that writes no text gives no reason.
     server.post_json(&path, &json!({"decision": "deny"})).await;
     server.finished(&run).await;
     let (_, path) = waiting(&server, INPUT).await;
@@ -220,7 +221,7 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
     let (run, path) = waiting(&server, INPUT).await;
 
     server.set_key(&bob);
-    assert_eq!(server.post_json(&path, &json!({"decision": "allow"})).await.0, 404, "somebody else");
+    assert_eq!(server.post_json(&path, &json!({"decision": "allow"})).await.0, 404, "another user");
     assert_eq!(server.get_json("/approvals").await["data"], json!([]));
     let mut theirs = WsClient::connect(&server.url, Some(&bob)).await;
     let id = path.rsplit('/').next().unwrap();
@@ -240,7 +241,7 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
         let refused = server.post_json(&path, &body).await;
         assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!(pointer)), "{}", refused.1);
     }
-    // Words in the chat are no approval: they wait behind the run.
+    // Text in the chat is no approval: it waits behind the run.
     let conversation = server.get_json(&format!("/runs/{run}")).await["conversation_id"].as_str().unwrap().to_owned();
     let words = server.send(&conversation, "[[say:yes]] I approve it", "queue").await;
     assert_eq!(server.get_json(&format!("/runs/{run}")).await["status"], "waiting");
@@ -258,13 +259,13 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
     assert_eq!((site.ledger.count("append", "one"), site.ledger.count("append", "two")), (0, 1));
     server.finished(words["run"]["id"].as_str().unwrap()).await;
     let started = server.run_events_json(&run).await.into_iter().find(|event| event["type"] == "tool.started").unwrap();
-    assert_eq!(started["data"]["arguments"], json!({"text": "two"}), "what is shown is what is done");
+    assert_eq!(started["data"]["arguments"], json!({"text": "two"}), "the shown arguments are executed");
     let record = server.get_json(&format!("/runs/{run}/tool-calls/{}", started["data"]["call_id"].as_str().unwrap())).await;
     assert_eq!((&record["arguments"], &record["edited"]), (&json!({"text": "two"}), &json!(true)), "{record}");
     audit::assert_sound(&site.database).await;
 }
 
-/// Two clients that say yes in the same moment, and one that says no.
+/// Two clients allow at the same moment, and one denies.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_answers_at_once_one_is_taken(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -295,7 +296,7 @@ async fn of_two_answers_at_once_one_is_taken(#[values(Kind::Sqlite, Kind::Postgr
     audit::assert_sound(&site.database).await;
 }
 
-/// What nobody could carry out is not allowed: the answer would be used up.
+/// An approval that cannot be carried out is refused. Otherwise it would be used up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_yes_to_a_call_of_a_disabled_server_leaves_the_run_waiting() {
     let model = ModelMock::start().await;
@@ -321,7 +322,7 @@ async fn a_yes_to_a_call_of_a_disabled_server_leaves_the_run_waiting() {
     assert_eq!(server.post_json(&path, &json!({"decision": "allow"})).await.0, 200);
     assert_eq!(server.finished(&run).await["status"], "completed");
     assert_eq!(site.ledger.count("append", "one"), 1);
-    // A no needs nobody.
+    // A denial needs no server.
     let (_, path) = waiting(&server, INPUT).await;
     switch(false).await;
     assert_eq!(server.post_json(&path, &json!({"decision": "deny"})).await.0, 200);
@@ -339,7 +340,7 @@ async fn no_answer_and_a_no_make_no_call(#[values(Kind::Sqlite, Kind::Postgres)]
     assert_eq!((late.0.as_u16(), detail(&late).contains("its time is over")), (409, true), "{}", late.1);
     assert_eq!(server.get_json(&path).await["status"], "expired");
 
-    // Whoever says something from here on has the time for it.
+    // From here on, answers have the full time limit.
     server.kill9().await;
     let server = site.start().await;
     let (run, path) = waiting(&server, INPUT).await;
@@ -371,7 +372,7 @@ async fn an_answer_may_hold_for_later_calls(#[values(Kind::Sqlite, Kind::Postgre
     let (run, path) = waiting(&server, twice).await;
     let allowed = server.post_json(&path, &json!({"decision": "allow", "scope": "conversation"})).await;
     assert_eq!(allowed.0, 200, "{}", allowed.1);
-    // What is asked already wants its own answer; what comes later does not.
+    // A question that is already open still needs its answer. Later calls do not ask.
     let pending = wait::until("the other call to be asked about alone", Duration::from_secs(20), || async {
         let pending = server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().clone();
         (pending.len() == 1 && site.ledger.entries().len() == 1).then(|| pending[0]["id"].as_str().unwrap().to_owned())
@@ -384,7 +385,7 @@ async fn an_answer_may_hold_for_later_calls(#[values(Kind::Sqlite, Kind::Postgre
     assert_eq!(server.finished(again["run"]["id"].as_str().unwrap()).await["status"], "completed");
     assert_eq!(site.ledger.entries().len(), 3);
 
-    // Another conversation asks again; there it is allowed for good, and taken back.
+    // Another conversation asks again. There the call is allowed permanently, and the grant is revoked.
     let (run, path) = waiting(&server, INPUT).await;
     server.post_json(&path, &json!({"decision": "allow", "scope": "always"})).await;
     server.finished(&run).await;
@@ -402,7 +403,7 @@ async fn an_answer_may_hold_for_later_calls(#[values(Kind::Sqlite, Kind::Postgre
     }
     waiting(&server, INPUT).await;
 
-    // What destroys and what asks each time is allowed once at most.
+    // Destructive calls, and calls that ask each time, can be allowed once only.
     for call in [r#"ledger__destroy {"text":"all"}"#, r#"ledger__append_keyed {"text":"keyed"}"#] {
         let (_, path) = waiting(&server, &format!("[[id:destroy]][[call:{call}]][[next]][[say:bye]]")).await;
         let refused = server.post_json(&path, &json!({"decision": "allow", "scope": "always"})).await;

@@ -1,4 +1,4 @@
-//! An approval is requested, then: restarts and a week.
+//! An approval that stays open for a week and through restarts.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::model::ModelMock;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// Lets time go by for what is stored, while no server is there.
+/// Moves all stored times back while no server runs.
 async fn passes(database: &Database, ms: i64) {
     for sql in [
         format!(
@@ -47,9 +47,9 @@ async fn approval_outlives_restarts_and_a_week(
 
     server = site.start().await;
     waits(&server, &run).await;
-    assert_eq!(server.get_json(&path).await, asked, "the approval is what it was");
+    assert_eq!(server.get_json(&path).await, asked, "the approval is unchanged");
 
-    // Three restarts, and the better part of a week.
+    // Three restarts over most of a week.
     for third in [hours / 3, hours / 3, hours - 2 * (hours / 3)] {
         server.kill9().await;
         passes(&site.database, third * HOUR_MS).await;

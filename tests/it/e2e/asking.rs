@@ -1,4 +1,4 @@
-//! A run asks a human about a call of which nobody knows whether it took effect, and waits for the answer whatever happens.
+//! A run asks its user about a call of unknown outcome and waits for the answer through crashes and restarts.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::ws::WsClient;
 
 const INPUT: &str = r#"[[id:asking]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
 
-/// A run that waits for an answer because its server was killed over a call, and the server that came after.
+/// Returns a run that waits for an answer because its server was killed during a call, and the next server.
 async fn waiting(site: &Site) -> (Server, String) {
     let mut first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
     let run = first.start_run(&json!({"input": INPUT})).await;
@@ -48,7 +48,7 @@ async fn question(server: &Server, run: &str) -> Value {
     asked["data"].clone()
 }
 
-/// What the audit says of the one call of a run.
+/// Returns the audit row of the run's only call.
 async fn audited(server: &Server, run: &str) -> Value {
     let found = server.get_json(&format!("/audit?run_id={run}")).await["data"].as_array().unwrap().clone();
     let [record] = found.as_slice() else { panic!("one call: {found:#?}") };
@@ -68,7 +68,7 @@ async fn an_answer_decides_what_becomes_of_the_call(
     let asked = question(&server, &run).await;
     assert_eq!((&asked["kind"], &asked["question"]["arguments"]), (&json!("unknown_outcome"), &json!({"text": "one"})));
 
-    // It holds nothing, says what it waits for, and outlives another death of its server.
+    // The run holds no lease, shows its question, and outlives another kill of its server.
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0);
     let explained = server.get_json(&format!("/runs/{run}/explain")).await;
     let id = asked["id"].as_str().unwrap();
@@ -118,7 +118,7 @@ async fn an_answer_decides_what_becomes_of_the_call(
     let outcome = if state == "done" { "success" } else { state };
     let audited = audited(&server, &run).await;
     assert_eq!((&audited["outcome"], &audited["decided_by"]), (&json!(outcome), &audited["owner_id"]), "{audited}");
-    assert!(audited["duration_ms"].as_u64().unwrap() > 0, "it ran: {audited}");
+    assert!(audited["duration_ms"].as_u64().unwrap() > 0, "the call ran: {audited}");
     let resolved = server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "input.resolved");
     let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((&resolved["data"]["state"], &resolved["data"]["answer"]), (&json!("answered"), &answer));
@@ -149,7 +149,7 @@ async fn an_answer_comes_over_a_socket_and_from_its_owner_only() {
     assert_eq!(foreign["error"]["status"], 404);
     assert_eq!(foreign["error"]["detail"], missing["error"]["detail"]);
     server.set_key(&bob);
-    assert_eq!(server.get_json("/input-requests").await["data"], json!([]), "somebody else's");
+    assert_eq!(server.get_json("/input-requests").await["data"], json!([]), "another user");
     assert_eq!(server.get(&format!("/input-requests/{}", id.as_str().unwrap())).send().await.unwrap().status(), 404);
     let foreign = server.post_json(&format!("/input-requests/{}", id.as_str().unwrap()), &json!({"choice": "happened"})).await;
     assert_eq!(foreign.0, 404);
@@ -183,10 +183,10 @@ async fn a_question_that_nobody_answers_ends_in_time(#[values(Kind::Sqlite, Kind
     assert_eq!((&kept["state"], kept["expires_at"].is_string(), &kept["answer"]), (&json!("expired"), true, &Value::Null));
     let late = server.post_json(&format!("/input-requests/{id}"), &json!({"choice": "happened"})).await;
     assert_eq!((late.0.as_u16(), late.1["detail"].as_str().unwrap().contains("its time is over")), (409, true), "{}", late.1);
-    assert_eq!(site.ledger.count("append", "one"), 1, "what nobody knows is not made again");
+    assert_eq!(site.ledger.count("append", "one"), 1, "a call of unknown outcome is not repeated");
     let audited = audited(&server, run).await;
     assert_eq!((&audited["outcome"], audited.get("decided_by")), (&json!("unknown"), None), "{audited}");
-    assert!(audited["duration_ms"].as_u64().unwrap() > 1_000, "it waited for an answer for 1.5 s: {audited}");
+    assert!(audited["duration_ms"].as_u64().unwrap() > 1_000, "the duration includes the wait of 1.5 s: {audited}");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

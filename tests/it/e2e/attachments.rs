@@ -1,4 +1,4 @@
-//! Files: uploaded, named in messages, and seen by models; never in the transcript.
+//! Files: uploads, references in messages, and their content in requests. The transcript holds references only.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::wire::{Answer, Wire};
 
-/// A form as curl makes it.
+/// Returns a multipart form as curl builds it.
 fn form(name: &str, claimed: &str, bytes: &[u8]) -> (String, Vec<u8>) {
     let mut body = b"--XyZ\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n".to_vec();
     body.extend(
@@ -42,7 +42,7 @@ fn file(id: &str) -> Value {
     json!({"type": "file", "file_id": id})
 }
 
-/// All parts of the last message of the user, as the model got them.
+/// Returns all parts of the user's last message in the request.
 fn last_said(request: &Value) -> Vec<Value> {
     let messages = request["messages"].as_array().unwrap();
     let last = messages.iter().rfind(|message| message["role"] == "user").unwrap();
@@ -77,13 +77,13 @@ async fn files_are_seen_by_models_and_not_in_the_transcript() {
         for exchange in &asked {
             let said = last_said(&exchange.request);
             assert_eq!(said[1]["image_url"]["url"], format!("data:image/png;base64,{}", STANDARD.encode(PNG)), "{said:?}");
-            assert_eq!(said[2]["file"]["filename"], "rent.pdf", "the model sees, and so it reads pages: {said:?}");
+            assert_eq!(said[2]["file"]["filename"], "rent.pdf", "the model reads images, so it reads pages: {said:?}");
             assert!(said[2]["file"]["file_data"].as_str().unwrap().starts_with("data:application/pdf;base64,JVBERi0xLjQK"));
             let words = |at: usize| said[at]["text"].as_str().unwrap_or_default();
             assert!(words(3).starts_with("[file letter.docx, ") && words(3).ends_with("]\nDear Ada"), "{said:?}");
             assert_eq!(words(4), "[file a.csv, text/csv]\na,b\n1,2\n");
         }
-        assert_eq!(asked.len(), 2, "each round has them");
+        assert_eq!(asked.len(), 2, "each round sends the files");
 
         let conversation = ended["conversation_id"].as_str().unwrap();
         let stored = server.messages(conversation).await;
@@ -96,14 +96,14 @@ async fn files_are_seen_by_models_and_not_in_the_transcript() {
         assert_eq!(
             (&said[1]["text_chars"], &said[3]["text_chars"]),
             (&Value::Null, &json!(8)),
-            "what it costs of a budget: {said}"
+            "a document states its number of characters: {said}"
         );
         let events = json!(server.run_events_json(run["id"].as_str().unwrap()).await).to_string();
         for transcript in [json!(stored).to_string(), events] {
             assert!(!transcript.contains("Dear Ada") && !transcript.contains("base64"), "{transcript}");
         }
 
-        // A model that nobody knows gets the words of documents; a file that is gone is a note.
+        // An unknown model gets the text of documents. A deleted file becomes a note.
         let gone = server.request(Method::DELETE, &format!("/files/{picture}")).send().await.unwrap();
         assert_eq!(gone.status(), StatusCode::NO_CONTENT);
         let body = json!({"input": "[[id:again]][[say:ok]]", "conversation_id": conversation, "model": "openai/mock"});
@@ -114,7 +114,7 @@ async fn files_are_seen_by_models_and_not_in_the_transcript() {
         assert!(words.contains("[file rent.pdf, application/pdf]") && words.contains("The rent is due"), "{words}");
         assert!(!words.contains("base64"), "{words}");
 
-        // What is kept goes with the conversation.
+        // Files are deleted with their conversation.
         let path = format!("/conversations/{conversation}");
         assert_eq!(server.request(Method::DELETE, &path).send().await.unwrap().status(), StatusCode::NO_CONTENT);
         assert_eq!(server.get_json("/files").await["data"], json!([]));
@@ -138,7 +138,7 @@ async fn the_bytes_come_back_as_an_attachment_to_their_owner_alone() {
     assert_eq!(header("content-disposition"), "attachment; filename*=UTF-8''gr%C3%B6%C3%9Fe%2Ehtml");
     assert_eq!(header("x-content-type-options"), "nosniff");
     assert_eq!(header("content-length"), page.len().to_string());
-    assert_eq!(content.text().await.unwrap(), page, "in more than one piece");
+    assert_eq!(content.text().await.unwrap(), page, "the file has more than one piece");
     let known = server.get_json(&format!("/files/{id}")).await;
     assert_eq!((&known["text_chars"], &known["text_cut"]), (&json!(100_000), &json!(true)), "{known}");
 
@@ -152,7 +152,7 @@ async fn the_bytes_come_back_as_an_attachment_to_their_owner_alone() {
     assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("unusable_file")));
     assert_eq!(problem["errors"][0]["pointer"], "/input/1/file_id");
 
-    // A page of another site cannot make a browser store files: it may send forms without asking.
+    // A page of another origin cannot make a browser store files: browsers send forms without a preflight.
     let (kind, body) = form("a.txt", "text/plain", b"hi");
     let forged =
         server.request(Method::POST, "/files").header("origin", "https://evil.example").header("content-type", kind).body(body);
@@ -190,7 +190,7 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
         assert_eq!(request.send().await.unwrap().status(), StatusCode::BAD_REQUEST, "{body:?}");
     }
 
-    // What brings its reader down is kept for models that see pages.
+    // A PDF whose text cannot be read is kept for models that read pages.
     let (status, endless) = upload(&server, "a.pdf", &endless_pdf()).await;
     assert_eq!(
         (status, &endless["media_type"], &endless["text_chars"]),
@@ -214,9 +214,9 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
     server.finished(run["id"].as_str().unwrap()).await;
     let path = format!("/conversations/{}/messages", run["conversation_id"].as_str().unwrap());
     let (status, _) = server.post_json(&path, &json!({"content": files(&ids[4..6])})).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "the conversation has four");
+    assert_eq!(status, StatusCode::BAD_REQUEST, "the conversation already has four files");
     let (status, _) = server.post_json(&path, &json!({"content": files(&ids[..5])})).await;
-    assert_eq!(status, StatusCode::ACCEPTED, "the same ones do not count again");
+    assert_eq!(status, StatusCode::ACCEPTED, "the same files do not count again");
 
     for (part, pointer) in [
         (json!({"type": "image", "file_id": ids[1]}), "/input/0/file_id"),
@@ -291,7 +291,7 @@ async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite,
     );
 }
 
-/// What the owner of a provider says of a model counts before what everybody knows of its name; of pictures in URLs, too.
+/// The abilities in a provider's record take precedence over the catalogue, for images in URLs, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_model_sees_is_what_its_record_says() {
     let wire = Wire::play(vec![Dialect::Openai.answer(Says { text: "I see.", ..Says::default() })]).await;
@@ -319,7 +319,7 @@ async fn what_a_model_sees_is_what_its_record_says() {
     assert_eq!(asked[1].to_string().matches(&url).count(), 2, "{}", asked[1]);
 }
 
-/// Of three bytes a character, as most of its script.
+/// Returns text of three bytes a character, as in most of its script.
 fn long_text(chars: usize) -> String {
     "\u{65e5}\u{672c}\u{8a9e}\u{306e}\u{6587}".chars().cycle().take(chars).collect()
 }
@@ -351,7 +351,7 @@ async fn a_file_larger_than_the_window_is_cut_and_answered(#[values(Kind::Sqlite
             text.len()
         );
         assert_eq!(last, notice);
-        // What is stored names the file and nothing else.
+        // The stored message holds the file's id only.
         let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
         let part = &messages[0]["parts"][1];
         assert_eq!((&part["text_chars"], part.get("text_limit")), (&json!(100_000), None), "{part}");
@@ -381,16 +381,16 @@ async fn a_provider_that_has_no_room_for_a_file_gets_half_of_it() {
     assert_eq!(compacted, [&json!({"messages": 0, "texts": 1})]);
     let sent = |at: usize| serde_json::from_slice::<Value>(&wire.asked()[at].body).unwrap();
     let said = |at: usize| last_said(&sent(at))[1]["text"].as_str().unwrap().to_owned();
-    assert!(said(0).ends_with(&text), "it is sent whole at first");
+    assert!(said(0).ends_with(&text), "the first request holds the whole file");
     assert!(said(1).contains("[cut: only the first ") && said(1).len() < said(0).len() * 6 / 10, "{}", said(1).len());
     assert!(said(1).len() > said(0).len() * 4 / 10, "{}", said(1).len());
-    // The next run has all of it before it again.
+    // The next run sends the whole file again.
     let body = json!({"input": "Thanks.", "conversation_id": ended["conversation_id"]});
     server.finished(server.start_run(&body).await["id"].as_str().unwrap()).await;
     assert!(sent(2)["messages"].to_string().contains(&text));
 }
 
-/// As clients send files that have never heard of uploads.
+/// Returns a file part with inline data, as clients without uploads send it.
 fn inline(media_type: &str, name: Option<&str>, bytes: &[u8]) -> Value {
     let url = format!("data:{media_type};base64,{}", STANDARD.encode(bytes));
     json!({"type": "file", "media_type": media_type, "url": url, "name": name})
@@ -421,7 +421,7 @@ async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sql
     assert!(said[3]["text"].as_str().unwrap().ends_with("]\nDear Ada"), "{said:?}");
     assert_eq!(said[4]["text"], "[file file.csv, text/csv]\na,b\n1,2\n");
 
-    // The transcript has references, and the same request means the same files.
+    // The transcript has references, and the same request refers to the same files.
     let conversation = ended["conversation_id"].as_str().unwrap();
     let stored = server.messages(conversation).await;
     assert!(!json!(stored).to_string().contains("base64"), "{stored:?}");
@@ -430,7 +430,7 @@ async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sql
     assert_eq!(again.headers()["idempotent-replayed"].to_str().unwrap(), "true");
     assert_eq!(server.get_json("/files").await["data"].as_array().unwrap().len(), 4);
 
-    // They count like any other.
+    // Inline files count toward the limit.
     let path = format!("/conversations/{conversation}/messages");
     let two = json!({"content": [inline("text/plain", None, b"one"), inline("text/plain", None, b"two")]});
     let (status, problem) = server.post_json(&path, &two).await;
@@ -439,7 +439,7 @@ async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sql
     let (status, problem) = server.post_json("/runs", &json!({"input": six})).await;
     assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::BAD_REQUEST, &json!("/input")), "{problem}");
 
-    // What no model could be sent is refused, here and in a document.
+    // A part that no model accepts is refused, here and in an import.
     for (part, why) in [
         (inline("application/pdf", None, &encrypted_pdf()), "encrypted"),
         (inline("image/png", None, &PNG[..40]), "its end is missing"),
@@ -466,7 +466,7 @@ async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sql
     assert_eq!(status, StatusCode::CREATED, "{imported}");
     let kept = server.messages(imported["id"].as_str().unwrap()).await;
     let part = |message: &Value, at: usize| message["parts"][at]["file_id"].clone();
-    assert_eq!(part(&kept[0], 0), part(&stored[0], 3), "it is the same file");
+    assert_eq!(part(&kept[0], 0), part(&stored[0], 3), "both parts refer to one file");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

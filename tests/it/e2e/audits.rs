@@ -1,4 +1,4 @@
-//! The audit of tool calls, as people read it.
+//! The audit list of tool calls in the API.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ async fn every_call_is_accounted_for_to_its_owner_and_to_administrators(#[values
         server.request(reqwest::Method::DELETE, &format!("/conversations/{conversation}")).send().await.unwrap().status(),
         204
     );
-    assert_eq!(rows(&server, "").await.len(), 3, "it outlives the conversation");
+    assert_eq!(rows(&server, "").await.len(), 3, "the audit outlives the conversation");
     for query in ["?owner=all".to_owned(), format!("?owner={}", "user_".to_owned() + &"0".repeat(32))] {
         assert_eq!(server.get(&format!("/audit{query}")).send().await.unwrap().status(), 403, "{query}");
     }
@@ -64,7 +64,7 @@ async fn every_call_is_accounted_for_to_its_owner_and_to_administrators(#[values
     assert_eq!(rows(&server, "").await.len(), 0);
     assert_eq!(rows(&server, &format!("?run_id={run}")).await.len(), 0);
     server.set_key(&admin);
-    assert_eq!(rows(&server, "").await.len(), 0, "an administrator sees their own unless they ask for others");
+    assert_eq!(rows(&server, "").await.len(), 0, "an administrator's list shows their own calls unless it names other owners");
     assert_eq!(rows(&server, "?owner=all").await.len(), 3);
     assert_eq!(rows(&server, &format!("?owner={}", owner.as_str().unwrap())).await.len(), 3);
 }

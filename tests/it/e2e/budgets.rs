@@ -1,4 +1,4 @@
-//! Budgets: what may be spent is kept by runs side by side, over a crash, and said to whoever asks.
+//! Budgets: concurrent runs stay within a limit, also over a crash, and the API reports the remainder.
 
 use std::time::Duration;
 
@@ -26,9 +26,10 @@ fn id(run: &Value) -> &str {
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
-    // A call takes a few hundred tokens of request, and 3,000 for its answer: there is room for one at a time.
+    // A call reserves a few hundred tokens for its request and 3,000 for its answer, so the budget has room for one call at a
+    // time.
     let site = Site::scripted(kind, &model).await.short_leases().env("CAPSTAN_AGENT__OPTIONS__MAX_OUTPUT_TOKENS", "3000");
-    // Calls are given up when the process dies, and not because the machine stands still for a moment.
+    // A lease must end because of the kill, not because the machine stalls for a moment.
     let site = site.env("CAPSTAN_WORKER__LEASE_MS", "8000").env("CAPSTAN_WORKER__SELF_STOP_MS", "6000");
     let mut server = site.start().await;
     let of_day = |input: &str, tokens: u64| json!({"input": input, "limits": {"max_day_tokens": tokens}});
@@ -39,14 +40,14 @@ async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlit
     let said = server.get_json(&format!("/runs/{}/explain", id(&second))).await;
     let summary = said["summary"].as_str().unwrap();
     assert!(summary.starts_with("The run waits for the budget of the day") && said["moving"] == true, "{said}");
-    assert!(model.exchanges("b").is_empty(), "nobody was asked");
+    assert!(model.exchanges("b").is_empty(), "the model was not asked");
     model.release("a");
     for run in [&first, &second] {
         let run = server.finished(id(run)).await;
         assert_eq!((&run["status"], &run["usage"]["abandoned_calls"]), (&json!("completed"), &Value::Null), "{run}");
     }
 
-    // What the call of a dead process has come to nobody knows: it counts with all that it may have.
+    // The usage of the killed process's call is unknown: its whole reservation counts.
     let third = server.start_run(&of_day("[[id:c]][[text:2,0]][[hold]]", 9_000)).await;
     model.wait_for("the third call", "c", |exchanges| !exchanges.is_empty()).await;
     server.kill9().await;
@@ -77,7 +78,7 @@ async fn what_is_used_up_is_waited_for_refused_or_unpriced(#[values(Kind::Sqlite
     waits_for_budget(&server, id(&waiting)).await;
     let said = server.get_json(&format!("/runs/{}/explain", id(&waiting))).await;
     let left = said["claimable_in_ms"].as_i64().unwrap();
-    assert!(left > 0 && left <= 86_405_000, "until the day is over: {said}");
+    assert!(left > 0 && left <= 86_405_000, "until the end of the day: {said}");
     let (status, _) = server.post_json(&format!("/runs/{}/cancel", id(&waiting)), &json!({})).await;
     assert!(status.is_success(), "{status}");
     assert_eq!(server.finished(id(&waiting)).await["status"], "cancelled");
@@ -88,7 +89,7 @@ async fn what_is_used_up_is_waited_for_refused_or_unpriced(#[values(Kind::Sqlite
     let unpriced = run(json!({"max_run_usd": 0.5})).await;
     let unpriced = server.finished(id(&unpriced)).await;
     assert_eq!(unpriced["error"]["code"], "unpriced_model", "{unpriced}");
-    assert!(model.exchanges("x").is_empty(), "nobody was asked");
+    assert!(model.exchanges("x").is_empty(), "the model was not asked");
     let enough = run(json!({"max_conversation_tokens": 100_000, "max_day_tokens": 100_000})).await;
     assert_eq!(server.finished(id(&enough)).await["status"], "completed");
     let (status, problem) = server.post_json("/runs", &json!({"input": "x", "limits": {"max_run_usd": 0}})).await;

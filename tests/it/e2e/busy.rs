@@ -1,4 +1,4 @@
-//! A message for a conversation whose run is still under way.
+//! Messages to a conversation whose run is under way: `queue`, `interrupt` and `steer`.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::support::server::{Server, Site};
 
 const HELD: &str = r#"[[id:one]][[text:2,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[text:2,0]]"#;
 
-/// A conversation whose run stands in the middle of a model call.
+/// Starts a conversation whose run is in the middle of a model call.
 async fn busy(server: &Server, model: &ModelMock) -> (String, String) {
     let run = server.start_run(&json!({"input": HELD})).await;
     model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
@@ -40,7 +40,7 @@ async fn queue_runs_one_after_the_other(#[values(Kind::Sqlite, Kind::Postgres)] 
     }
     let roles: Vec<Value> = server.messages(&conversation).await.iter().map(|message| message["role"].clone()).collect();
     assert_eq!(roles.last().unwrap(), "assistant");
-    // The third run's model saw the answer of the second, in order.
+    // The third run's request contains the answer of the second, in order.
     let history = model.exchanges("three")[0].request["messages"].to_string();
     assert!(history.find("[[id:two]]") < history.find("[[id:three]]"), "{history}");
     model.assert_history_was_sendable();
@@ -79,7 +79,7 @@ async fn interrupt_cancels_and_starts_anew(#[values(Kind::Sqlite, Kind::Postgres
     assert_eq!(server.finished(id(&second)).await["status"], "completed");
     assert_eq!(server.finished(&first).await["status"], "cancelled");
     assert_eq!(server.finished(id(&queued)).await["status"], "cancelled");
-    // It may be heard of after the end of the run.
+    // The hang-up may arrive after the end of the run.
     model.wait_for("the hang-up", "one", |seen| seen.first().is_some_and(|first| first.hung_up.is_some())).await;
     assert_eq!(site.ledger.entries().len(), 0);
     model.assert_history_was_sendable();
@@ -98,7 +98,7 @@ async fn steer_joins_the_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind
     model.release("one");
     assert_eq!(server.finished(&first).await["status"], "completed");
     let asked = model.exchanges("one");
-    // The worker hears of it before its second call, or while that is under way: then it makes a third.
+    // The worker gets the message before its second call, or during it. In the second case it makes a third call.
     assert!((2..=3).contains(&asked.len()), "{asked:#?}");
     assert!(!asked[0].request["messages"].to_string().contains("politely"));
     let last = &asked.last().unwrap().request;
@@ -117,7 +117,7 @@ async fn a_message_that_joins_has_a_call_made_once_more(#[values(Kind::Sqlite, K
     let again = r#"[[call:ledger__append {"text":"x"}]][[next]]"#;
     let run = server.start_run(&json!({"input": format!("[[id:first]]{again}[[text:2,0]][[hold]]")})).await;
     model.wait_for("x to be written", "first", |seen| seen.get(1).is_some_and(|second| second.sent.len() == 2)).await;
-    // The answer that is held comes first; the one after the next only repeats what it was asked for once.
+    // The held answer ends first. The user asks for one repetition, so the second one is a duplicate call and does not run.
     let steer = format!("x once more [[id:more]][[next]]{again}{again}[[say:twice]]");
     let steered = server.send(run["conversation_id"].as_str().unwrap(), &steer, "steer").await;
     assert_eq!(id(&steered), run["id"].as_str().unwrap());

@@ -1,4 +1,4 @@
-//! The record of a call: what became of it, and all that its tool answered.
+//! The record of a tool call: its outcome and its complete result.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ async fn a_result_that_was_cut_is_read_whole(#[values(Kind::Sqlite, Kind::Postgr
     }
     server.set_key(&bob);
     let foreign = server.get(&path).send().await.unwrap();
-    assert_eq!(foreign.status(), 404, "somebody else's");
+    assert_eq!(foreign.status(), 404, "another user");
     let problem: Value = foreign.json().await.unwrap();
     assert_eq!(problem["code"], "not_found", "{problem}");
 }

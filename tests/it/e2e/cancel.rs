@@ -1,4 +1,4 @@
-//! Cancel stops the model and the tools, and the conversation goes on.
+//! Cancellation stops the model and the tools, and the conversation stays usable.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
     let ended = server.finished(&run).await;
     assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("cancelled"), &json!("cancelled")), "{ended}");
 
-    // What was said stays, marked as partial, and the next message finds a history that a strict provider accepts.
+    // The partial text stays, marked as partial, and a strict provider accepts the next request.
     let conversation = ended["conversation_id"].as_str().unwrap();
     let messages = server.messages(conversation).await;
     assert_eq!(messages.last().unwrap()["status"], "partial", "{messages:#?}");
@@ -40,15 +40,15 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
     assert_eq!(server.finished(next["run"]["id"].as_str().unwrap()).await["status"], "completed");
     let request = &model.exchanges("next")[0].request;
     assert!(request["messages"].to_string().contains("r1t4"), "the partial text is part of the history: {request}");
-    // To cancel again changes nothing.
+    // A second cancel changes nothing.
     let (status, _) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
     assert!(status.is_success(), "{status}");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
 
-/// Within 250 ms of the request. A machine that is busy with other tests may be late by itself, so one try of five
-/// may take up to a second: a server that looks for cancellations now and then, instead of being told, is late in most of them.
+/// The socket closes within 250 ms of the request. Other tests may delay the machine, so one attempt in five may take up to a
+/// second. A server that polled for cancellations would be late in most attempts.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -102,7 +102,7 @@ async fn stops_tools_and_answers_their_calls(#[values(Kind::Sqlite, Kind::Postgr
     audit::assert_sound(&site.database).await;
 }
 
-/// Asked on the server that does not work on the run.
+/// The cancel request goes to the server that does not work on the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn reaches_the_worker_from_another_server() {
     let model = ModelMock::start().await;
@@ -121,7 +121,7 @@ async fn reaches_the_worker_from_another_server() {
     audit::assert_sound(&site.database).await;
 }
 
-/// The owner died after the request: whoever finds the run ends it and does not resume it.
+/// The worker is killed after the cancel request: the worker that takes over ends the run and does not resume it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn survives_the_death_of_the_worker(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -131,7 +131,7 @@ async fn survives_the_death_of_the_worker(#[values(Kind::Sqlite, Kind::Postgres)
     let run = server.start_run(&json!({"input": "[[id:d]][[text:2,0]][[hold]]"})).await;
     let run = run["id"].as_str().unwrap();
     model.wait_for("two tokens", "d", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
-    // The answer may or may not arrive: the process dies as soon as its worker hears of it.
+    // The answer may be lost: the process is killed as soon as its worker gets the cancellation.
     let _ = server.post(&format!("/runs/{run}/cancel"), &json!({})).send().await;
     server.ended(Duration::from_secs(10)).await;
     let server = site.start().await;

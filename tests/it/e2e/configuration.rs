@@ -1,4 +1,4 @@
-//! Configuration that cannot mean what its author wants: it is refused or told, and never ignored.
+//! Configuration mistakes: each is refused or reported, and none is silently ignored.
 
 use std::time::Duration;
 
@@ -37,7 +37,6 @@ fn log_line<'l>(log: &'l str, words: &[&str]) -> &'l str {
     found.unwrap_or_else(|| panic!("no line with {words:?} in {log}"))
 }
 
-/// Runs the model, which calls `append` of each server.
 async fn call_append(server: &Server, names: &[&str]) {
     let calls: String = names.iter().map(|name| format!(r#"[[call:{name}__append {{"text":"{name}"}}]]"#)).collect();
     let run = server.start_run(&json!({"input": format!("[[id:c]]{calls}[[next]][[text:1,0]]")})).await;

@@ -1,4 +1,4 @@
-//! Conversations that outgrow their budget, as those see them who talk to the server.
+//! Conversations that exceed their token budget, seen through the API.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ async fn a_summary_outlives_its_run_and_its_server(#[values(Kind::Sqlite, Kind::
     let summary = compacted["summary"].as_str().unwrap();
     assert!(summary.contains("\nuser: first word") && compacted["through"].is_string(), "{compacted}");
 
-    // Another process, and another run, go on from there.
+    // Another process and another run start from the stored summary.
     server.kill9().await;
     let server = site.start().await;
     ask(&server, &conversation, "fourth").await;
@@ -67,7 +67,7 @@ async fn a_summary_outlives_its_run_and_its_server(#[values(Kind::Sqlite, Kind::
     assert!(system.contains("user: first word"), "{body}");
     let rest = serde_json::to_string(&messages[1..]).unwrap();
     assert!(!rest.contains("first word") && rest.contains("fourth"), "{rest}");
-    // Whoever wants less of it to be read says so.
+    // A request may ask for a smaller budget.
     let id = conversation.as_str().unwrap();
     let path = format!("/conversations/{id}/compact");
     let (status, body) = server.post_json(&path, &json!({})).await;
@@ -75,7 +75,7 @@ async fn a_summary_outlives_its_run_and_its_server(#[values(Kind::Sqlite, Kind::
     assert!(body["summary"].as_str().unwrap().contains("user: third word"), "{body}");
     let (status, _) = server.post_json("/conversations/conv_00000000-0000-7000-8000-000000000000/compact", &json!({})).await;
     assert_eq!(status, 404);
-    // What is stored is whole.
+    // Stored messages stay whole.
     let page = server.get_json(&format!("/conversations/{id}/messages?limit=100")).await;
     assert_eq!(page["data"].as_array().unwrap().len(), 8);
     assert!(page["data"][0]["parts"][0]["text"].as_str().unwrap().len() > 4_000);

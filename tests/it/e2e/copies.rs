@@ -1,4 +1,4 @@
-//! Conversations that go on from another past: a message edited, a copy, a document. Models read exactly what is in them.
+//! Edited messages, forks and imports: the model reads exactly the messages of the new conversation.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 
-/// A turn in a conversation, or in a new one.
+/// Runs one message in a conversation, or in a new one.
 async fn say(server: &Server, conversation: Option<&str>, input: &str) -> Value {
     let mut body = json!({"input": input});
     if let Some(id) = conversation {
@@ -19,7 +19,7 @@ async fn say(server: &Server, conversation: Option<&str>, input: &str) -> Value 
     ended
 }
 
-/// What the first request under this name held: role and text of each message, without the system prompt.
+/// Returns role and text of each message in the first request of this script, without the system prompt.
 fn read(model: &ModelMock, id: &str) -> Vec<(String, String)> {
     let asked = model.exchanges(id);
     let messages = asked[0].request["messages"].as_array().unwrap();
@@ -80,10 +80,10 @@ async fn a_fork_goes_on_from_what_was_copied(#[values(Kind::Sqlite, Kind::Postgr
     let roles: Vec<&str> = read.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{read:?}");
     assert_eq!((read[0].1.as_str(), read[3].1.as_str()), (CALLS, "noted"));
-    assert_eq!((model.total(), site.ledger.count("append", "x")), (total + 1, 1), "nothing is executed");
+    assert_eq!((model.total(), site.ledger.count("append", "x")), (total + 1, 1), "no tool runs");
     assert_eq!(server.messages(source).await, before);
 
-    // A question that was copied without its answer is answered by a retry.
+    // A retry answers a question that was copied without its answer.
     let (_, asked) = server.post_json(&format!("/conversations/{source}/fork"), &json!({"to_message_id": before[4]["id"]})).await;
     let asked = asked["id"].as_str().unwrap();
     let run = server.messages(asked).await[4]["run_id"].as_str().unwrap().to_owned();
@@ -122,9 +122,9 @@ async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Ki
     let next = read(&model, "next");
     let roles: Vec<&str> = next.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{next:?}");
-    assert_eq!((model.total(), site.ledger.count("append", "x")), (total + 1, 1), "nothing is executed");
+    assert_eq!((model.total(), site.ledger.count("append", "x")), (total + 1, 1), "no tool runs");
 
-    // A call without its result is closed in what the model reads.
+    // A call without a result gets a closing result in the request.
     exported["messages"].as_array_mut().unwrap().truncate(2);
     let (status, made) = server.post_json("/conversations/import", &exported).await;
     assert_eq!(status, 201, "{made}");
@@ -132,7 +132,7 @@ async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Ki
     assert_eq!(site.ledger.count("append", "x"), 1);
     model.assert_history_was_sendable();
 
-    // The limit is a setting, and holds for forks, too.
+    // The limit is a setting and applies to forks, too.
     let (status, _) = server.post_json(&format!("/conversations/{copy}/fork"), &json!({})).await;
     assert_eq!(status, 409);
     let six = server.get_json(&format!("/conversations/{copy}/export")).await;

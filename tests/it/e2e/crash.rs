@@ -1,4 +1,4 @@
-//! A run that kills whoever works on it. What a death costs at each point is for the matrix to say.
+//! Poison: a run that kills each worker that claims it. The crash matrix tests the cost of a kill at each point.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn a_run_that_kills_its_worker_is_given_up(#[values(Kind::Sqlite, Kind::Po
     let run = run["id"].as_str().unwrap();
     server.ended(Duration::from_secs(10)).await;
     for _ in 0..2 {
-        // The run is claimed as soon as the server runs, so it may die before it is seen ready.
+        // The server claims the run at once, so it may be killed before it is ready.
         let mut server = site.spawn(&[("CAPSTAN_FAILPOINTS", "C06=kill@1")]);
         server.ended(Duration::from_secs(30)).await;
     }
@@ -37,7 +37,7 @@ async fn a_run_that_kills_its_worker_is_given_up(#[values(Kind::Sqlite, Kind::Po
     audit::assert_sound(&site.database).await;
 }
 
-/// D-11, G14. All that a dead worker had in hand is counted, and only the guilty one is given up.
+/// D-11, G14. All runs of a killed worker get a crash count, and only the guilty run is poisoned.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_kills_its_worker_takes_nobody_with_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -67,12 +67,12 @@ async fn a_run_that_kills_its_worker_takes_nobody_with_it(#[values(Kind::Sqlite,
         let ended = server.finished(run).await;
         assert_eq!(ended["status"], "completed", "{ended}");
     }
-    // Not before its third death. A lease that is lost on a busy machine is no death, and costs a request all the same.
+    // At least three attempts, one for each kill. A lease lost on a busy machine counts no crash but costs a request.
     assert!(model.exchanges("guilty").len() >= 3);
     audit::assert_sound(&site.database).await;
 }
 
-/// D-11. What kills its worker before anything can be decided about it is given up, too, by one that does not even load it.
+/// D-11. A run that kills its worker before the first decision is poisoned, too. The worker that ends it does not load it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_nobody_survives_loading_is_given_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

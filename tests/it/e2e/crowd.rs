@@ -1,4 +1,4 @@
-//! Many at a time.
+//! A thousand concurrent runs and streams.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,25 +15,26 @@ use crate::support::server::Site;
 use crate::support::sse::{SseStream, kinds, stored};
 use crate::support::{tell, wait};
 
-/// All of them are under way at once: the model holds each in its middle until it has seen them all. W-09.
+/// W-09: all runs are under way at once: the model holds each one in the middle until all have arrived.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     const RUNS: usize = 1_000;
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
-    // The model is silent until the last run has come as far as the first: that silence is the test's, and no fault.
+    // The model is silent until the last run arrives. The test causes this silence, so the idle timeout must not fire.
     let site = site.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "16").env("CAPSTAN_PROVIDERS__OPENAI__IDLE_MS", "300000");
-    // A development build on a machine that compiles meanwhile cannot renew a thousand leases in time; here they shall not end.
+    // A development build on a busy machine cannot renew a thousand leases in time, and no lease may expire here.
     let site = site.env("CAPSTAN_WORKER__LEASE_MS", "60000").env("CAPSTAN_WORKER__SELF_STOP_MS", "50000");
-    // Nor does it answer a thousand requests of one instant within 1.5 s; what becomes of those it is too slow for is another test's.
+    // The machine cannot answer a thousand simultaneous requests within 1.5 s either. Another test covers the requests that
+    // time out.
     let site = site.env("CAPSTAN_DATABASE__REQUEST_TIMEOUT_MS", "15000");
     let server = site.start().await;
     let body = json!({"input": "[[id:crowd]][[text:20,20]][[hold]][[text:20,20]]"});
     let busy = &AtomicUsize::new(0);
     let (server, body) = (&server, &body);
     let one = |number: usize| async move {
-        // As clients do: what the server is too busy for is asked again, with the same key.
+        // The client repeats a refused request with the same key.
         let answer = wait::until("the server to take the run", Duration::from_secs(180), || async {
             let request = server.post("/runs", body).header("accept", "text/event-stream");
             let answer = request.header("idempotency-key", format!("crowd-{number}")).send().await.unwrap();
@@ -69,7 +70,7 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
         assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     }
     tell(&format!("{kind:?}: {} times a request was made again after a 503, of {RUNS}", busy.load(Ordering::Relaxed)));
-    assert_eq!(model.total(), RUNS, "no answer was asked for twice");
+    assert_eq!(model.total(), RUNS, "each model step made one request");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -1,4 +1,4 @@
-//! Many clients whose connections are cut at random instants, while servers are killed: what each has got in the end is the log.
+//! Clients whose connections are cut at random instants while servers are killed: in the end each client has the whole log.
 //!
 //! The full measurement: `CAPSTAN_CUT_CLIENTS=100 CAPSTAN_CUTS=100`.
 
@@ -24,30 +24,29 @@ use crate::support::server::{Server, Site};
 use crate::support::sse::{Next, SseStream, stored};
 use crate::support::{audit, tell, wait};
 
-/// Server processes on one database.
 const SERVERS: usize = 3;
 
-/// The longest that a connection lives before it is cut, in milliseconds.
+/// The longest time before a connection is cut, in milliseconds.
 const LONGEST: u64 = 250;
 
-/// A run, and what a client has got of it: the text of each event, as it stood on the wire.
+/// A run and the events that a client received: the text of each event as sent.
 struct Got {
     run: String,
     events: Vec<String>,
 }
 
-/// How a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The client cut it, in the middle of whatever came.
+    /// The client cut it at a random instant.
     Cut,
-    /// The run is over.
+    /// The run ended.
     Over,
     /// The server was killed, or could not serve.
     Lost,
 }
 
-/// A client, its wishes and its figures.
+/// A client with its random source and its counts.
 struct Cutter {
     number: usize,
     chance: Chance,
@@ -57,14 +56,14 @@ struct Cutter {
 }
 
 impl Cutter {
-    /// Says one message after the other until its connections were cut so many times.
+    /// Sends one message after the other until `cuts` connections were cut.
     async fn talk(mut self, cuts: usize) -> Vec<Got> {
         let mut said: Vec<Got> = Vec::new();
         let mut left = cuts;
         while left > 0 {
             let mut got = Got { run: self.start(said.len()).await, events: Vec::new() };
             loop {
-                // The last connection is not cut: it shall see the end.
+                // The last connection is not cut, so that the client sees the end.
                 let instant = self.chance.between(0, LONGEST);
                 let until = if left > 0 { Instant::now() + Duration::from_millis(instant) } else { far() };
                 let url = self.any_address().borrow().clone();
@@ -79,7 +78,7 @@ impl Cutter {
                         left -= 1;
                         self.cuts.fetch_add(1, Ordering::Relaxed);
                     }
-                    // Whoever is sent away at once comes back a little later.
+                    // A client that is refused at once waits a little.
                     End::Lost => sleep_until(Instant::now() + Duration::from_millis(20)).await,
                 }
             }
@@ -109,7 +108,7 @@ impl Cutter {
         answer["run"]["id"].as_str().unwrap().to_owned()
     }
 
-    /// Reads an event stream from where it stands.
+    /// Reads an event stream from the client's cursor.
     async fn listen(&self, url: &str, got: &mut Got, until: Instant) -> End {
         let request = self.http.get(format!("{url}/api/v1/runs/{}/events", got.run)).header("accept", "text/event-stream");
         let request = match got.events.last() {
@@ -138,7 +137,7 @@ impl Cutter {
         }
     }
 
-    /// The same over a WebSocket.
+    /// Reads the same over a WebSocket.
     async fn subscribe(&self, url: &str, got: &mut Got, until: Instant) -> End {
         let mut request = format!("{}/api/v1/ws", url.replacen("http", "ws", 1)).into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", "capstan.v1".parse().unwrap());
@@ -177,17 +176,17 @@ impl Cutter {
     }
 }
 
-/// Later than any test lasts.
+/// Returns an instant later than the end of any test.
 fn far() -> Instant {
     Instant::now() + Duration::from_secs(3_600)
 }
 
-/// The number of a stored event; `None` for anything else that a stream says.
+/// Returns the sequence number of a stored event, or `None` for other frames.
 fn seq(envelope: &str) -> Option<i64> {
     serde_json::from_str::<Value>(envelope).unwrap()["seq"].as_i64()
 }
 
-/// Waits until one of the servers serves that is not that of the number.
+/// Waits until a server other than number `but` is ready.
 async fn ready(servers: &[Server], but: usize) {
     wait::until("a server that serves", Duration::from_secs(60), || async {
         for server in servers.iter().enumerate().filter(|(place, _)| *place != but).map(|(_, server)| server) {
@@ -234,11 +233,11 @@ async fn cut_again_and_again_while_servers_are_killed() {
         while let Ok(Some(done)) = timeout_at(next_kill, talking.join_next()).await {
             said.extend(done.unwrap());
         }
-        assert!(Instant::now() < limit, "{} clients do not get their end", talking.len());
-        // As many as a client's connections are cut: the more a machine has to do, the more of them would only hold up the end.
+        assert!(Instant::now() < limit, "{} clients do not reach the end", talking.len());
+        // As many kills as cuts for each client. More kills on a slow machine would only delay the end.
         if !talking.is_empty() && kills < cuts {
             let node = kills % SERVERS;
-            // On a slow machine servers take longer to start than they are left alone here: one shall serve at any time.
+            // On a slow machine a start takes longer than the time between kills. One server must always be ready.
             ready(&servers, node).await;
             servers[node].kill9().await;
             servers[node] = site.spawn(&[]);
@@ -254,7 +253,7 @@ async fn cut_again_and_again_while_servers_are_killed() {
     for Got { run, events: got } in &said {
         assert_eq!(server.finished(run).await["status"], "completed");
         let log: Vec<String> = stored(&server.run_events(run).await.all().await).into_iter().map(|frame| frame.data).collect();
-        assert_eq!(*got, log, "what a client has got of {run}, and the log");
+        assert_eq!(*got, log, "the client's events of {run}, and the log");
         events += log.len();
     }
     let again = site.database.count("SELECT CAST(coalesce(sum(attempt - 1), 0) AS text) FROM runs").await;

@@ -1,4 +1,4 @@
-//! Rows that cannot be read.
+//! Rows and files that cannot be read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -17,8 +17,7 @@ use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::wait::until;
 
-/// What joined a run cannot be read any more: that run ends as one whose rows cannot be read, and nobody else's requests are lost
-/// meanwhile.
+/// A message that joined a run cannot be read: only that run ends with an error. Other owners' requests are not affected.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_cannot_be_read_costs_its_run_only(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -43,7 +42,7 @@ async fn a_message_that_cannot_be_read_costs_its_run_only(#[values(Kind::Sqlite,
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0);
 }
 
-/// A cause that this version does not know makes nobody wait for ever.
+/// A queue cause that this version does not know does not block the run.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_queued_for_an_unknown_cause_is_carried_out(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -59,7 +58,7 @@ async fn a_run_that_was_queued_for_an_unknown_cause_is_carried_out(#[values(Kind
     assert_eq!(server.finished(second).await["status"], "completed");
 }
 
-/// One conversation is lost, as it is; it must not keep a slot, nor be tried for ever.
+/// A run whose rows cannot be read fails: it must not hold a slot or be retried forever.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_rows_cannot_be_read_fails(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -80,10 +79,10 @@ async fn a_run_whose_rows_cannot_be_read_fails(#[values(Kind::Sqlite, Kind::Post
     assert_eq!(server.finished(other["id"].as_str().unwrap()).await["status"], "completed");
 }
 
-/// Where the first page of the table with all messages is in the file of a server that is not there any more, and how long it is.
+/// Returns the offset and the size of the first page of the messages table in the file of a stopped server.
 async fn page_of_messages(url: &str) -> (u64, usize) {
     let mut connection = SqliteConnection::connect_with(&SqliteConnectOptions::from_str(url).unwrap()).await.unwrap();
-    // What the killed server has written is folded into the file.
+    // Copies the killed server's writes from the WAL into the file.
     sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await.unwrap();
     let read = "SELECT rootpage, (SELECT page_size FROM pragma_page_size) FROM sqlite_schema WHERE name = 'messages'";
     let row = sqlx::query(read).fetch_one(&mut connection).await.unwrap();
@@ -92,8 +91,8 @@ async fn page_of_messages(url: &str) -> (u64, usize) {
     (u64::try_from((page - 1) * size).unwrap(), usize::try_from(size).unwrap())
 }
 
-/// D-09: a page of the file is damaged. No run is failed for it, the server says that it cannot serve, and all goes on with the page as
-/// it was.
+/// D-09: a page of the file is damaged. No run fails for it, the server reports that it cannot serve, and work goes on after
+/// the repair.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_page_fails_no_run() {
     let model = ModelMock::start().await;
@@ -110,7 +109,7 @@ async fn a_damaged_page_fails_no_run() {
     file.write_all_at(&vec![0xff; size], at).unwrap();
     file.sync_all().unwrap();
 
-    // It may notice before it was ready for anybody.
+    // The server may notice the damage before it is ready.
     let mut server = site.spawn(&[]);
     let limit = Duration::from_secs(60);
     until("the server not to be ready", limit, || async {
@@ -121,7 +120,7 @@ async fn a_damaged_page_fails_no_run() {
     assert_eq!(server.get("//healthz").send().await.unwrap().status(), StatusCode::OK);
     let refused = server.post("/runs", &json!({"input": "in vain"})).send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    // It is tried more often than a run may be whose own rows cannot be read.
+    // The run is attempted more often than a run whose own rows cannot be read.
     until("the run to be tried again and again", limit, || async {
         (server.log_text().matches("run could not be loaded").count() > 6).then_some(())
     })
@@ -140,7 +139,7 @@ async fn a_damaged_page_fails_no_run() {
     audit::assert_sound(&site.database).await;
 }
 
-/// The same of a file that is no database any more.
+/// The same for a file that is no database.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_no_database_keeps_the_server_from_starting() {
     let model = ModelMock::start().await;

@@ -1,4 +1,4 @@
-//! A database that is away, cut off, read-only or busy with something else. Runs wait for it, and nothing is lost or done twice.
+//! A database that is away, unreachable, read-only, full or slow. Runs wait for it, and nothing is lost or done twice.
 
 use std::time::{Duration, Instant};
 
@@ -16,18 +16,18 @@ use crate::support::server::{Server, Site};
 use crate::support::sse::{Frame, Next, stored};
 use crate::support::{setting, tell, wait};
 
-/// Runs under way when the trouble begins.
+/// Runs under way when the outage begins.
 const RUNS: usize = 24;
 
-/// How long a database is away: longer than leases at default settings. `CAPSTAN_OUTAGE_SECS=60` is the full measurement.
+/// Returns the length of an outage: longer than a default lease. `CAPSTAN_OUTAGE_SECS=60` is the full measurement.
 fn outage() -> Duration {
     Duration::from_secs(setting("CAPSTAN_OUTAGE_SECS").map_or(12, |given| given.parse().unwrap()))
 }
 
-/// Runs that stand in the middle of an answer, with a tool to come, each followed by a client that comes back when it is cut.
+/// Runs in the middle of an answer with a tool call to come, each followed by a client that reconnects.
 struct Crowd {
     model: ModelMock,
-    // Before the site, in whose folder its log is.
+    // Dropped before the site, whose folder holds its log.
     server: Server,
     site: Site,
     _address: watch::Sender<String>,
@@ -55,7 +55,8 @@ impl Crowd {
         Self { model, site, server, _address: address, clients }
     }
 
-    /// Waits for the end of all runs, and looks for what is missing or doubled. Gives how many tool calls have an unknown outcome.
+    /// Waits for the end of all runs and checks that nothing is missing or doubled. Returns how many tool calls have an unknown
+    /// outcome.
     async fn ends_well(self) -> usize {
         let all = wait::within("the clients", Duration::from_secs(60), self.clients.join_all()).await;
         for Followed { frames, .. } in all {
@@ -66,8 +67,8 @@ impl Crowd {
         }
         let messages =
             "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'user' AND CAST(body AS text) LIKE '%[[id:crowd]]%'";
-        assert_eq!(self.site.database.count(messages).await, i64::try_from(RUNS).unwrap(), "one for each key");
-        // Each call has taken effect once; of one that had begun when the trouble came, nobody knows, and it is not begun again.
+        assert_eq!(self.site.database.count(messages).await, i64::try_from(RUNS).unwrap(), "one message for each key");
+        // Each call took effect once. A call that had begun at the outage has an unknown outcome and is not repeated.
         let calls = self.site.database.rows("SELECT CAST(arguments AS text), state, run_id FROM tool_calls").await;
         assert_eq!(calls.len(), RUNS);
         let mut unknown = 0;
@@ -84,17 +85,17 @@ impl Crowd {
             }
         }
         self.model.assert_history_was_sendable();
-        // A run whose acceptance nobody has heard of is nobody's, and so was given up by nobody.
+        // A run whose acceptance reached no process has no worker, so it counts no crash either.
         let crashes = "SELECT CAST(max(crashes) AS text) FROM runs WHERE id IN \
                        (SELECT run_id FROM messages WHERE CAST(body AS text) LIKE '%[[id:crowd]]%')";
         let crashes = self.site.database.count(crashes).await;
-        assert_eq!(crashes, 0, "no worker has died");
+        assert_eq!(crashes, 0, "no crash is counted");
         audit::assert_sound(&self.site.database).await;
         unknown
     }
 }
 
-/// Sends a request that cannot be served, and gives how long the answer took.
+/// Sends a request that cannot be served. Returns how long the answer took.
 async fn refused(request: RequestBuilder) -> Duration {
     let begun = Instant::now();
     let answer = wait::within("an answer", Duration::from_secs(30), request.send()).await.unwrap();
@@ -105,7 +106,7 @@ async fn refused(request: RequestBuilder) -> Duration {
     begun.elapsed()
 }
 
-/// Everything that a client may ask, as long as `is_over` says no. Gives the longest time that an answer took.
+/// Sends each kind of request while `is_over` returns false. Returns the longest time to an answer.
 async fn ask_in_vain(server: &Server, is_over: impl Fn() -> bool) -> Duration {
     let mut longest = Duration::ZERO;
     let mut pause = tokio::time::interval(Duration::from_millis(200));
@@ -119,7 +120,7 @@ async fn ask_in_vain(server: &Server, is_over: impl Fn() -> bool) -> Duration {
             refused(server.get("//readyz")),
         );
         longest = longest.max(asked.0).max(asked.1).max(asked.2).max(asked.3);
-        assert_eq!(server.get("//healthz").send().await.unwrap().status(), StatusCode::OK, "the process itself is well");
+        assert_eq!(server.get("//healthz").send().await.unwrap().status(), StatusCode::OK, "the process itself is healthy");
     }
     longest
 }
@@ -132,21 +133,21 @@ async fn gone_and_back_again() {
     cluster.down().await;
     let gone = Instant::now();
     let longest = ask_in_vain(&crowd.server, || gone.elapsed() > outage() / 2).await;
-    // What the model says now cannot be written.
+    // The next text of the model cannot be written.
     crowd.model.release("crowd");
     let longest = longest.max(ask_in_vain(&crowd.server, || gone.elapsed() > outage()).await);
     assert!(longest <= Duration::from_secs(2), "an answer took {longest:?}");
     cluster.up().await;
     let back = Instant::now();
-    assert_eq!(crowd.ends_well().await, 0, "no tool had begun when the database went away");
+    assert_eq!(crowd.ends_well().await, 0, "no tool call had begun at the outage");
     tell(&format!(
         "all runs had ended {:?} after the database was back; an answer meanwhile took at most {longest:?}",
         back.elapsed()
     ));
-    assert!(back.elapsed() < Duration::from_secs(30), "the runs went on only after {:?}", back.elapsed());
+    assert!(back.elapsed() < Duration::from_secs(30), "the runs continued only after {:?}", back.elapsed());
 }
 
-/// D-01, W-19: commits that were confirmed are lost, as after a failover to a replica that was behind.
+/// D-01, W-19: confirmed commits are lost, as after a failover to a replica that was behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_confirmed_is_lost() {
     let model = ModelMock::start().await;
@@ -155,7 +156,7 @@ async fn what_was_confirmed_is_lost() {
     let script = r#"[[id:lost]][[text:3,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#;
     let mut stream = server.stream_run(&json!({ "input": script })).await;
     let run = stream.until_kind("part.delta").await[0].json()["run_id"].as_str().unwrap().to_owned();
-    // Nothing is left to be written: else that would come between what is lost and the number that stands for it.
+    // All pending writes must be stored first. A later write would come between the lost events and the new sequence numbers.
     wait::until("all that was said so far", Duration::from_secs(20), || async {
         server.run_events_json(&run).await.iter().any(|event| event.to_string().contains("r1t2 ")).then_some(())
     })
@@ -163,7 +164,7 @@ async fn what_was_confirmed_is_lost() {
     let lose = "WITH gone AS (DELETE FROM events WHERE seq > (SELECT max(last_seq) FROM conversation_heads) - 2)
                 UPDATE conversation_heads SET last_seq = last_seq - 2";
     site.database.rows(lose).await;
-    // Whoever follows the run is told, and begins again.
+    // Clients that follow the run get a reset event and read again from the start.
     let reset = loop {
         let Next::Frame(frame) = stream.next().await else { panic!("the stream ended") };
         if frame.id.is_none() {
@@ -181,12 +182,12 @@ async fn what_was_confirmed_is_lost() {
     audit::assert_sound(&site.database).await;
 }
 
-/// A database that takes connections and does not answer: nothing tells a server that it is gone but its silence.
+/// A database that accepts connections and does not answer: only timeouts detect it.
 #[tokio::test(flavor = "multi_thread")]
 async fn frozen_for_a_while() {
     let cluster = Cluster::start().await;
     let crowd = Crowd::on(Some(Database::on(&cluster.url).await)).await;
-    // Connections are open, so that what is asked next waits for an answer and not for a connection.
+    // The pool has open connections, so the next request waits for an answer, not for a connection.
     assert_eq!(crowd.server.get("/conversations").send().await.unwrap().status(), StatusCode::OK);
     let keyed = || {
         let body = json!({ "input": "[[id:frozen]][[text:2,0]]" });
@@ -197,7 +198,7 @@ async fn frozen_for_a_while() {
     let at_once = tokio::join!(refused(keyed()), refused(crowd.server.get("/conversations")));
     let mut longest = at_once.0.max(at_once.1);
     longest = longest.max(ask_in_vain(&crowd.server, || frozen.elapsed() > outage() / 2).await);
-    // What the model says now cannot be written.
+    // The next text of the model cannot be written.
     crowd.model.release("crowd");
     longest = longest.max(ask_in_vain(&crowd.server, || frozen.elapsed() > outage()).await);
     assert!(longest <= Duration::from_secs(2), "an answer took {longest:?}");
@@ -210,18 +211,18 @@ async fn frozen_for_a_while() {
     .await;
     assert_eq!(crowd.server.finished(&run).await["status"], "completed");
     let said = "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'user' AND CAST(body AS text) LIKE '%[[id:frozen]]%'";
-    assert_eq!(crowd.site.database.count(said).await, 1, "what was refused and what came of it later are one");
-    // What was asked without a key may have been done later: whoever was answered 503 does not know.
+    assert_eq!(crowd.site.database.count(said).await, 1, "the refused request and its late commit are one message");
+    // A request without a key may commit after its 503: the client cannot know.
     wait::until("what was done later to end", Duration::from_secs(30), || async {
         let open = crowd.site.database.count("SELECT CAST(count(*) AS text) FROM runs WHERE finished_at IS NULL").await;
         (open == 0).then_some(())
     })
     .await;
-    assert_eq!(crowd.ends_well().await, 0, "no tool had begun when the database froze");
+    assert_eq!(crowd.ends_well().await, 0, "no tool call had begun when the database froze");
     tell(&format!("all runs had ended {:?} after the thaw; an answer meanwhile took at most {longest:?}", back.elapsed()));
 }
 
-/// D-05 and D-06: connections that end in the middle of whatever they do.
+/// D-05 and D-06: connections that break during any statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_killed_again_and_again() {
     let crowd = Crowd::on(None).await;
@@ -234,8 +235,8 @@ async fn connections_are_killed_again_and_again() {
     crowd.ends_well().await;
 }
 
-/// D-06: two connections for each kind of work, clients that go away while their request is being committed, and others that leave
-/// their streams and come back. No connection is given back with a transaction that nobody goes on with.
+/// D-06: two connections in each pool. Clients disconnect during a commit, and others drop and reopen their streams. No
+/// connection returns to the pool with an open transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_connections_for_hundreds_of_streams() {
     let model = ModelMock::start().await;
@@ -285,12 +286,12 @@ async fn two_connections_for_hundreds_of_streams() {
     audit::assert_sound(&site.database).await;
 }
 
-/// D-20: a renewal that takes longer than the time between two, and comes in time all the same.
+/// D-20: a renewal that takes longer than the renewal interval still arrives in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_is_slow() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Postgres, &model).await.short_leases();
-    // What is late is a renewal. A lease is to end only if all of them were, and on a busy machine that takes a while.
+    // Only renewals are slow. A lease may expire only if all renewals fail, which takes a while on a busy machine.
     let site = site.env("CAPSTAN_WORKER__LEASE_MS", "8000").env("CAPSTAN_WORKER__SELF_STOP_MS", "6000");
     let server = site.start().await;
     let beside = site.start().await;
@@ -312,7 +313,7 @@ async fn a_renewal_is_slow() {
     let ended = server.finished(&run).await;
     assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
     assert_eq!(site.ledger.count("append", "x"), 1);
-    assert_eq!(model.exchanges("slow").len(), 2, "no request was made twice");
+    assert_eq!(model.exchanges("slow").len(), 2, "no request was sent twice");
     for server in [server, beside] {
         let log = server.log_text();
         assert!(!log.contains("lease lost") && !log.contains("giving the run up"), "{log}");
@@ -343,7 +344,8 @@ async fn read_only_for_a_while() {
     crowd.ends_well().await;
 }
 
-/// C32, D-09: the log of the database cannot grow any more. Whoever can be told is told, and nothing has to be repaired afterwards.
+/// C32, D-09: the log of the database is full. The server reports the failure where it can, and nothing needs repair
+/// afterwards.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn full_for_a_while() {
@@ -356,14 +358,14 @@ async fn full_for_a_while() {
     let run = seen[0].json()["run_id"].as_str().unwrap().to_owned();
     let log = format!("{}-wal", site.database.url.trim_start_matches("sqlite:"));
     server.limit_files(Some(std::fs::metadata(log).unwrap().len())).await;
-    // What the model says now cannot be written.
+    // The next text of the model cannot be written.
     model.release("full");
     refused(server.post("/runs", &json!({ "input": "in vain" }))).await;
     wait::until("the server not to be ready", Duration::from_secs(10), || async {
         (server.get("//readyz").send().await.ok()?.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(())
     })
     .await;
-    assert_eq!(server.get("/conversations").send().await.unwrap().status(), StatusCode::OK, "what is there can be read");
+    assert_eq!(server.get("/conversations").send().await.unwrap().status(), StatusCode::OK, "stored data can be read");
     server.limit_files(None).await;
     assert_eq!(server.get("//readyz").send().await.unwrap().status(), StatusCode::OK);
     assert_eq!(server.finished(&run).await["status"], "completed");

@@ -1,4 +1,4 @@
-//! Each wire with the whole server: a tool round, a crash in the middle of it, the next turn, and what must be nowhere.
+//! Each dialect with the whole server: a tool round, a crash during it, the next run, and a search for leaked keys.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::support::wire::{Answer, Step, Wire};
 const FIRST: &str = "EqQBCkYIBxgCKkD+/first==";
 const SECOND: &str = "EqQBCkYIBxgCKkD+/second==";
 
-/// Runs a turn to its end.
+/// Runs one message to the end of its run.
 async fn turn(server: &Server, dialect: Dialect, conversation: &Value, input: &str) -> Value {
     let run = server.start_run(&json!({"input": input, "model": dialect.model(), "conversation_id": conversation})).await;
     server.finished(run["id"].as_str().unwrap()).await
 }
 
-/// No file of the place holds a key: neither the database nor a log.
+/// Asserts that no file of the site holds a key: neither the database nor a log.
 fn assert_no_key(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         if entry.file_type().unwrap().is_dir() {
@@ -64,7 +64,7 @@ async fn a_tool_round_over_a_crash_and_the_next_turn(#[case] dialect: Dialect, #
     let ledger = site.ledger.mcp_config();
     let site = site.mcp(ledger);
 
-    // The server dies while the model looks at the result of its call.
+    // The server is killed while the model reads the result of its call.
     let mut server = site.start().await;
     let run = server.start_run(&json!({"input": "Look."})).await;
     let id = run["id"].as_str().unwrap().to_owned();
@@ -75,11 +75,11 @@ async fn a_tool_round_over_a_crash_and_the_next_turn(#[case] dialect: Dialect, #
     let ended = server.finished(&id).await;
     assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("completed"), &json!("stop")), "{ended}");
     assert_eq!(ended["model"], json!(dialect.model()));
-    // Its outcome may not have been stored yet: it is keyed, and may be carried out again with its key.
+    // Its result may not have been stored yet. The call is keyed, so it may run again with the same key.
     let keys: HashSet<String> = site.ledger.entries().iter().map(|entry| entry.arguments["key"].to_string()).collect();
     assert!(keys.len() == 1 && site.ledger.count("append_keyed", "größer") <= 2, "{:?}", site.ledger.entries());
-    // The provider bills the call that nobody saw the end of, and what it came to is a guess; if the step that it was made in had not
-    // been stored yet, nothing tells of it.
+    // The provider bills the interrupted call, and its usage is an estimate. If its step was not stored yet, the usage of the
+    // run does not include it.
     let usage = &ended["usage"];
     let abandoned = usage["abandoned_calls"].as_u64().unwrap_or_default();
     assert!(abandoned <= 1 && usage["estimated"] == (abandoned == 1), "{ended}");
@@ -95,7 +95,7 @@ async fn a_tool_round_over_a_crash_and_the_next_turn(#[case] dialect: Dialect, #
     let history = dialect.history(&asked[1]);
     assert_eq!(history[0], format!("call ledger__append_keyed {arguments}"));
     assert!(history.len() == 2 && history[1].starts_with("result "), "{history:?}");
-    assert_eq!(asked[1].json(), asked[2].json(), "the same is asked after the crash");
+    assert_eq!(asked[1].json(), asked[2].json(), "the request after the crash is the same");
     let count = |at: usize, signature: &str| String::from_utf8_lossy(&asked[at].body).matches(signature).count();
     let signed = usize::from(dialect.signs());
     assert_eq!([count(0, FIRST), count(1, FIRST), count(2, FIRST)], [0, signed, signed]);

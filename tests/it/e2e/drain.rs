@@ -1,4 +1,4 @@
-//! A deploy: the process is told to end while runs are under way.
+//! Drain: the process gets the signal to stop while runs are under way.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] 
     let mut frames = stream.until_kind("part.delta").await;
     let run = frames[0].json()["run_id"].as_str().unwrap().to_owned();
     server.signal("TERM").await;
-    // The step under way may finish; the run is then handed back between steps.
+    // The step under way may finish. Then the run is handed back between steps.
     model.release("d");
     let status = server.ended(Duration::from_secs(15)).await;
     assert!(status.success(), "{status}");
@@ -50,7 +50,7 @@ async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_goes_on_at_once() {
     let model = ModelMock::start().await;
-    // Leases of a minute: whoever goes on has been handed the run, and has not waited for a lease to end.
+    // With leases of a minute, a fast continuation proves that the run was handed back and no lease had to expire.
     let site = Site::scripted(Kind::Postgres, &model)
         .await
         .env("CAPSTAN_WORKER__LEASE_MS", "60000")
@@ -88,7 +88,7 @@ async fn a_second_signal_does_not_wait(#[values(Kind::Sqlite, Kind::Postgres)] k
         server.get("//healthz").send().await.is_err().then_some(())
     })
     .await;
-    assert!(!server.is_gone(), "a tool is under way, so the first signal waits");
+    assert!(!server.is_gone(), "a tool call is under way, so the first signal waits");
     server.signal("TERM").await;
     server.ended(Duration::from_secs(8)).await;
     let server = site.start().await;

@@ -1,4 +1,4 @@
-//! What servers ask their users in the middle of a call.
+//! Elicitation: questions of MCP servers in the middle of a call.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::support::server::{Server, Site};
 use crate::support::wait;
 use crate::support::ws::WsClient;
 
-/// A site whose one server asks, if it may.
+/// A site whose only server asks, if it may.
 pub(super) struct Asking {
     pub(super) site: Site,
     pub(super) model: ModelMock,
@@ -36,7 +36,7 @@ pub(super) fn script(call: &str) -> Value {
     json!({"input": format!("[[id:asks]][[call:{call}]][[next]][[say:bye]]")})
 }
 
-/// The next open question.
+/// Returns the next open question.
 pub(super) async fn asked(server: &Server) -> Value {
     wait::until("a question", Duration::from_secs(30), || async {
         let open = server.get_json("/input-requests?status=pending").await;
@@ -49,7 +49,7 @@ pub(super) fn path(question: &Value) -> String {
     format!("/input-requests/{}", question["id"].as_str().unwrap())
 }
 
-/// What the tool has answered in the end.
+/// Returns the final answer of the tool.
 pub(super) async fn told(server: &Server, run: &Value) -> String {
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!(ended["status"], "completed", "{ended}");
@@ -99,10 +99,10 @@ async fn a_form_is_filled_in_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
     assert_eq!(result, json!({"action": "accept", "content": {"colour": "green", "count": 7}}));
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let resolved = events.iter().find(|event| event["type"] == "input.resolved").unwrap();
-    assert_eq!(resolved["data"]["answer"], json!({"choice": "accept"}), "what is filled in is for the server alone");
-    assert!(!server.log_text().contains("\"green\""), "nor for the log");
+    assert_eq!(resolved["data"]["answer"], json!({"choice": "accept"}), "the content of the form goes to the server only");
+    assert!(!server.log_text().contains("\"green\""), "the log does not hold the content");
 
-    // The other answers, and another wire.
+    // The other answers, and another dialect.
     let run = server.start_run(&script("s__form {}")).await;
     let question = asked(&server).await;
     let mut socket = WsClient::connect(&server.url, Some(&ann)).await;
@@ -116,7 +116,7 @@ async fn a_form_is_filled_in_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    // The server's second does not run while a person thinks, or it would be over first.
+    // The server's timeout of one second is suspended while a user is asked. Otherwise the call would time out.
     let Asking { site, model: _model, folder: _folder } = asking(kind, &[], json!({"elicitation": true, "timeout": "1s"})).await;
     let site = site.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "2500");
     let server = site.start().await;
@@ -135,7 +135,7 @@ async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     audit::assert_sound(&site.database).await;
 }
 
-/// A question does not say which call it is of, so the second call waits until the first one has its answer, however long that takes.
+/// A question does not name its call, so the second call waits until the first one ends, however long that takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_calls_at_once_are_both_asked() {
     let Asking { site, model, folder } = asking(Kind::Sqlite, &[], json!({"elicitation": true, "timeout": "1s"})).await;
@@ -144,7 +144,7 @@ async fn two_calls_at_once_are_both_asked() {
     let run = server.start_run(&json!({ "input": input })).await;
     let called = || std::fs::read_to_string(folder.path().join("log")).unwrap().matches("\"called\"").count();
     let first = asked(&server).await;
-    // Longer than the server's limit.
+    // Longer than the server's timeout.
     let began = Instant::now();
     wait::until("the other call to be out of time, if its time ran", Duration::from_secs(10), || async {
         (began.elapsed() > Duration::from_millis(1_500)).then_some(())
@@ -173,7 +173,7 @@ async fn two_calls_at_once_are_both_asked() {
     model.assert_history_was_sendable();
 }
 
-/// Nobody is there any more who could be given the answer.
+/// The session that asked is gone, so the answer cannot be delivered.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_dies_over_a_question(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -223,8 +223,8 @@ async fn a_server_asks_so_often_and_for_so_much(#[values(Kind::Sqlite)] kind: Ki
     assert_eq!(server.get_json("/input-requests").await["data"], json!([]));
 }
 
-/// A call that was given up leaves its connection in doubt about whose the next question is. The server is greeted anew, and that counts
-/// as no loss: a process that ends so often would be left alone.
+/// After an abandoned call, the next question could belong to either call, so the session is restarted. That restart counts as
+/// no crash. A process that ends so often would be in a crash loop.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_call_that_was_cancelled_a_server_may_ask_again(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -245,7 +245,7 @@ async fn after_a_call_that_was_cancelled_a_server_may_ask_again(#[values(Kind::S
     audit::assert_sound(&site.database).await;
 }
 
-/// The second of two calls of one answer waits for the first, which is given up.
+/// The second call of an answer waits for the first, which is abandoned.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_one_that_is_given_up_may_be_asked_about() {
     let capstan = json!({"elicitation": true, "timeout": "2s", "max_timeout": "30s"});

@@ -1,5 +1,5 @@
-//! Servers that answer a call with what they want to know, and are called again with it: over restarts and from node to node.
-//! And servers that ask for more than one thing at once.
+//! MCP servers that return `input_required` and are called again with the answers: over restarts, on other nodes, and with
+//! several requests at once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::support::database::Kind;
 use crate::support::server::Server;
 use crate::support::wait;
 
-/// What the tool was called with, each time.
+/// Returns the input responses and the state of each call to the tool.
 fn calls(asking: &Asking) -> Vec<(Value, Value)> {
     let log = std::fs::read_to_string(asking.folder.path().join("log")).unwrap_or_default();
     let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -49,8 +49,8 @@ async fn a_call_that_waits_for_its_user_survives_restarts(#[values(Kind::Sqlite,
     waits(&server, &run).await;
     let open = server.get_json("/input-requests?status=pending").await["data"].as_array().unwrap().clone();
     let texts: BTreeSet<&str> = open.iter().map(|question| question["question"]["text"].as_str().unwrap()).collect();
-    assert_eq!(texts, BTreeSet::from(["Which colour?", "And which other?"]), "both are asked at once");
-    assert_eq!(status(&server, &run).await, (json!("waiting"), json!("input")), "nothing is held while waiting");
+    assert_eq!(texts, BTreeSet::from(["Which colour?", "And which other?"]), "both questions are asked at once");
+    assert_eq!(status(&server, &run).await, (json!("waiting"), json!("input")), "a waiting run holds no lease");
 
     server.kill9().await;
     let mut server = all.site.start().await;
@@ -58,7 +58,7 @@ async fn a_call_that_waits_for_its_user_survives_restarts(#[values(Kind::Sqlite,
     let first = open.iter().find(is_first).unwrap();
     assert_eq!(server.post_json(&path(first), &red()).await.0, StatusCode::OK, "the question is the same after a restart");
     waits(&server, &run).await;
-    // An answer that nobody has acted on is kept, too.
+    // An answer that no worker has processed yet survives, too.
     server.kill9().await;
     let server = all.site.start().await;
     let second = asked(&server).await;
@@ -67,7 +67,11 @@ async fn a_call_that_waits_for_its_user_survives_restarts(#[values(Kind::Sqlite,
     let said: Value = serde_json::from_str(&told(&server, &run).await).unwrap();
     let given = json!({"colour": red(), "other": {"action": "decline"}});
     assert_eq!(said, json!([given, "opaque"]));
-    assert_eq!(calls(&all), [(Value::Null, Value::Null), (given, json!("opaque"))], "it was called twice, each way once");
+    assert_eq!(
+        calls(&all),
+        [(Value::Null, Value::Null), (given, json!("opaque"))],
+        "two calls: one without answers, one with them"
+    );
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     assert_eq!(events.iter().filter(|event| event["type"] == "tool.started").count(), 1);
     all.model.assert_history_was_sendable();
@@ -94,7 +98,7 @@ async fn another_node_takes_a_call_up_that_waits_for_its_user() {
     audit::assert_sound(&all.site.database).await;
 }
 
-/// The process of the server dies over the second request: nobody knows what it has done, and nobody is asked again.
+/// The server process is killed during the second request: the outcome is unknown, and no further question is asked.
 #[rstest]
 #[case(json!({"elicitation": true}), "may or may not")]
 #[case(json!({"elicitation": true, "replay": {"staged": "read"}}), "may be repeated")]
@@ -115,7 +119,7 @@ async fn what_becomes_of_a_call_after_its_answers_is_said_by_its_class(#[case] c
 async fn rounds_are_bounded() {
     let all = asking(Kind::Sqlite, &["stateless"], json!({"elicitation": true})).await;
     let server = all.site.start().await;
-    // A round without a question, and two with one.
+    // A round without a question, then two with one each.
     let run = server.start_run(&script(r#"s__staged {"text":"rounds"}"#)).await;
     for _ in 0..2 {
         let question = asked(&server).await;
@@ -129,7 +133,7 @@ async fn rounds_are_bounded() {
         let question = asked(&server).await;
         assert_eq!(server.post_json(&path(&question), &json!({"action": "decline"})).await.0, StatusCode::OK);
     }
-    assert!(told(&server, &run).await.contains("input that it is not given"), "five questions");
+    assert!(told(&server, &run).await.contains("input that it is not given"), "more than five questions are refused");
     for (how, reason) in [
         ("many", "input that it is not given"),
         ("large", "it wants 70000 bytes back with what it asks for; at most 65536 are kept"),
@@ -141,14 +145,14 @@ async fn rounds_are_bounded() {
         assert!(said.contains(reason), "{how}: {said}");
         let calls = &calls(&all)[before..];
         if how == "endless" {
-            // It asks for nothing: it is given nothing but its state, and time.
+            // It asks for nothing, so it gets only its state back, after a pause.
             assert!(calls.len() == 11 && calls.iter().all(|(responses, _)| responses.is_null()), "{calls:?}");
             assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
         }
     }
 }
 
-/// Nobody has to be asked for folders that the entry names.
+/// Roots that the entry lists need no question.
 #[rstest]
 #[case(json!({"roots": ["/data"]}), r#"{"folders": {"roots": [{"uri": "file:///data"}]}}"#)]
 #[case(json!({"elicitation": true}), "input that it is not given")]
@@ -178,11 +182,11 @@ async fn of_two_things_at_once_one_is_asked_after_the_other(#[values(Kind::Sqlit
         assert_eq!(server.post_json(&path(&question), &answer).await.0, StatusCode::OK);
     }
     let said: Value = serde_json::from_str(&told(&server, &run).await).unwrap();
-    assert_eq!(said, json!(colours), "each has its own answer");
+    assert_eq!(said, json!(colours), "each request has its own answer");
     audit::assert_sound(&all.site.database).await;
 }
 
-/// A server on standard streams ends with the process that it asks through: what becomes of the call is said by its class.
+/// A stdio server ends with the process that it asks through. The call's replay class decides whether the call is repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_may_be_repeated_asks_again_after_a_crash() {
     let all = asking(Kind::Sqlite, &[], json!({"elicitation": true, "replay": {"form": "read"}})).await;

@@ -1,4 +1,4 @@
-//! Sixty tools, of which the model is told of a few: those that the user means.
+//! Tool selection: of sixty tools, the model is offered the few that match the user's message.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::model::{Exchange, ModelMock};
 use crate::support::server::{Server, Site};
 use crate::support::vectors::{Mood, VectorsMock};
 
-/// Three servers of twenty tools, five of which are about something.
+/// Returns three servers of twenty tools each, five of them about one topic.
 fn sixty(site: &Site) -> Value {
     let server = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/mcp/server.py");
     let topics = [("one", "Tells the forecast"), ("two", "Writes a letter"), ("three", "Prints a document")];
@@ -59,7 +59,7 @@ async fn finished(server: &Server, input: &str) -> (Value, Vec<Value>) {
     (run, server.run_events_json(id).await)
 }
 
-/// What the model steps of a run say of their tools.
+/// Returns the tool data of the model steps of a run.
 fn announced(events: &[Value]) -> Vec<Value> {
     let steps = events.iter().filter(|event| event["type"] == "step.started" && event["data"]["kind"] == "model");
     steps.map(|event| event["data"]["tools"].clone()).collect()
@@ -76,7 +76,7 @@ async fn the_model_is_told_of_what_is_meant(#[values(Kind::Sqlite, Kind::Postgre
     let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
     let site = with_vectors(site(kind, &model, "semantic").await, &vectors);
     let server = site.start().await;
-    // No word of it is in the description of any tool.
+    // No word of the message is in any tool's description.
     let (_, events) = finished(&server, "Shall I take my umbrella? [[id:a]][[say:yes]]").await;
     assert_eq!(offered(&model.exchanges("a")[0]), first_five("one"));
     assert_eq!(announced(&events), [json!({"offered": 5, "of": 64, "by": "semantic"})]);
@@ -85,7 +85,7 @@ async fn the_model_is_told_of_what_is_meant(#[values(Kind::Sqlite, Kind::Postgre
     assert_eq!((asked.model.as_str(), asked.texts.len()), ("small", 65));
     assert!(asked.texts[0].contains("umbrella") && asked.texts.contains(&"one__t00: [one] Tells the forecast, kind 0".to_owned()));
 
-    // A tool that was not offered is there all the same, and what was called stays on offer for the rest of the conversation.
+    // A tool that was not offered can still be called. A called tool stays on offer for the rest of the conversation.
     let script = r#"My correspondence! [[id:b]][[call:current_time]][[next]][[say:bye]]"#;
     let (run, events) = finished(&server, script).await;
     let seen = model.exchanges("b");
@@ -97,7 +97,7 @@ async fn the_model_is_told_of_what_is_meant(#[values(Kind::Sqlite, Kind::Postgre
     let run = server.start_run(&again).await;
     server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!(offered(&model.exchanges("c")[0]), [&["current_time".to_owned()][..], &first_five("three")].concat());
-    // From then on only what the user says was asked about.
+    // After the index is built, only the user's messages are embedded.
     let counts: Vec<usize> = vectors.asked().iter().map(|asked| asked.texts.len()).collect();
     assert_eq!(counts, [65, 1, 1]);
     assert!(metric(&server, "capstan_tool_rankings_total{by=\"semantic\"}").await.ends_with(" 3"));
@@ -115,7 +115,7 @@ async fn words_decide_where_there_are_no_vectors_in_time(#[case] mood: Mood) {
     let site = site.env("CAPSTAN_EMBEDDINGS__TIMEOUT_MS", "500");
     vectors.feel(mood);
     let server = site.start().await;
-    // The servers are started with the first run.
+    // The servers start with the first run.
     finished(&server, "[[id:x]][[say:x]]").await;
     vectors.feel(mood);
     let began = Instant::now();
@@ -123,7 +123,7 @@ async fn words_decide_where_there_are_no_vectors_in_time(#[case] mood: Mood) {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(offered(&model.exchanges("a")[0]), first_five("two"));
     assert_eq!(announced(&events), [json!({"offered": 5, "of": 64, "by": "lexical"})]);
-    // It is left alone for a while: the second run has not asked.
+    // The circuit breaker is open: the second run sends no embedding request.
     assert_eq!(vectors.asked().len(), 1);
     assert!(metric(&server, "capstan_embedding_failures_total").await.ends_with(|c: char| c.is_ascii_digit()));
 }
@@ -139,7 +139,7 @@ async fn whoever_takes_a_run_up_offers_the_same(#[values(Kind::Sqlite, Kind::Pos
     let mut stream = server.run_events(id).await;
     stream.until_kind("part.delta").await;
     server.kill9().await;
-    // Nobody could find the same again.
+    // A second search could not return the same tools.
     vectors.feel(Mood::Ill);
     model.release("a");
     let server = site.start().await;
@@ -169,7 +169,7 @@ async fn the_model_names_categories_first(#[values(Kind::Sqlite, Kind::Postgres)
     assert_eq!(offered(&seen[1]), offered(&seen[2]));
     let by = |by: &str, offered: usize| json!({"offered": offered, "of": 64, "by": by});
     assert_eq!(announced(&events), [by("choosing", 0), by("categories", 24), by("categories", 24)]);
-    // Nobody has seen anything of the first call, but its step and what it used.
+    // The category call shows in its step and its usage only.
     let names: Vec<&str> = events.iter().filter_map(|event| event["data"]["name"].as_str()).collect();
     assert!(names.iter().all(|name| *name == "two__t19"), "{names:?}");
     assert_eq!(run["usage"]["model_calls"], 3);
@@ -179,7 +179,7 @@ async fn the_model_names_categories_first(#[values(Kind::Sqlite, Kind::Postgres)
         ["user", "assistant", "tool", "assistant"]
     );
 
-    // One that names none, or none that there is, is offered what fits best.
+    // A model that names no category, or an unknown one, is offered the best matches.
     for (id, choice) in [("b", ""), ("c", "moon")] {
         let (_, events) = finished(&server, &format!("Write a letter to Ann [[id:{id}]][[choose:{choice}]][[say:ok]]")).await;
         assert_eq!(offered(&model.exchanges(id)[1]), first_five("two"), "{choice:?}");

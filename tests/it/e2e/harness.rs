@@ -1,4 +1,4 @@
-//! Tests of the harness itself: a mock that accepts everything would prove nothing.
+//! The harness itself: a mock that accepts every request would prove nothing.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Requests that are wrong in every way get their documented error, and the server is none the worse.
+//! Malformed and hostile requests: each gets its documented error, and the server stays healthy.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::support::ws::{Incoming, WsClient};
 const MISSING_RUN: &str = "run_01980000000070008000000000000001";
 const MISSING_CONVERSATION: &str = "conv_01980000000070008000000000000001";
 
-/// The status and code of the answer, which must be a problem of the documented form.
+/// Returns the status and the code of the answer, which must be a documented problem.
 async fn problem(what: &str, answer: reqwest::Response) -> (u16, String) {
     let status = answer.status().as_u16();
     let kind = answer.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
@@ -41,7 +41,7 @@ async fn assert_unharmed(server: &mut Server, site: &Site) {
     let run = server.start_run(&json!({"input": "hello"})).await;
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
     let log = server.log_text();
-    assert!(!log.contains("panicked"), "a panic is in the log");
+    assert!(!log.contains("panicked"), "the log holds a panic");
     audit::assert_sound(&site.database).await;
 }
 
@@ -101,7 +101,7 @@ async fn bodies_and_ids_and_cursors(#[values(Kind::Sqlite, Kind::Postgres)] kind
         (format!("/runs/{run}/events?after=999999"), 410, "cursor_gone"),
         (format!("/runs/{run}/events?cursor=%F0%9F%92%A9"), 400, "invalid_cursor"),
         ("/conversations?cursor=@@@".to_owned(), 400, "invalid_cursor"),
-        // U+0000, "abc", "zzz" and "-5" behind the encoding.
+        // The encoded cursors are U+0000, "abc", "zzz" and "-5".
         ("/conversations?cursor=AAAA".to_owned(), 400, "invalid_cursor"),
         ("/conversations?cursor=YWJj".to_owned(), 400, "invalid_cursor"),
         ("/conversations?cursor=".to_owned(), 400, "invalid_cursor"),
@@ -134,7 +134,7 @@ async fn bodies_and_ids_and_cursors(#[values(Kind::Sqlite, Kind::Postgres)] kind
     assert_unharmed(&mut server, &site).await;
 }
 
-/// U+0000 is legal JSON and cannot be stored by Postgres.
+/// U+0000 is legal JSON, but Postgres cannot store it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_null_character_is_no_accident(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -157,7 +157,7 @@ async fn a_null_character_is_no_accident(#[values(Kind::Sqlite, Kind::Postgres)]
 /// W-20: streams of HTTP/2 that are opened and reset as fast as they can be written ("rapid reset", CVE-2023-44487).
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_reset_at_once_end_their_connection_alone() {
-    /// A frame as RFC 9113, section 4.1, has it.
+    /// Returns a frame as in RFC 9113, section 4.1.
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -166,26 +166,26 @@ async fn streams_that_are_reset_at_once_end_their_connection_alone() {
     let server = site.start().await;
     let address = server.url.strip_prefix("http://").unwrap().to_owned();
     let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
-    // GET, http, /: the indexed fields of RFC 7541, appendix A; then the authority.
+    // Method GET, scheme http and path / as indexed fields of RFC 7541, appendix A, then the authority.
     let mut head = vec![0x82, 0x86, 0x84, 0x41, u8::try_from(address.len()).unwrap()];
     head.extend_from_slice(address.as_bytes());
     let mut flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     flood.extend(frame(4, 0, 0, &[]));
     for stream in (1_u32..).step_by(2).take(5_000) {
-        // HEADERS that end head and stream, and RST_STREAM with CANCEL.
+        // HEADERS that end head and stream, then RST_STREAM with CANCEL.
         flood.extend(frame(1, 0x05, stream, &head));
         flood.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
     }
-    // The server may hang up while it is being written to.
+    // The server may close the connection during the write.
     let _ = connection.write_all(&flood).await;
     let mut answer = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(20), connection.read_to_end(&mut answer)).await;
-    assert!(read.is_ok(), "the connection goes on after {} bytes of answers", answer.len());
+    assert!(read.is_ok(), "the connection stays open after {} bytes of answers", answer.len());
     let run = server.start_run(&json!({"input": "hello"})).await;
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
 }
 
-/// The code with which the server closes a WebSocket on which these bytes were sent by hand; `None` if it ends without a word.
+/// Returns the code with which the server closes a WebSocket after these raw bytes, or `None` if it closes without one.
 async fn closed_after(url: &str, frame: &[u8]) -> Option<u16> {
     let address = url.strip_prefix("http://").unwrap();
     let mut socket = TcpStream::connect(address).await.unwrap();
@@ -196,10 +196,10 @@ async fn closed_after(url: &str, frame: &[u8]) -> Option<u16> {
     socket.write_all(hello.as_bytes()).await.unwrap();
     socket.write_all(frame).await.unwrap();
     let mut received = Vec::new();
-    // The end may come as a reset.
+    // The end may arrive as a reset.
     let _ = wait::within("the end", Duration::from_secs(20), socket.read_to_end(&mut received)).await;
     let head = received.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
-    // Nothing is ever unpacked here, so that nothing can burst.
+    // The server accepts no compression, so decompression bombs are impossible.
     assert!(!String::from_utf8_lossy(&received[..head]).to_lowercase().contains("deflate"));
     match &received[head..] {
         [0x88, _length, high, low, ..] => Some(u16::from_be_bytes([*high, *low])),
@@ -238,23 +238,23 @@ async fn web_socket_frames() {
         let answer = socket.call(method, params.clone()).await;
         assert_eq!(answer["error"]["code"], code, "{method} {params}: {answer}");
     }
-    // Still good for work after all that.
+    // The socket still works after all these messages.
     assert!(socket.call("ping", json!({})).await.get("result").is_some());
     let started = socket.call("run.start", json!({"input": "hello again"})).await;
     assert!(started.get("error").is_none(), "{started}");
     let (events, ended) = socket.events(usize::MAX).await;
     assert!(ended && events.len() > 5, "{events:#?}");
 
-    // A frame that is too big ends the socket, with its code, and nothing else.
+    // A frame over the limit closes the socket with its code, and nothing else.
     let mut big = WsClient::connect(&server.url, None).await;
-    // It may close the connection while the frame is still being written.
+    // The server may close the connection during the write.
     if big.send(Message::text("x".repeat(8 << 20))).await {
         let end = big.next().await;
         assert!(matches!(end, Incoming::Closed(Some(1009)) | Incoming::Broken), "{end:?}");
     }
     assert!(socket.call("ping", json!({})).await.get("result").is_some());
 
-    // What no library sends. The first bytes of each are flags and length; from a client, everything is masked.
+    // Frames that no client library sends. The first bytes are flags and length, and frames of clients are masked.
     let masked = |first: u8, payload: &[u8]| [&[first, 0x80 | u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0], payload].concat();
     let long_ping = [&[0x89, 0xfe, 0, 126, 0, 0, 0, 0], [b'x'; 126].as_slice()].concat();
     let broken = [
@@ -265,16 +265,16 @@ async fn web_socket_frames() {
         ("a long ping", long_ping, 1002),
         ("half a close code", masked(0x88, b"x"), 1002),
         ("no UTF-8", masked(0x81, &[0xff, 0xfe]), 1007),
-        // What is announced is not waited for.
+        // The server refuses the announced length without waiting for the data.
         ("a hundred MiB", [&[0x81, 0xff], (100_u64 << 20).to_be_bytes().as_slice(), &[0; 4]].concat(), 1009),
     ];
     for (what, frame, code) in broken {
         assert_eq!(closed_after(&server.url, &frame).await, Some(code), "{what}");
     }
-    // A goodbye is answered with its own code.
+    // A close frame is answered with its own code.
     assert_eq!(closed_after(&server.url, &masked(0x88, &1000_u16.to_be_bytes())).await, Some(1000));
 
-    // A message in pieces is one message, and a flood of pings is no more than that.
+    // A fragmented message is one message, also with many pings in between.
     let pieces =
         [(r#"{"id":"whole","#, Data::Text, false), (r#""method":"pi"#, Data::Continue, false), (r#"ng"}"#, Data::Continue, true)];
     for (piece, kind, is_last) in pieces {
@@ -289,21 +289,21 @@ async fn web_socket_frames() {
     assert_unharmed(&mut server, &site).await;
 }
 
-/// The one operation that says by its status how somebody else fared: a provider that cannot be reached is a 502, as documented.
-/// A 500 or 503 of it is a finding like any other.
+/// Operations whose status depends on another server: an unreachable provider is a documented 502. A 500 or 503 is still a
+/// failure.
 const ASKS_OTHERS: &str = r#"
 [[operations]]
 include-operation-id = "list_provider_models"
 checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "502", "504"]
 "#;
 
-/// schemathesis plays what the served OpenAPI document allows and forbids, and finds nothing undocumented: as the one who may do
-/// everything on a server without keys, and as a member on one with keys.
+/// schemathesis tests the served OpenAPI document and finds nothing undocumented. It plays an administrator on a server without
+/// keys and a member on a server with keys.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let folder = super::mcp_servers::installed().await;
-    // The providers that it makes up are asked for nothing: nobody listens at this proxy.
+    // The providers that it invents are not asked: no process listens at this proxy.
     let nobody = "http://127.0.0.1:1";
     let site = Site::new(kind).await.env("HTTP_PROXY", nobody).env("HTTPS_PROXY", nobody);
     let key = if kind == Kind::Postgres { Some(site.key_of("ada").await) } else { None };

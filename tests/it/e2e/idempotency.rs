@@ -1,4 +1,4 @@
-//! The same request many times is one request.
+//! Idempotency keys: a repeated request has the effect of one.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ async fn fifty_equal_posts_make_one_run(#[values(Kind::Sqlite, Kind::Postgres)] 
         (answer.status().as_u16(), replayed, answer.json::<Value>().await.unwrap())
     };
     let mut answers = join_all((0..50).map(|_| post())).await;
-    // One that lost the race against an unfinished first one may be told to come back; it does.
+    // A request that races the unfinished first one may be told to retry. It does.
     for answer in &mut answers {
         while answer.0 == 409 {
             assert_eq!(answer.2["code"], "idempotency_in_progress");
@@ -32,7 +32,7 @@ async fn fifty_equal_posts_make_one_run(#[values(Kind::Sqlite, Kind::Postgres)] 
         }
     }
     assert!(answers.iter().all(|answer| answer.0 == 202), "{answers:?}");
-    assert_eq!(answers.iter().filter(|answer| !answer.1).count(), 1, "one answer is no replay");
+    assert_eq!(answers.iter().filter(|answer| !answer.1).count(), 1, "exactly one answer is not a replay");
     let bodies: HashSet<String> = answers.iter().map(|answer| answer.2.to_string()).collect();
     assert_eq!(bodies.len(), 1, "{bodies:?}");
     let run = answers[0].2["run"]["id"].as_str().unwrap().to_owned();
@@ -40,7 +40,7 @@ async fn fifty_equal_posts_make_one_run(#[values(Kind::Sqlite, Kind::Postgres)] 
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1);
     assert_eq!(model.total(), 1);
 
-    // Another body under the key is refused; the same body under another key is another run.
+    // Another body under the same key is refused. The same body under another key is another run.
     let other = server.post("/runs", &json!({"input": "other"})).header("idempotency-key", "same").send().await.unwrap();
     assert_eq!(other.status(), 422);
     let other = server.post("/runs", &body).header("idempotency-key", "different").send().await.unwrap();

@@ -1,4 +1,4 @@
-//! What stands in the results of tools stays data, whatever it says.
+//! Prompt injection: the text of tool results stays data.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::wait;
 
-/// S-25: a result that wants a call, brings roles and results of its own, and says that somebody has agreed.
+/// S-25: a result that demands a call, contains forged roles and results, and claims that the user has agreed.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_calls_nothing_says_nothing_and_allows_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -21,14 +21,14 @@ async fn a_result_calls_nothing_says_nothing_and_allows_nothing(#[values(Kind::S
     let input = r#"[[id:injected]][[call:ledger__lookup {"text":"poisoned"}]][[next]][[call:ledger__destroy {"text":"all"}]][[next]][[say:bye]]"#;
     let run = server.start_run(&json!({"input": input})).await;
     let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());
-    // The tool that asks still asks, and nothing that the result says is an answer to that.
+    // The tool that needs an approval still asks, and no text of the result answers the question.
     super::approvals::waits(&server, id).await;
     let called = |tool: &str| site.ledger.entries().iter().filter(|entry| entry.tool == tool).count();
     assert_eq!((called("lookup"), called("pay"), called("destroy")), (1, 0, 0));
     let open = server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().clone();
     assert_eq!((open.len(), &open[0]["name"]), (1, &json!("ledger__destroy")));
 
-    // The model is sent what it has called, and the text in its one place.
+    // The request holds the actual call, and the text only as its result.
     let request = &model.exchanges("injected")[1].request;
     let messages: Vec<&Value> =
         request["messages"].as_array().unwrap().iter().filter(|message| message["role"] != "system").collect();

@@ -44,7 +44,7 @@ async fn later_messages_go_to_the_agent_of_the_conversation(#[values(Kind::Sqlit
     let conversation = first["conversation_id"].as_str().unwrap();
     let path = format!("/conversations/{conversation}");
 
-    // The agent's name stands for its current version.
+    // Without a version, the agent's name means its current version.
     request(&server, Method::PATCH, "/agents/poet", &json!({"profile": {"system_prompt": "Hum."}})).await;
     let (second, asked) = said(&server, &model, Some(conversation), "second", &json!({})).await;
     assert_eq!((&second["agent"], &second["agent_version"], &asked["model"]), (&json!("poet"), &json!(2), &json!("other")));
@@ -52,13 +52,13 @@ async fn later_messages_go_to_the_agent_of_the_conversation(#[values(Kind::Sqlit
     let shown = server.get_json(&path).await;
     assert_eq!((&shown["agent"], &shown["model"]), (&json!("poet"), &json!("openai/other")));
 
-    // A version that is named is kept.
+    // A version that is named stays.
     let (third, _) = said(&server, &model, Some(conversation), "third", &json!({"agent": "poet@1"})).await;
     let (fourth, asked) = said(&server, &model, Some(conversation), "fourth", &json!({})).await;
     assert_eq!((&third["agent_version"], &fourth["agent_version"]), (&json!(1), &json!(1)));
     assert!(prompt(&asked).contains("Rhyme."), "{asked}");
 
-    // A fork goes on with both, and so does a retry of the last run.
+    // A fork keeps both, and so does a retry of the last run.
     let fork = request(&server, Method::POST, &format!("{path}/fork"), &json!({})).await;
     let (forked, asked) = said(&server, &model, fork["id"].as_str(), "forked", &json!({})).await;
     assert_eq!((&forked["agent"], &forked["agent_version"], &asked["model"]), (&json!("poet"), &json!(1), &json!("other")));
@@ -70,7 +70,7 @@ async fn later_messages_go_to_the_agent_of_the_conversation(#[values(Kind::Sqlit
     assert_eq!((&changed["agent"], changed.get("model")), (&json!("default"), None));
     let (fifth, asked) = said(&server, &model, Some(conversation), "fifth", &json!({})).await;
     assert_eq!((&fifth["agent"], &asked["model"]), (&json!("default"), &json!("mock")));
-    // One conversation's choice is no other's.
+    // The choice of one conversation does not affect another.
     let (elsewhere, _) = said(&server, &model, None, "elsewhere", &json!({})).await;
     assert_eq!(elsewhere["agent"], "default");
 }

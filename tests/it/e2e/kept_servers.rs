@@ -1,4 +1,4 @@
-//! MCP servers that people keep, from the request to the process, and their secrets, which are nowhere else.
+//! User MCP servers, from the API request to the process. Their secrets appear nowhere else.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::wait;
 const CANARY: &str = "tok-canary-0123456789-wxyz";
 const MASTER: &str = "a master key of some length";
 
-/// The ledger as somebody keeps it who may not say that it is trusted.
+/// Returns the ledger as an entry of a member, who may not mark it as trusted.
 fn ledger(site: &Site) -> Value {
     let mut entry = site.ledger.mcp_server();
     entry["env"]["API_TOKEN"] = json!(CANARY);
@@ -38,7 +38,7 @@ async fn change(server: &Server, id: &str, body: &Value) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The same when it has been tried. Whoever makes or changes it waits for that, but no longer than for five seconds.
+/// Waits until the server was probed and returns it again. A create or change request itself waits for at most five seconds.
 async fn tried(server: &Server, shown: &Value) -> Value {
     if shown["status"]["state"] != "starting" {
         return shown.clone();
@@ -94,11 +94,11 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     }
     assert!(!offered(&server).await.contains("ledger"));
     append(&server, "ledger__append").await;
-    assert_eq!(site.ledger.count("append", "x"), 1, "his model was not offered it, and reached nothing");
+    assert_eq!(site.ledger.count("append", "x"), 1, "his model was not offered the tool and did not call it");
     let (status, _) = server.post_json("/mcp-servers", &json!({"name": "l", "entry": ledger(&site), "scope": "global"})).await;
     assert_eq!(status, 403);
 
-    // It is there after a restart, and nothing of its secrets is anywhere else.
+    // The server survives a restart, and its secrets are stored nowhere else.
     server.kill9().await;
     let mut server = site.start().await;
     server.set_key(&ann);
@@ -112,14 +112,14 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     let answers = [server.get_json("/mcp-servers").await, server.get_json("/mcp-servers/export").await, made];
     assert!(!answers.iter().any(|answer| answer.to_string().contains("canary")), "{answers:?}");
 
-    // Whoever switches it off ends its process.
+    // Disabling a server ends its process.
     let off = change(&server, &id, &json!({"enabled": false})).await;
     assert_eq!((&off["status"]["state"], &off["version"]), (&json!("unknown"), &json!(2)));
     site.ledger.no_server_left().await;
     assert!(!offered(&server).await.contains("ledger"));
     let (status, _) = server.post_json(&format!("/mcp-servers/{id}/start"), &json!({})).await;
     assert_eq!(status, 409);
-    // What stood for a secret goes on to stand for it.
+    // The placeholder of a secret stays valid in the next change.
     let on = change(&server, &id, &json!({"enabled": true, "entry": off["entry"], "name": "book"})).await;
     let shown = tried(&server, &on).await;
     assert_eq!(shown["status"]["state"], "ok", "{shown}");
@@ -134,7 +134,7 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     audit::assert_sound(&site.database).await;
 }
 
-/// M-14. A rule of the agent is for the operator's server of that name. Whoever takes the name gets the name only.
+/// M-14. A rule in an agent applies to the operator's server of that name, not to a member's server with the same name.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
     let model = ModelMock::start().await;
@@ -150,7 +150,7 @@ async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
     let of_all = make(&server, &json!({"name": "book", "entry": ledger(&site), "scope": "global"})).await;
     server.set_key(&ann);
     assert_eq!(append(&server, "book__destroy").await["status"], "completed");
-    assert_eq!(site.ledger.count("destroy", "x"), 1, "the operator's rule is for the operator's server");
+    assert_eq!(site.ledger.count("destroy", "x"), 1, "the operator's rule applies to the operator's server only");
 
     server.set_key(&admin);
     change(&server, of_all["id"].as_str().unwrap(), &json!({"enabled": false})).await;
@@ -158,7 +158,7 @@ async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
     make(&server, &json!({"name": "book", "entry": ledger(&site)})).await;
     let run = server.start_run(&json!({"input": r#"[[id:taken]][[call:book__destroy {"text":"x"}]][[next]][[text:1,0]]"#})).await;
     waits(&server, run["id"].as_str().unwrap()).await;
-    assert_eq!(site.ledger.count("destroy", "x"), 1, "nobody has allowed that");
+    assert_eq!(site.ledger.count("destroy", "x"), 1, "no approval was given");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +172,7 @@ async fn of_an_administrator_serve_everybody() {
     let (admin, ann) = (admin.lines().last().unwrap().trim().to_owned(), site.key_of("ann").await);
     let mut server = site.start().await;
 
-    // What a member may not give.
+    // Fields that a member may not set.
     server.set_key(&ann);
     for (entry, words) in [
         (json!({"command": "sh"}), "mcp.allow_user_commands"),
@@ -193,17 +193,17 @@ async fn of_an_administrator_serve_everybody() {
     let id = made["id"].as_str().unwrap().to_owned();
     let (status, _) = server.post_json("/mcp-servers", &body).await;
     assert_eq!(status, 409);
-    // One that cannot be reached is kept, and says so.
+    // A server that cannot be reached is stored and reports its error.
     let broken = make(&server, &json!({"name": "broken", "entry": {"command": "/no/such/program"}, "scope": "global"})).await;
     let broken = tried(&server, &broken).await;
     let state = &broken["status"];
     assert!(state["state"] == "error" && state["error"].as_str().unwrap().contains("/no/such/program"), "{broken}");
-    // Where it is may be a secret by itself, which is in its entry and not in what goes wrong.
+    // The URL may be a secret: the entry shows it, and error texts do not.
     let far = json!({"name": "far", "entry": {"url": "http://127.0.0.1:9/s/hidden-path/mcp"}, "scope": "global"});
     let far = tried(&server, &make(&server, &far).await).await;
     let error = far["status"]["error"].as_str().unwrap();
     assert!(!error.is_empty() && !error.contains("hidden-path"), "{error}");
-    // Its secrets were given for this host.
+    // The secrets were entered for the old host.
     let elsewhere = json!({"entry": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "${AUTHORIZATION}"}}});
     let moved = server.request(Method::PATCH, &format!("/mcp-servers/{id}")).json(&elsewhere).send().await.unwrap();
     assert_eq!(moved.status(), 400);
@@ -211,7 +211,7 @@ async fn of_an_administrator_serve_everybody() {
     server.set_key(&ann);
     let shown = server.get_json(&format!("/mcp-servers/{id}")).await;
     assert_eq!((&shown["entry"], &shown["scope"]), (&Value::Null, &json!("global")), "{shown}");
-    // What has gone wrong inside is the operator's own, but that something has is not.
+    // The operator sees the internal cause. Others see only that the server failed.
     let path = format!("/mcp-servers/{}", broken["id"].as_str().unwrap());
     let refused = server.get(&format!("{path}/tools")).send().await.unwrap();
     assert_eq!(refused.status(), 409);
@@ -272,7 +272,7 @@ async fn come_in_and_go_out_as_documents() {
         assert_eq!(entry["outcome"], outcome, "{entry}");
         assert!(entry["reason"].as_str().unwrap_or_default().contains(words), "{entry}");
     }
-    // They were tried: this one takes no such argument.
+    // The import probed them: this server does not accept the argument.
     let time =
         server.get_json("/mcp-servers").await["data"].as_array().unwrap().iter().find(|kept| kept["name"] == "time").cloned();
     let time = time.unwrap();
@@ -309,7 +309,7 @@ async fn come_in_and_go_out_as_documents() {
         json!(["-m", "mcp_server_time", "--local-timezone", "${ZONE:-UTC}", "--token", "${TOKEN}"])
     );
 
-    // What went out comes in again, with the values that stand in no document.
+    // An exported document can be imported again. The secrets keep their stored values, which no document holds.
     for server_id in [&of(&report, "time")["id"], &of(&report, "tickets")["id"]] {
         let path = format!("/mcp-servers/{}", server_id.as_str().unwrap());
         assert_eq!(server.request(Method::DELETE, &path).send().await.unwrap().status(), 204);
@@ -327,7 +327,7 @@ async fn come_in_and_go_out_as_documents() {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn come_in_once_for_each_key(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    // With the second one there is no room for another.
+    // With the second server, the limit is reached.
     let site = Site::new(kind).await.env("CAPSTAN_SECRET_KEY", MASTER).env("CAPSTAN_LIMITS__MAX_MCP_SERVERS_PER_OWNER", "2");
     let server = site.start().await;
     let import = async |document: &Value, key: &str| {
@@ -364,7 +364,7 @@ async fn come_in_once_for_each_key(#[values(Kind::Sqlite, Kind::Postgres)] kind:
         change(&server, id, &json!({"enabled": false, "entry": {"url": url(host)}})).await;
     }
 
-    // It comes again, and what was changed since stays.
+    // The repeated request returns its stored answer, and later changes stay.
     assert_eq!(import(&document, "first").await, first);
     for (path, host) in ids.iter().zip(["three", "four"]) {
         let shown = server.get_json(path).await;
@@ -375,7 +375,7 @@ async fn come_in_once_for_each_key(#[values(Kind::Sqlite, Kind::Postgres)] kind:
     let mismatch = server.post("/mcp-servers/import", &otherwise).header("idempotency-key", "first").send().await.unwrap();
     assert_eq!(mismatch.status(), 422);
 
-    // Another request replaces both. The next one names a secret that is kept, with which none could be made.
+    // Another request replaces both. The next one names a stored secret, which would not be enough to create a server.
     assert_eq!(outcomes(&import(&document, "second").await), both("replaced", "replaced"));
     let mut named = document.clone();
     named.as_object_mut().unwrap().remove("variables");
@@ -386,7 +386,7 @@ async fn come_in_once_for_each_key(#[values(Kind::Sqlite, Kind::Postgres)] kind:
     assert_eq!(import(&named, "third").await, third);
     assert_eq!([server.get_json(&ids[0]).await, server.get_json(&ids[1]).await].map(|shown| shown["version"].clone()), shown);
 
-    // One that was replaced and is gone is made anew. One that was made is what it was, though it is gone.
+    // A replaced server that was deleted is created again. A created one gets its stored outcome, although it was deleted.
     for path in &ids {
         assert_eq!(server.request(Method::DELETE, path).send().await.unwrap().status(), 204);
     }
@@ -396,7 +396,7 @@ async fn come_in_once_for_each_key(#[values(Kind::Sqlite, Kind::Postgres)] kind:
     assert_eq!(server.get_json("/mcp-servers").await["data"].as_array().unwrap().len(), 1);
 }
 
-/// What one process is told, the others do within seconds.
+/// A change in one process reaches the others within seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn end_in_every_process_on_postgres() {
     let site = Site::new(Kind::Postgres).await.env("CAPSTAN_SECRET_KEY", MASTER);
@@ -413,8 +413,8 @@ async fn end_in_every_process_on_postgres() {
     })
     .await;
     let (_, stopped) = one.post_json(&format!("/mcp-servers/{id}/stop"), &json!({})).await;
-    assert_eq!(stopped["version"], on["version"], "that is no change of it");
-    // That of the other process, too.
+    assert_eq!(stopped["version"], on["version"], "stopping changes no version");
+    // The process of the other node ends, too.
     site.ledger.no_server_left().await;
     assert!(offered(&other).await.contains("ledger__append"));
     change(&one, id, &json!({"enabled": false})).await;
@@ -448,7 +448,7 @@ async fn list_their_resources_and_prompts() {
         prompts.iter().any(|prompt| arguments(prompt) == 0) && prompts.iter().any(|prompt| arguments(prompt) > 0),
         "{prompts:?}"
     );
-    // One that has no such thing; and one that cannot be reached.
+    // A server without prompts and resources, and a server that cannot be reached.
     let time = json!({"command": python, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]});
     let time = make(&server, &json!({"name": "time", "entry": time})).await;
     let broken = make(&server, &json!({"name": "broken", "entry": {"command": "/no/such/program"}})).await;

@@ -1,4 +1,4 @@
-//! What belongs to somebody else looks like what does not exist.
+//! Resources of another owner look like resources that do not exist.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -69,7 +69,7 @@ async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kin
         let (status, mut problem, detail) = ask(path.clone()).await;
         let (missing_status, mut missing_problem, missing_detail) = ask(missing_path.clone()).await;
         assert_eq!((status, missing_status), (404, 404), "{method} {path}: {problem}");
-        // Only the id that was asked for may differ.
+        // Only the requested id may differ.
         let without = |text: &str| {
             text.replace(&run_id, "ID").replace(&no_run, "ID").replace(&conversation, "ID").replace(&no_conversation, "ID")
         };
@@ -81,7 +81,7 @@ async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kin
     assert_eq!(server.get_json("/conversations").await["data"], json!([]));
     assert_eq!(server.get_json("/feedback").await["data"], json!([]));
     let (status, _) = server.post_json("/runs", &json!({"input": "x", "conversation_id": conversation})).await;
-    assert_eq!(status, 404, "a run in somebody else's conversation");
+    assert_eq!(status, 404, "a run in another owner's conversation");
     let mut socket = WsClient::connect(&server.url, Some(&bob)).await;
     for params in [json!({"run_id": run_id}), json!({"conversation_id": conversation})] {
         assert_eq!(socket.call("subscribe", params).await["error"]["code"], "not_found");
@@ -89,7 +89,7 @@ async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kin
     assert_eq!(socket.call("run.cancel", json!({"run_id": run_id})).await["error"]["code"], "not_found");
 
     server.set_key(&ada);
-    assert_eq!(server.run_events_json(&run_id).await, before, "the owner's log is as it was");
+    assert_eq!(server.run_events_json(&run_id).await, before, "the owner's log is unchanged");
     audit::assert_sound(&site.database).await;
 }
 
@@ -100,8 +100,8 @@ async fn no_public_address_without_a_key() {
     let status = server.ended(std::time::Duration::from_secs(20)).await;
     assert!(!status.success());
     let log = server.log_text();
-    assert!(log.contains("keys create"), "the message names the way out: {log}");
-    // A key never stands in the log.
+    assert!(log.contains("keys create"), "the error tells how to create a key: {log}");
+    // A key never appears in the log.
     let key = site.key_of("ada").await;
     let mut server = site.start().await;
     server.set_key(&key);

@@ -1,4 +1,4 @@
-//! The log is best effort: a standard error that takes no lines changes nothing but the count of lost lines.
+//! Log output is best effort: if standard error accepts no lines, only the count of lost lines changes.
 
 use std::fs::OpenOptions;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use crate::support::database::Kind;
 use crate::support::server::{Server, Site};
 use crate::support::wait;
 
-/// How standard error fails.
+/// The way in which standard error fails.
 #[derive(Debug, Clone, Copy)]
 enum BrokenStderr {
     FullDisk,
@@ -19,7 +19,6 @@ enum BrokenStderr {
     ReaderThatStopped,
 }
 
-/// The runs that a server with a broken standard error has to serve.
 const RUNS: usize = 200;
 
 #[rstest]
@@ -27,7 +26,7 @@ const RUNS: usize = 200;
 async fn broken_stderr_loses_only_log_lines(
     #[values(BrokenStderr::FullDisk, BrokenStderr::ClosedPipe, BrokenStderr::ReaderThatStopped)] broken: BrokenStderr,
 ) {
-    // A small queue, so that it is full before the last run.
+    // The queue is small, so it is full before the last run.
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_LOG__QUEUE_BYTES", "8192");
     let (reader, writer) = std::io::pipe().unwrap();
     let (stderr, reader) = match broken {
@@ -62,7 +61,7 @@ async fn broken_stderr_loses_only_log_lines(
 async fn failed_start_with_stopped_reader_still_exits() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     fill(&mut writer);
-    // An error at start is the only line that a command prints by itself.
+    // An error at start is the only line that a command prints without a request.
     let site = Site::new(Kind::Sqlite).await;
     let mut server = site.spawn_logging_to(Some(Stdio::from(writer)), &[("CAPSTAN_MODEL", "nowhere/nothing")]);
     let status = server.ended(Duration::from_secs(30)).await;
@@ -86,7 +85,7 @@ async fn hangup_and_user_signals_do_not_end_the_server() {
     assert_eq!(server.ended(Duration::from_secs(20)).await.code(), Some(0));
 }
 
-/// Writes to a pipe that has no reader until it is full.
+/// Fills a pipe that has no reader.
 fn fill(writer: &mut std::io::PipeWriter) {
     let size = rustix::pipe::fcntl_getpipe_size(&*writer).unwrap();
     std::io::Write::write_all(writer, &vec![b'.'; size]).unwrap();

@@ -1,4 +1,4 @@
-//! Logins at MCP servers that want one, from the 401 to the tool call, and those that must come to nothing.
+//! OAuth logins at MCP servers, from the 401 to the tool call, and logins that must fail.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ async fn site(kind: Kind, model: &ModelMock) -> Site {
     site.env("CAPSTAN_OUTBOUND__ALLOW_PRIVATE", "true")
 }
 
-/// A server that ann asks, and her key.
+/// Starts a server with ann's key and returns the key.
 async fn start(site: &Site) -> (String, Server) {
     let ann = site.key_of("ann").await;
     let mut server = site.start().await;
@@ -31,7 +31,7 @@ async fn start(site: &Site) -> (String, Server) {
     (ann, server)
 }
 
-/// A server that is kept, and has said that it wants a login.
+/// Creates a user server and waits until it reports that it needs a login.
 async fn keep(server: &Server, url: &str) -> String {
     let entry = json!({"url": url, "capstan": {"concurrency": 20, "replay": {"pay": "read"}}});
     let (status, made) = server.post_json("/mcp-servers", &json!({"name": "bank", "entry": entry})).await;
@@ -42,7 +42,7 @@ async fn keep(server: &Server, url: &str) -> String {
     id
 }
 
-/// Begins a login: where the owner agrees, and the cookie of the browser.
+/// Begins a login. Returns the URL of the authorization page and the browser's cookie.
 async fn begin(server: &Server, id: &str) -> (String, String) {
     let answer = server.post(&format!("/mcp-servers/{id}/login"), &json!({})).send().await.unwrap();
     assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
@@ -52,7 +52,7 @@ async fn begin(server: &Server, id: &str) -> (String, String) {
     (url, cookie.split(';').next().unwrap().to_owned())
 }
 
-/// Comes back as a browser: status and body.
+/// Follows the redirect as a browser does. Returns status and body.
 async fn come_back(server: &Server, back: &str, cookie: &str) -> (u16, Value) {
     let answer = server.client.get(back).header("cookie", cookie).send().await.unwrap();
     let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
@@ -67,7 +67,7 @@ async fn log_in(server: &Server, bank: &Guarded, id: &str) -> Value {
     shown
 }
 
-/// A run that calls a tool so often at once: whether each call was paid for.
+/// Starts a run that makes `times` calls at once. Returns whether each call was paid for.
 async fn pay(server: &Server, times: usize) -> Vec<bool> {
     let calls: String = (0..times).map(|n| format!(r#"[[call:bank__pay {{"n":{n}}}]]"#)).collect();
     let run = server.start_run(&json!({"input": format!("[[id:pay]]{calls}[[next]][[text:1,0]]")})).await;
@@ -95,7 +95,7 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     server.set_key(&ann);
     let id = keep(&server, &bank.url).await;
 
-    // Another one's server is not there.
+    // Another user's server looks missing.
     for method in [Method::POST, Method::DELETE] {
         let asked = server.request(method, &format!("/mcp-servers/{bobs}/login")).json(&json!({})).send().await.unwrap();
         assert_eq!(asked.status(), 404);
@@ -107,16 +107,16 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     let back = bank.agree(&url).await;
     let (status, shown) = come_back(&server, &back, &cookie).await;
     assert_eq!((status, &shown["status"]["auth"]), (200, &json!("ok")), "{shown}");
-    assert_eq!(come_back(&server, &back, &cookie).await.0, 400, "a login ends once");
+    assert_eq!(come_back(&server, &back, &cookie).await.0, 400, "a callback works once");
     assert_eq!(pay(&server, 1).await, [true]);
 
-    // The server takes the token no more: of ten calls at once, one refreshes it.
+    // The server rejects the token: of ten calls at once, one refreshes it.
     bank.book().expire();
     assert_eq!(pay(&server, 10).await, [true; 10]);
     let (refreshes, reused, _) = bank.counts();
     assert_eq!((refreshes, reused), (1, 0));
 
-    // It is there after a restart, and refreshed when it is time, before the server says so.
+    // The login survives a restart. The token is refreshed when it is due, before the server rejects it.
     server.kill9().await;
     site.database.rows("UPDATE mcp_tokens SET fresh_until = 0 RETURNING server_id").await;
     let mut server = site.start().await;
@@ -125,7 +125,7 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     assert_eq!(pay(&server, 1).await, [true]);
     assert_eq!(bank.counts(), (2, 0, refused));
     assert_eq!(pay(&server, 1).await, [true]);
-    assert_eq!(bank.book().refreshes, 2, "it is fresh");
+    assert_eq!(bank.book().refreshes, 2, "the token is fresh");
 
     // An authorization server that is down ends no login.
     bank.book().expire();
@@ -139,7 +139,7 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     assert_eq!(mended.await["status"]["auth"], "ok");
     assert_eq!(pay(&server, 1).await, [true]);
 
-    // What a careless server says of the token is not told.
+    // A token in a server's error text is redacted.
     let run = server.start_run(&json!({"input": "[[id:f]][[call:bank__fail {}]][[next]][[text:1,0]]"})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     let told = json!(server.run_events_json(run["id"].as_str().unwrap()).await).to_string();
@@ -155,14 +155,14 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     assert_eq!(pay(&server, 1).await, [true]);
     let stored = format!("{:?}", site.database.rows("SELECT server_id, key_data FROM mcp_tokens").await);
     assert!(stored.contains(&id) && !stored.contains("canary"), "{stored}");
-    // Other tokens than that of this server are none of its own.
+    // Tokens for other servers do not count as a login here.
     assert_eq!(server.get_json("/mcp-servers").await["data"].as_array().unwrap().len(), 1);
     let forgotten = server.request(Method::DELETE, &format!("/mcp-servers/{id}/login")).send().await.unwrap();
     assert_eq!(forgotten.status(), 204);
     assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 0);
     assert_eq!(pay(&server, 1).await, [false], "its tools are not offered");
 
-    // An entry that takes its place ends the login, too, if it leads elsewhere.
+    // A changed entry ends the login, too, if its URL differs.
     log_in(&server, &bank, &id).await;
     for (url, logins) in [(bank.url.clone(), 1), (format!("{}?other=1", bank.url), 0)] {
         let document = json!({"mcpServers": {"bank": {"url": url}}, "replace": true});
@@ -177,7 +177,7 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     audit::assert_sound(&site.database).await;
 }
 
-/// M-24. The code is used up by the time that the browser goes away: what came of it is not lost.
+/// M-24. The code is used up when the browser disconnects: the tokens that it returned are not lost.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn end_though_the_browser_goes_away(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -197,7 +197,7 @@ async fn end_though_the_browser_goes_away(#[values(Kind::Sqlite, Kind::Postgres)
             (bank.book().secrets.len() > secrets).then_some(())
         }) => {}
     }
-    // The connection of the browser is closed with what was dropped; the server hears of that before it hears of these.
+    // The server reads the end of the browser's connection before it reads these requests.
     for _ in 0..5 {
         server.get_json("/mcp-servers").await;
     }
@@ -262,7 +262,7 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     let id = keep(&server, &bank.url).await;
     let issuer = bank.book().issuer.clone();
 
-    // Who sends the browser back: another authorization server, or one that does not say.
+    // The issuer in the redirect: another authorization server, or none.
     for named in [Some("https://evil.example".to_owned()), None] {
         bank.book().issuer = named;
         let (url, cookie) = begin(&server, &id).await;
@@ -271,7 +271,7 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     }
     bank.book().issuer = issuer;
 
-    // Who comes back.
+    // The client that follows the redirect.
     let (url, cookie) = begin(&server, &id).await;
     let back = bank.agree(&url).await;
     assert_eq!(server.client.get(&back).send().await.unwrap().status(), 401, "nobody");
@@ -283,17 +283,17 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     );
     assert_eq!(come_back(&server, &back.replace("state=login_", "state=login_x"), &cookie).await.0, 401, "another state");
     assert_eq!(come_back(&server, &back, &cookie).await.0, 200);
-    // With a key instead of the browser.
+    // With a key instead of the browser's cookie.
     let (url, _) = begin(&server, &id).await;
     let back = bank.agree(&url).await;
     assert_eq!(server.client.get(&back).bearer_auth(&ann).send().await.unwrap().status(), 200);
-    // The newest counts; and none for long.
+    // Only the newest login is valid, and only for a limited time.
     let (old, old_cookie) = begin(&server, &id).await;
     let (new, new_cookie) = begin(&server, &id).await;
     assert_eq!(come_back(&server, &bank.agree(&old).await, &old_cookie).await.0, 400);
     site.database.rows("UPDATE mcp_logins SET expires_at = 0 RETURNING state_hash").await;
     assert_eq!(come_back(&server, &bank.agree(&new).await, &new_cookie).await.0, 400);
-    // Whoever does not agree.
+    // The owner denies the login.
     let (url, cookie) = begin(&server, &id).await;
     let mut back = Url::parse(&parameters(&url)["redirect_uri"]).unwrap();
     let issuer = bank.url.replace("/mcp", "/as");
@@ -302,14 +302,14 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     let (status, refused) = come_back(&server, back.as_str(), &cookie).await;
     assert!(status == 400 && refused["detail"].as_str().unwrap().contains("access_denied"), "{refused}");
 
-    // A token for another server.
+    // A token for another audience.
     bank.book().token = Some("e30.eyJhdWQiOiJodHRwczovL290aGVyLmV4YW1wbGUifQ.c2ln".to_owned());
     let (url, cookie) = begin(&server, &id).await;
     let (status, refused) = come_back(&server, &bank.agree(&url).await, &cookie).await;
     assert!(status == 409 && refused["detail"].as_str().unwrap().contains("another resource"), "{refused}");
     bank.book().token = None;
 
-    // An entry that has another URL by then; and one that gets another URL later has no login any more.
+    // The entry's URL changed during the login. A later change of the URL ends the login as well.
     log_in(&server, &bank, &id).await;
     let (url, cookie) = begin(&server, &id).await;
     let back = bank.agree(&url).await;
@@ -318,7 +318,7 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     let changed = changed.json::<Value>().await.unwrap();
     assert_eq!(changed["status"]["auth"], "needed", "{changed}");
     assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 0);
-    assert_eq!(come_back(&server, &back, &cookie).await.0, 400, "it went with the tokens");
+    assert_eq!(come_back(&server, &back, &cookie).await.0, 400, "the login was deleted with its tokens");
     let gone = server.request(Method::DELETE, &format!("/mcp-servers/{id}")).send().await.unwrap();
     assert_eq!(gone.status(), 204);
 
@@ -362,7 +362,7 @@ async fn of_an_administrator_serve_everybody_with_a_client_of_their_own() {
     assert!(!server.log_text().contains("canary"));
 }
 
-/// M-24. The only token there is; nobody could get another one.
+/// M-24. The only token, and it cannot be replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn are_not_ended_by_one_mistake_of_their_server() {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
@@ -373,11 +373,11 @@ async fn are_not_ended_by_one_mistake_of_their_server() {
     log_in(&server, &bank, &id).await;
     assert_eq!(pay(&server, 1).await, [true]);
     bank.book().mistakes = 1;
-    assert_eq!(pay(&server, 1).await, [true], "it is shown again");
+    assert_eq!(pay(&server, 1).await, [true], "the token is sent again");
     assert_eq!(bank.book().mistakes, 0);
     assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 1);
 
-    // One whose time is over is not.
+    // An expired token is not sent again.
     site.database.rows("UPDATE mcp_tokens SET fresh_until = 0 RETURNING server_id").await;
     bank.book().expire();
     let gone = wait::until("the login to be over", Duration::from_secs(30), || async {
@@ -387,7 +387,7 @@ async fn are_not_ended_by_one_mistake_of_their_server() {
     gone.await;
 }
 
-/// M-24. What was agreed to at one authorization server is not shown once the entry names another one.
+/// M-24. A token from one authorization server is not sent once the entry names another one.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn are_of_the_authorization_server_that_the_entry_names(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -407,14 +407,14 @@ async fn are_of_the_authorization_server_that_the_entry_names(#[values(Kind::Sql
     let status = names("https://elsewhere.example").await;
     assert_eq!((&status["state"], &status["auth"]), (&json!("error"), &json!("needed")), "{status}");
     assert_eq!(pay(&server, 1).await, [false], "its tools are not offered");
-    // Nor is it refreshed there, and what was begun there is not ended there.
+    // The token is not refreshed there either, and a login that was begun there does not end there.
     site.database.rows("UPDATE mcp_tokens SET fresh_until = 0 RETURNING server_id").await;
     assert_eq!(pay(&server, 1).await, [false]);
     assert_eq!(bank.book().refreshes, 0);
     let (status, refused) = come_back(&server, &bank.agree(&begun).await, &cookie).await;
     assert_eq!(status, 409, "{refused}");
 
-    // Named itself, with or without the slash at the end, it is the same one.
+    // The same authorization server, with or without a trailing slash, keeps the login.
     let status = names(&bank.url.replace("/mcp", "/as/")).await;
     assert_eq!((&status["state"], &status["auth"]), (&json!("ok"), &json!("ok")), "{status}");
     assert_eq!(pay(&server, 1).await, [true]);
@@ -431,12 +431,12 @@ async fn at_two_servers_may_be_under_way_in_one_browser() {
     let (_, made) = server.post_json("/mcp-servers", &json!({"name": "shop", "entry": entry})).await;
     let other = made["id"].as_str().unwrap();
 
-    // A client is for the authorization server that it is registered at.
+    // A client belongs to the authorization server at which it is registered.
     let (status, refused) = server.post_json(&format!("/mcp-servers/{other}/login"), &json!({})).await;
     assert_eq!(status, 409);
     let why = refused["detail"].as_str().unwrap();
     assert!(why.contains("capstan.oauth.issuer of its entry is https://elsewhere.example") && why.contains("/as"), "{why}");
-    assert_eq!(shop.book().registered, 0, "and is not registered at another one");
+    assert_eq!(shop.book().registered, 0, "and it is not registered at another one");
     let issuer = shop.url.replace("/mcp", "/as/");
     let entry = json!({"entry": {"url": shop.url, "capstan": {"oauth": {"issuer": issuer}}}});
     let changed = server.request(Method::PATCH, &format!("/mcp-servers/{other}")).json(&entry).send().await.unwrap();
@@ -451,7 +451,7 @@ async fn at_two_servers_may_be_under_way_in_one_browser() {
     assert_eq!(come_back(&server, &shop.agree(&second).await, &both).await.0, 200);
 }
 
-/// M-24. Whoever begins one has this server ask others for things.
+/// M-24. Each login makes this server send requests to others, so their number is limited.
 #[tokio::test(flavor = "multi_thread")]
 async fn are_begun_so_often_by_one_user() {
     let (model, bank) = (ModelMock::start().await, Guarded::start().await);
@@ -469,14 +469,14 @@ async fn are_begun_so_often_by_one_user() {
     let refused = answer.json::<Value>().await.unwrap();
     assert_eq!(refused["code"], "too_many_requests");
     assert!(refused["detail"].as_str().unwrap().contains("limits.max_mcp_logins_per_owner"), "{refused}");
-    assert_eq!(bank.book().registered, registered, "nobody was asked for anything");
-    assert_eq!(come_back(&server, &bank.agree(&url).await, &cookie).await.0, 200, "what was begun can be ended");
+    assert_eq!(bank.book().registered, registered, "no request was sent");
+    assert_eq!(come_back(&server, &bank.agree(&url).await, &cookie).await.0, 200, "a login that was begun can be finished");
     server.set_key(&bob);
     let id = keep(&server, &bank.url).await;
     begin(&server, &id).await;
 }
 
-/// M-24. A refresh token counts once: what came for it must be kept, though the server ends meanwhile.
+/// M-24. A refresh token is valid once: its new tokens must be stored, even if the server stops meanwhile.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn outlive_a_server_that_ends_while_it_refreshes_them(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -502,7 +502,7 @@ async fn outlive_a_server_that_ends_while_it_refreshes_them(#[values(Kind::Sqlit
     let mut server = site.start().await;
     server.set_key(&ann);
     assert_eq!(pay(&server, 1).await, [true]);
-    assert_eq!((bank.counts().0, bank.counts().1), (1, 0), "no token was shown twice");
+    assert_eq!((bank.counts().0, bank.counts().1), (1, 0), "no token was sent twice");
     audit::assert_sound(&site.database).await;
 }
 

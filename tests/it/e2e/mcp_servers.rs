@@ -17,7 +17,7 @@ use crate::support::server::{Site, repository};
 use crate::support::sse::{find, kinds};
 use crate::support::wait;
 
-/// Where `scripts/test-deps.sh` puts the servers. It is run if that has not been done.
+/// Returns the folder where `scripts/test-deps.sh` installs the servers. Runs the script if needed.
 pub async fn installed() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "where the servers are is a setting of the tests")]
     let given = std::env::var("CAPSTAN_TEST_DEPS").map(PathBuf::from);
@@ -29,7 +29,7 @@ pub async fn installed() -> PathBuf {
     folder
 }
 
-/// server-everything over Streamable HTTP.
+/// Starts server-everything over Streamable HTTP.
 pub async fn everything_over_http() -> (Child, String) {
     let (child, port) = everything_at("streamableHttp").await;
     (child, format!("http://127.0.0.1:{port}/mcp"))
@@ -86,7 +86,7 @@ async fn work_over_stdio_and_http(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
     audit::assert_sound(&site.database).await;
 }
 
-/// Nothing is left of the tool servers when the server ends, in whatever way.
+/// The tool servers' processes end with the server, however it ends.
 #[rstest]
 #[case::by_signal("TERM")]
 #[case::by_force("KILL")]
@@ -112,8 +112,8 @@ async fn end_with_the_server(#[case] signal: &str) {
     wait::until("the tool servers to end", Duration::from_secs(10), || async { (children() == 0).then_some(()) }).await;
 }
 
-/// M-09, M-10: not even one that heeds neither the end of its input nor TERM, nor what it started elsewhere, nor what nothing tells
-/// whose it is but a control group, where it may have one.
+/// M-09, M-10: the processes end even if they ignore end of input and TERM, or start children in other process groups. Where
+/// available, a control group finds unmarked ones.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
@@ -152,7 +152,7 @@ async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
     }
 }
 
-/// A tool server sees nothing of the server's environment but what its entry gives it.
+/// A tool server gets only the environment of its entry.
 #[tokio::test(flavor = "multi_thread")]
 async fn do_not_inherit_the_environment() {
     let model = ModelMock::start().await;
@@ -173,7 +173,7 @@ async fn do_not_inherit_the_environment() {
     assert!(told.contains("recorded no"), "the model reads the tool's error: {told}");
 }
 
-/// M-11, M-15: whoever reads the log of a run sees that it has not all tools that its servers list.
+/// M-11, M-15: the log of a run names the servers whose tools were left out.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn whose_tools_are_left_out_stand_in_the_log_of_the_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -1,4 +1,4 @@
-//! The whole server from outside: real processes, real databases, a model and tools at the wire.
+//! The whole server as a black box: real processes and databases, a model and tools over their protocols.
 
 mod agents;
 mod analysis;

@@ -1,4 +1,4 @@
-//! Numbers and the order of keys, from the text of a model or a person to the bytes at a server, and back.
+//! Numbers and the order of keys, from the text of a model or a user to the bytes at a server, and back.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::support::server::{Server, Site};
 use crate::support::wait;
 use crate::support::wire::Wire;
 
-/// None of these numbers is a float, and the keys are in no order of the alphabet.
+/// No number here fits a float exactly, and the keys are not in alphabetical order.
 const ARGUMENTS: &str = r#"{"z":20000000000000000001,"a":1.10,"m":1e+2,"b":0.1}"#;
 
-/// A site with one MCP server that records what it is sent.
+/// A site with one MCP server that records its input.
 struct Recorded {
     site: Site,
     record: PathBuf,
@@ -35,28 +35,28 @@ fn recorded(site: Site, capstan: &Value) -> Recorded {
 }
 
 impl Recorded {
-    /// The lines that the server was sent, for calls and as answers.
+    /// Returns the lines that the server received, for calls and answers.
     fn lines(&self) -> Vec<String> {
         let record = std::fs::read_to_string(&self.record).unwrap_or_default();
         record.lines().map(str::to_owned).collect()
     }
 }
 
-/// The body of an answer, as it was sent.
+/// Returns the body of an answer as sent.
 async fn text(server: &Server, path: &str) -> String {
     let answer = server.get(path).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK, "{path}");
     answer.text().await.unwrap()
 }
 
-/// Posts a body as it is written.
+/// Posts a body as written.
 async fn post(server: &Server, path: &str, body: &str) -> (StatusCode, String) {
     let request = server.request(reqwest::Method::POST, path).header(CONTENT_TYPE, "application/json");
     let answer = request.body(body.to_owned()).send().await.unwrap();
     (answer.status(), answer.text().await.unwrap())
 }
 
-/// The approval that is waited for.
+/// Waits for the open approval.
 async fn approval(server: &Server) -> String {
     let open = wait::until("an approval", Duration::from_secs(30), || async {
         let open = server.get_json("/approvals?status=pending").await;
@@ -65,7 +65,7 @@ async fn approval(server: &Server) -> String {
     format!("/approvals/{}", open.await["id"].as_str().unwrap())
 }
 
-/// Whether the pieces stand in a text in this order.
+/// Returns whether the pieces occur in the text in this order.
 fn in_order(text: &str, pieces: &[&str]) -> bool {
     let mut rest = text;
     pieces.iter().all(|piece| {
@@ -154,7 +154,7 @@ async fn edited_arguments_are_sent_as_a_human_wrote_them(#[values(Kind::Sqlite, 
     let (status, refused) = post(&server, &path, &long).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(refused.contains("a number has 1001 characters, and at most 1000 are accepted: send it as a string"), "{refused}");
-    // Beyond the limit of the schema by one, which no float can tell.
+    // Above the schema's limit by one, a difference that a float loses.
     let (status, refused) = post(&server, &path, r#"{"decision":"allow","arguments":{"z":20000000000000000003}}"#).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(refused.contains("20000000000000000003 is greater than the maximum of 20000000000000000002"), "{refused}");

@@ -1,4 +1,4 @@
-//! An Ollama that comes up beside the server and gets its first model later.
+//! An Ollama server that starts with the server and gets its first model later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,10 +32,10 @@ async fn a_model_that_is_pulled_after_the_start_is_found_by_the_next_run() {
     assert_eq!((status.as_u16(), &problem["code"]), (400, &json!("unknown_model")), "{problem}");
     let detail = problem["detail"].as_str().unwrap();
     assert!(!detail.contains(&address) && detail.contains("ollama pull") && detail.contains("CAPSTAN_MODEL"), "{detail}");
-    // One that is named is served all the same.
+    // A model that the request names is served all the same.
     assert_eq!(server.start_run(&json!({"input": "hello", "model": "demo/demo"})).await["model"], "demo/demo");
     pulled.store(true, Ordering::SeqCst);
-    // That there was none is believed for a moment.
+    // The empty model list is cached for a moment.
     let found = wait::until("the model to be found", Duration::from_secs(30), || async {
         let (status, answer) = server.post_json("/runs", &json!({"input": "hello"})).await;
         (status == 202).then_some(answer)

@@ -1,4 +1,4 @@
-//! Conversations pinned, tagged and put away, and what becomes of those in which nothing has happened for long.
+//! Pinned, tagged and archived conversations, and the retention of idle ones.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -42,7 +42,7 @@ async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::P
     assert_eq!(titles(&server, "?archived=true").await, ["two"]);
     assert_eq!(titles(&server, "?archived=any").await, ["three", "two", "one"]);
     assert_eq!(titles(&server, "?pinned=true&tag=a%26b").await, ["one"]);
-    // The link of a page says the same as the request.
+    // The link to the next page has the same filters as the request.
     let page = server.get("/conversations?archived=any&limit=1&q=t").send().await.unwrap();
     let link = page.headers()["link"].to_str().unwrap().to_owned();
     let next = link.trim_start_matches("</api/v1/conversations").split('>').next().unwrap();
@@ -63,7 +63,7 @@ async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::P
     assert_eq!(change(&server, &ids[0], &json!({"colour": "red"})).await.0, 400);
     assert_eq!(change(&server, &ids[0], &json!({})).await.0, 400);
     assert_eq!(server.get("/conversations?archived=maybe").send().await.unwrap().status(), 400);
-    // A message brings it back.
+    // A message moves it out of the archive.
     let sent = server.send(&ids[1], "hello", "queue").await;
     server.finished(sent["run"]["id"].as_str().unwrap()).await;
     assert_eq!(titles(&server, "").await, ["three", "two", "one"]);
@@ -90,7 +90,7 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
             format!("UPDATE conversations SET updated_at = updated_at - {by}, archived_at = archived_at - {by} WHERE {old}");
         site.database.rows(&format!("{update} RETURNING id")).await;
     };
-    // Opened and left without a word.
+    // Opened and left without a message.
     let (_, empty) = server.post_json("/conversations", &json!({})).await;
     let empty = empty["id"].as_str().unwrap();
     let week = 7 * DAY_MS;
@@ -108,7 +108,7 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
     let (ok, said) = site.command(&["cleanup"]).await;
     assert!(ok && said.contains("conversations archived: 1; deleted: 0"), "{said}");
     assert_eq!(titles(&server, "").await, ["new", "pinned"]);
-    assert_eq!(server.messages(&ids[0]).await.len(), 2, "nothing of it is lost");
+    assert_eq!(server.messages(&ids[0]).await.len(), 2, "no message is lost");
     older(91).await;
     let (ok, said) = site.command(&["cleanup"]).await;
     assert!(ok && said.contains("conversations archived: 0; deleted: 1"), "{said}");
@@ -116,7 +116,7 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
     assert_eq!(server.get(&format!("/conversations/{}", ids[0])).send().await.unwrap().status(), 404);
 }
 
-/// What is empty is deleted before anything is put away, and so is counted there alone.
+/// Empty conversations are deleted before others are archived, so they count as deleted only.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_empty_is_counted_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -151,7 +151,7 @@ async fn what_was_said_is_found(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     let run = server.finished(run["id"].as_str().unwrap()).await;
     let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());
     let found = server.get_json("/search?q=lighthouse%20%22on%20the%22").await;
-    // The question has the words of the answer in its script.
+    // The question's script has the words of the answer, so both match.
     assert_eq!(found["data"].as_array().unwrap().len(), 2, "{found}");
     let hit = &found["data"][0];
     assert_eq!((&hit["role"], &hit["run_id"], &hit["conversation_id"]), (&json!("assistant"), &json!(id), &json!(conversation)));
@@ -160,7 +160,7 @@ async fn what_was_said_is_found(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     assert_eq!(hit["snippet"], snippet, "text, not markup");
     let messages = server.messages(conversation).await;
     assert!(messages.iter().any(|message| message["id"] == hit["message_id"]), "{hit}");
-    // Pages lead on.
+    // The cursor leads to the next page.
     let first = server.get_json("/search?q=the&limit=1").await;
     let next = first["next_cursor"].as_str().unwrap();
     let second = server.get_json(&format!("/search?q=the&limit=1&cursor={next}")).await;
@@ -175,7 +175,7 @@ async fn what_was_said_is_found(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     }
     let long = server.get(&format!("/search?q={}", "x".repeat(201))).send().await.unwrap();
     assert_eq!(long.status(), 400);
-    // What is gone is not found.
+    // Deleted messages are not found.
     assert_eq!(server.request(Method::DELETE, &format!("/conversations/{conversation}")).send().await.unwrap().status(), 204);
     assert_eq!(server.get_json("/search?q=lighthouse").await["data"], json!([]));
 }

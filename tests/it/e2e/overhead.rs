@@ -1,12 +1,12 @@
-//! What a tool call costs beside what the tool itself takes: with durable rows, events and the checks of the one door.
+//! The cost of a tool call beside the tool's own time, with stored rows, events and the checks of the tool executor.
 //!
-//! The full measurement is `make bench-tools`. What is held against the goals is what a call adds: each of ten further calls of one
-//! answer, made one after the other, more than the tool itself takes with the SDK alone. Before a call leaves the process its row is
-//! stored, and with it the outcome of the call before; what only looks at something here is stored behind it. Beside it stands
-//! the whole way from the end of an answer with one call to the next request, in which the answer itself is stored, too, and what
-//! of that way is none of the call: a client that makes the same requests and calls nothing takes some of it, and so does the tool after
-//! a rest. The model takes its time for each answer, as models do: what stands still meanwhile, on either side, is slower to begin
-//! than what never rests.
+//! The full measurement is `make bench-tools`. The goals apply to the added cost: ten further calls of one answer, made in
+//! sequence, compared with the SDK alone. Before a call leaves the process, its row and the previous call's outcome are stored.
+//! A `read` call of a built-in tool is stored behind it.
+//! The test also prints the whole time from the end of an answer with one call to the next request, which includes storing the
+//! answer. Part of that time does not belong to the call: a client that makes the same requests without calls needs some of it,
+//! too. So does a tool after a pause. The model pauses before each answer, as real models do, because an idle process starts
+//! more slowly than a busy one.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -26,16 +26,16 @@ use crate::support::model::{Exchange, ModelMock};
 use crate::support::server::{Server, Site};
 use crate::support::tell;
 
-/// Calls of one answer that are compared with one.
+/// Calls of one answer that are compared with a single call.
 const MANY: usize = 11;
-/// How long the model takes for an answer: the least that is no answer at once.
+/// The model's time for an answer: the shortest that still counts as a pause.
 const MODEL_TAKES: Duration = Duration::from_millis(10);
-/// What a call of a tool of this process may cost at the median.
+/// The median limit for a call of a built-in tool.
 const IN_PROCESS: Duration = Duration::from_millis(1);
-/// What a call of a tool of a process may cost more than with the SDK alone.
+/// The median limit for a call of a stdio tool, beyond the SDK alone.
 const STDIO: Duration = Duration::from_millis(3);
 
-/// A tool, and the arguments of its n-th call: no two are the same, or the second would be answered with the first.
+/// A tool, and the arguments of its n-th call. All arguments differ, because a duplicate call would reuse the first result.
 struct Kit {
     tool: &'static str,
     arguments: fn(usize) -> Value,
@@ -44,8 +44,8 @@ struct Kit {
 const CALCULATE: Kit = Kit { tool: "calculate", arguments: |n| json!({"expression": format!("{n}+1")}) };
 const ECHO: Kit = Kit { tool: "everything__echo", arguments: |n| json!({"message": n.to_string()}) };
 
-/// The median time from the end of an answer with so many calls to the next request to the model, and the same of a client that makes
-/// these requests and calls nothing.
+/// Returns two median times from the end of an answer to the next model request: with `calls` calls, and of a client that makes
+/// the same requests without calls.
 async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds: usize) -> (Duration, Duration) {
     let id = format!("{}-{calls}", kit.tool);
     let answer = |round: usize| -> String {
@@ -59,7 +59,7 @@ async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds
     let seen = model.exchanges(&id);
     assert_eq!(seen.len(), rounds + 1);
     let results = seen[rounds].request["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool");
-    assert_eq!(results.count(), rounds * calls, "every call was made");
+    assert_eq!(results.count(), rounds * calls, "every call ran");
     for exchange in &seen {
         let asked = server.client.post(format!("{}/chat/completions", model.base_url)).json(&exchange.request);
         let mut answer = asked.send().await.unwrap();
@@ -74,7 +74,7 @@ fn median_gap(exchanges: &[Exchange]) -> Duration {
     percentile(&gaps.skip(exchanges.len() / 5).collect::<Vec<_>>(), 50)
 }
 
-/// The median time of a call with the SDK alone, so long after the one before.
+/// Returns the median time of a call with the SDK alone, with this pause before each call.
 async fn raw(calls: usize, pause: Duration) -> Duration {
     let mut command = tokio::process::Command::new("node");
     command.arg(entry("server-everything")).arg("stdio").kill_on_drop(true);
@@ -92,7 +92,7 @@ async fn raw(calls: usize, pause: Duration) -> Duration {
     percentile(&times[calls / 5..], 50)
 }
 
-/// The median time in which the disk under `folder` takes a page for good: a call that may have an effect waits for one such commit.
+/// Returns the median time of a durable page write under `folder`. A call that may have an effect waits for one such commit.
 fn flush(folder: &Path) -> Duration {
     let mut file = File::create(folder.join("flush")).unwrap();
     let times = (0..50).map(|_| {
@@ -135,9 +135,9 @@ async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
              next request: {one:?}, of which {bare:?} without a call, and {rested:?} with the SDK alone: {alone:?} more",
             kit.tool
         ));
-        // A development build on a busy machine tells nothing of the goal, but what takes a hundred times as long is broken.
+        // A development build on a busy machine cannot meet the goal, but a hundredfold of it is a defect.
         let bound = if cfg!(debug_assertions) { goal * 100 } else { goal };
-        // The only call of an answer has that to be stored first.
+        // The first call of an answer also waits for the answer to be stored.
         for (what, took, bound) in [("a call adds", each, bound), ("the only call of an answer adds", alone, bound * 2)] {
             if took >= bound {
                 missed.push(format!("{}: {what} {took:?}, not less than {bound:?}", kit.tool));

@@ -1,4 +1,4 @@
-//! Servers that others wrote, as providers: a litellm proxy in front of the scripted model, and llama.cpp with a random model.
+//! Third-party servers as providers: a litellm proxy before the scripted model, and llama.cpp with a random model.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,10 +15,10 @@ use crate::support::wait;
 
 const KEY: &str = "sk-canary-0123456789";
 
-/// Loading either of them takes its time on a busy machine.
+/// Either of them loads slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A process that listens on a port, once it answers there. The port comes first, so that it is given back when the process is gone.
+/// Starts a process and waits until it answers on its port. The port is the first field, so it is freed after the process ends.
 async fn listening(mut command: Command, folder: &Path, path: &str) -> (Port, Child) {
     let port = Port::free();
     let log = std::fs::File::create(folder.join("peer.log")).unwrap();
@@ -31,7 +31,11 @@ async fn listening(mut command: Command, folder: &Path, path: &str) -> (Port, Ch
         let ended = child.try_wait().unwrap();
         let request = client.get(&url).bearer_auth(KEY).send();
         async move {
-            assert!(ended.is_none(), "it ended: {}", std::fs::read_to_string(folder.join("peer.log")).unwrap_or_default());
+            assert!(
+                ended.is_none(),
+                "the process exited: {}",
+                std::fs::read_to_string(folder.join("peer.log")).unwrap_or_default()
+            );
             request.await.is_ok_and(|answer| answer.status().is_success()).then_some(())
         }
     })
@@ -47,7 +51,7 @@ async fn finished(server: &Server, body: &Value) -> (Value, String) {
     (ended, parts.iter().filter_map(|part| part["text"].as_str()).collect())
 }
 
-// It writes all of the wires itself, so each dialect meets a stream that we have not thought up.
+// litellm writes each wire format itself, so each dialect meets a stream that these tests did not design.
 #[tokio::test(flavor = "multi_thread")]
 async fn litellm_relays_every_wire() {
     let packages = installed().await;
@@ -71,7 +75,7 @@ async fn litellm_relays_every_wire() {
     // JSON is YAML.
     std::fs::write(site.folder.path().join("litellm.yaml"), config.to_string()).unwrap();
     let mut command = Command::new(packages.join("venv-models/bin/litellm"));
-    // It would fetch a list of prices.
+    // Otherwise it would download a list of prices.
     command.args(["--config", "litellm.yaml", "--telemetry", "False"]).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
     let (port, _litellm) = listening(command, site.folder.path(), "/health/liveliness").await;
 
@@ -95,9 +99,9 @@ async fn litellm_relays_every_wire() {
         assert_eq!((&ended["status"], text.as_str()), (&json!("completed"), "Through litellm."), "{provider}: {ended}");
         assert_eq!(site.ledger.count("append_keyed", &format!("{provider}, größer")), 1, "{provider}");
         assert_eq!(model.exchanges(provider).len(), 2, "{provider}");
-        // On Gemini's wire it gives no figures but zeros.
+        // With Gemini it reports zeros as usage.
         assert!(ended["usage"]["input_tokens"].as_u64() > Some(0) || provider == "gemini", "{provider}: {ended}");
-        // The next turn, with all of that in its history.
+        // The next run, with these messages in its history.
         let again = json!({"input": format!("[[id:{provider}-2]][[say:And again.]]"), "model": format!("{provider}/relay"),
             "conversation_id": ended["conversation_id"]});
         assert_eq!(finished(&server, &again).await.1, "And again.", "{provider}");
@@ -106,7 +110,7 @@ async fn litellm_relays_every_wire() {
 
     let (ended, text) = finished(&server, &json!({"input": "Hello", "model": "openai/words"})).await;
     assert_eq!((&ended["status"], text.as_str()), (&json!("completed"), "Words of a mock."), "{ended}");
-    // L-21: its mocked calls come with the reason `stop`, again and again, until the run says that it is enough.
+    // L-21: its mocked calls have the finish reason `stop`, round after round, until the run reaches its limit.
     let (ended, _) = finished(&server, &json!({"input": "Hello", "model": "whole/caller"})).await;
     assert!(site.ledger.count("append_keyed", "mocked") >= 1, "{ended}");
     let (ended, _) = finished(&server, &json!({"input": "Hello", "model": "openai/nobody"})).await;
@@ -114,7 +118,7 @@ async fn litellm_relays_every_wire() {
     assert!(!server.log_text().contains("canary"));
 }
 
-// A grammar makes its random words a call. Names and ids come with every piece.
+// A grammar turns its random text into a call. Each delta repeats name and id.
 #[tokio::test(flavor = "multi_thread")]
 async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
     let packages = installed().await;
@@ -140,7 +144,7 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
     let (port, _llama) = listening(command, site.folder.path(), "/v1/models").await;
 
     let ledger = site.ledger.mcp_config();
-    // It gives answers of calls alone the content `null`, and does not take that back.
+    // It sends `null` content with answers of calls alone, and rejects it in requests.
     let site = site.env("CAPSTAN_PROVIDERS__OPENAI__ACCENT", "{ null_content = false }");
     let url = format!("http://127.0.0.1:{}/v1", port.number);
     let site = site.mcp(ledger).env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
@@ -150,7 +154,7 @@ async fn llama_cpp_calls_a_tool_that_it_is_forced_to() {
     );
     let site = site.env("CAPSTAN_AGENT__TOOLS_POLICY", "one_round_then_text");
     for streaming in ["true", "false"] {
-        // Without a model's name: it is the first that the server lists.
+        // Without a configured model, the first model that the server lists is used.
         let server = site.start_with(&[("CAPSTAN_PROVIDERS__OPENAI__STREAMING", streaming)]).await;
         let (ended, _) = finished(&server, &json!({"input": "Which variables are there?"})).await;
         assert_eq!((&ended["status"], &ended["model"]), (&json!("completed"), &json!("openai/tiny")), "{ended}");

@@ -1,4 +1,4 @@
-//! A server that changes what its tools say of themselves, after people have come to trust it.
+//! Tool review: a server that changes its tool definitions after they were accepted.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -64,7 +64,7 @@ async fn a_changed_definition_is_not_offered_until_an_administrator_accepts_it(#
     assert_eq!(pin["before"]["description"], "Appends a line, and can be asked about it.");
     assert_eq!(server.get_json("/tools").await["changed"][0]["id"], pin["id"]);
     let accept = format!("/tool-pins/{}/accept", pin["id"].as_str().unwrap());
-    assert_eq!(server.post_json(&accept, &json!({})).await.0, 404, "it is not a member's to accept");
+    assert_eq!(server.post_json(&accept, &json!({})).await.0, 404, "a member cannot accept it");
     server.set_key(&admin);
     let (status, accepted) = server.post_json(&accept, &json!({})).await;
     assert_eq!((status.as_u16(), &accepted["status"]), (200, &json!("accepted")));
@@ -94,13 +94,13 @@ async fn owners_accept_what_their_own_servers_say(#[values(Kind::Sqlite, Kind::P
     }
     assert_eq!(site.ledger.count("pay", "rent"), 2);
 
-    // Only hers says something else from now on.
+    // From now on, only her server has another definition.
     entry["args"].as_array_mut().unwrap().push(json!("Pays the rent, and more."));
     let path = format!("/mcp-servers/{}", made[1]);
     let changed = server.request(Method::PATCH, &path).json(&json!({"entry": entry})).send().await.unwrap();
     assert_eq!(changed.status(), 200);
     run(&server).await;
-    assert_eq!(site.ledger.count("pay", "rent"), 2, "it is held back");
+    assert_eq!(site.ledger.count("pay", "rent"), 2, "the changed tool is withheld");
     let pin = server.get_json("/tools").await["changed"][0].clone();
     assert_eq!((&pin["server"], &pin["tool"]), (&json!(made[1]), &json!("pay")), "{pin}");
     assert!(pin["owner_id"].is_string(), "{pin}");

@@ -1,4 +1,4 @@
-//! Plans at the wire: a planner, a router for each step, and what is told of them; the loop where that leads nowhere.
+//! Plan-execute runs: a planner, a router for each step, and the final report. If the plan fails, the loop takes over.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn planning(kind: Kind, model: &ModelMock) -> Site {
     site.env("CAPSTAN_AGENT__PLAN__PLANNER", "openai/large").env("CAPSTAN_AGENT__PLAN__ROUTER", "openai/small")
 }
 
-/// Events of plans: type and data.
+/// Returns type and data of the plan events.
 fn of_plan(events: &[Value]) -> Vec<(&str, &Value)> {
     let events = events.iter().map(|event| (event["type"].as_str().unwrap(), &event["data"]));
     events.filter(|(kind, _)| kind.starts_with("plan.")).collect()
@@ -49,7 +49,7 @@ async fn a_plan_is_carried_out_step_by_step(#[values(Kind::Sqlite, Kind::Postgre
         let system = seen.request["messages"][0]["content"].as_str().unwrap();
         ["HOUSE", "Answer in French."].map(|layer| system.contains(layer))
     });
-    assert_eq!(knows, [[true; 2], [false; 2], [true; 2]], "who reads the user, or speaks to them, knows the layers");
+    assert_eq!(knows, [[true; 2], [false; 2], [true; 2]], "only the planner and the report get the prompt layers");
     assert!(planned[0].request["tools"].is_null() && told[0].request["tools"].is_null());
     assert_eq!(steps[1].request["messages"].as_array().unwrap().len(), 2, "no history: {}", steps[1].request);
 
@@ -67,7 +67,7 @@ async fn a_plan_is_carried_out_step_by_step(#[values(Kind::Sqlite, Kind::Postgre
     audit::assert_sound(&site.database).await;
 }
 
-/// The run that makes another one again has no message of its own.
+/// A retry run has no message of its own.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_is_made_again_knows_what_was_asked(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -83,7 +83,7 @@ async fn a_plan_that_is_made_again_knows_what_was_asked(#[values(Kind::Sqlite, K
     let retried = server.finished(retried["id"].as_str().unwrap()).await;
     assert_eq!(retried["status"], "completed", "{retried}");
 
-    // Each of the two runs plans once more, because one step is little for an "and".
+    // Each of the two runs plans twice, because a single step does not cover an "and".
     let (planned, told) = (model.exchanges("again"), model.exchanges("again.told"));
     assert_eq!((planned.len(), told.len()), (4, 2));
     for seen in &told {
@@ -102,13 +102,13 @@ async fn the_loop_takes_over_and_repeats_no_effect(#[values(Kind::Sqlite, Kind::
     let server = site.start().await;
     let broken = r#"[step("use calculate {\"expression\":\"(\"}")]"#;
     let plan = format!("{} {broken} [step(\"pay what step 2 says\")] [done()] ", pay("rent"));
-    // Two answers are given by then.
+    // The mock has given two answers by then.
     let rest = r#"[[next]][[next]][[call:ledger__pay {"text":"rent"}]][[next]][[say:it was paid]]"#;
     let run = server.start_run(&json!({"input": format!("[[id:left]][[say:{plan}]]{rest}")})).await;
     let id = run["id"].as_str().unwrap();
     let run = server.finished(id).await;
     assert_eq!(run["status"], "completed", "{run}");
-    assert_eq!(site.ledger.count("pay", "rent"), 1, "what the plan has paid is not paid again");
+    assert_eq!(site.ledger.count("pay", "rent"), 1, "a payment of the plan is not repeated");
     let events = server.run_events_json(id).await;
     let ended: Vec<_> = of_plan(&events).into_iter().filter_map(|(_, data)| data["state"].as_str()).collect();
     assert_eq!(ended, ["done", "failed", "skipped"]);
@@ -118,7 +118,7 @@ async fn the_loop_takes_over_and_repeats_no_effect(#[values(Kind::Sqlite, Kind::
     audit::assert_sound(&site.database).await;
 }
 
-/// The approval that somebody is asked for.
+/// Waits for the approval that is asked for.
 async fn asked_for(server: &Server) -> Value {
     wait::until("an approval", Duration::from_secs(30), || async {
         server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().first().cloned()
@@ -148,7 +148,7 @@ async fn a_step_waits_for_its_human_over_a_crash(
     for (text, decision) in [("rent", decision), ("gas", "allow")] {
         let asked = asked_for(&server).await;
         assert_eq!((&asked["name"], &asked["arguments"]), (&json!("ledger__pay"), &json!({"text": text})));
-        assert_eq!(site.ledger.count("pay", text), 0, "nothing is done before somebody has said so");
+        assert_eq!(site.ledger.count("pay", text), 0, "no call runs before its approval");
         server.kill9().await;
         server = site.start().await;
         let path = format!("/approvals/{}", asked["id"].as_str().unwrap());
@@ -188,7 +188,7 @@ async fn a_plan_outlives_its_server(#[case] point: &str, #[values(Kind::Sqlite, 
     let events = server.run_events_json(id).await;
     let (begun, over) = ("plan.step_started", "plan.step_completed");
     let kinds: Vec<_> = of_plan(&events).into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, ["plan.created", begun, over, begun, over], "each is told once");
+    assert_eq!(kinds, ["plan.created", begun, over, begun, over], "each event occurs once");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

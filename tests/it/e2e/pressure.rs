@@ -1,7 +1,7 @@
-//! Readers that do not read, and sockets that do nothing.
+//! Readers that do not read, and idle sockets.
 //!
-//! The full measurement: `CAPSTAN_STALLED=1000 CAPSTAN_STALLED_EVENTS=60000 CAPSTAN_STALLED_QUIET=60000 cargo nextest run --release
-//! --features failpoints --no-capture stalled_readers`, and `CAPSTAN_IDLE_SOCKETS=9900` with `idle_sockets`.
+//! The full measurement: `CAPSTAN_STALLED=1000 CAPSTAN_STALLED_EVENTS=60000 CAPSTAN_STALLED_QUIET=60000 cargo nextest run
+//! --release --features failpoints --no-capture stalled_readers`, and `CAPSTAN_IDLE_SOCKETS=9900` with `idle_sockets`.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ use crate::support::server::{Server, Site};
 use crate::support::ws::{Incoming, WsClient};
 use crate::support::{setting, tell, wait};
 
-/// What a reader saw: the number of each word, or of the first of those that came together, and when it came.
+/// The words that a reader received: the number of the word, or of the first word in a delta, and the time of arrival.
 type Words = Vec<(usize, Instant)>;
 
-/// Reads the words of a run until the run ends, and tells how many there were so far.
+/// Reads the words of a run to its end and reports the count so far.
 async fn read(server_url: String, run: String, count: watch::Sender<usize>) -> Words {
     let mut socket = WsClient::connect(&server_url, None).await;
     socket.call("subscribe", json!({ "run_id": run })).await;
@@ -46,7 +46,7 @@ async fn read(server_url: String, run: String, count: watch::Sender<usize>) -> W
     }
 }
 
-/// A socket that asks for the run and then reads nothing more.
+/// Opens a socket that subscribes to the run and then reads nothing more.
 async fn stall(address: &str, run: &str) -> WebSocketStream<TcpStream> {
     let mut socket = client_async(handshake(address), narrow(address).await).await.unwrap().0;
     let subscribe = json!({"id": 1, "method": "subscribe", "params": {"run_id": run}});
@@ -60,38 +60,38 @@ fn handshake(address: &str) -> tokio_tungstenite::tungstenite::handshake::client
     request
 }
 
-/// The 99th percentile of how long after the model had said them words came, in microseconds.
+/// Returns the 99th percentile of the delay between the model's word and its arrival, in microseconds.
 fn p99(said: &[Instant], words: &[(usize, Instant)]) -> u128 {
     percentile(&words.iter().map(|(number, came)| (*came - said[*number]).as_micros()).collect::<Vec<_>>(), 99)
 }
 
-/// Streams that the server counts as open.
+/// Returns the number of streams that the server counts as open.
 async fn open_streams(server: &Server, wire: &str) -> usize {
     let metrics = server.get("//metrics").send().await.unwrap().text().await.unwrap();
     let line = metrics.lines().find(|line| line.starts_with("capstan_open_streams") && line.contains(wire));
     line.and_then(|line| line.rsplit(' ').next()).map_or(0, |count| count.parse().unwrap())
 }
 
-/// A connection for which the kernel takes little while nobody reads, so that the server feels it soon.
+/// Opens a connection with a small receive buffer, so that the server soon sees backpressure.
 async fn narrow(address: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 * 1024).unwrap();
     socket.connect(address.parse().unwrap()).await.unwrap()
 }
 
-/// W-01: they cost a bounded amount of memory, are closed, and those who read do not notice.
+/// W-01: stalled readers cost a bounded amount of memory and are closed. Other readers see no delay.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_readers_are_closed_and_harm_nobody() {
     const READERS: usize = 10;
     let (stalled, events) = (size("CAPSTAN_STALLED", 100), size("CAPSTAN_STALLED_EVENTS", 6_000));
-    // As long as the other part, where the two are compared: what comes now and then must be in both.
+    // As long as the other phase in a comparison, so that occasional delays occur in both.
     let quiet = size("CAPSTAN_STALLED_QUIET", 1_000);
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
     let site = site.env("CAPSTAN_PROVIDERS__OPENAI__TOTAL_MS", "3600000");
     let site = site.env("CAPSTAN_LIMITS__MAX_WEBSOCKETS_PER_OWNER", &(READERS + stalled).to_string());
     let server = site.start().await;
-    // Words that come together are one event, so there are more of them than events.
+    // Words that arrive together are one event, so the script has more words than events.
     let script = format!("[[id:flow]][[text:{},4]]", 2 * (quiet + events));
     let run = server.start_run(&json!({ "input": script })).await["id"].as_str().unwrap().to_owned();
 
@@ -128,22 +128,22 @@ async fn stalled_readers_are_closed_and_harm_nobody() {
     let part = |from: usize, to: usize| all.iter().flat_map(|words| words[from..to].to_vec()).collect::<Vec<_>>();
     let said = &model.exchanges("flow")[0].sent;
     let (quiet, pressed) = (p99(said, &part(quiet.min(1_000) / 2, quiet)), p99(said, &part(from, from + events)));
-    // Until their buffers are full they are readers like any other, and so many of them.
+    // Until their buffers are full, they are readers like the others, only more of them.
     let stands = p99(said, &part(from + events.min(6_000) / 3, from + events));
-    // When they are closed it is as it was before, but for what else the machine does by then.
+    // After they are closed, the delay is as before, except for other work of the machine.
     let after = p99(said, &part((from + closed_at.unwrap_or(0)).min(from + events - 200), from + events));
     let each = peak.saturating_sub(before) / stalled as u64;
     tell(&format!(
         "{stalled} stalled readers: {each} KiB each at most, closed after {closed_at:?} words; p99 of readers {quiet} us before, {pressed} us with them, \
          {stands} us once they stand still, {after} us when they are gone"
     ));
-    assert!(closed_at.is_some(), "readers that do not read are closed");
+    assert!(closed_at.is_some(), "stalled readers are closed");
     assert!(each <= 1_126, "{each} KiB for each stalled reader");
-    // The machine has other things to do than a short form: there the bound is for a server that waits for its slowest reader.
+    // In the short form the machine is busy: the bound only detects a server that waits for its slowest reader.
     let is_full = setting("CAPSTAN_STALLED").is_some();
     let bound = quiet * 11 / 10 + if is_full { 0 } else { 100_000 };
-    assert!(stands <= bound, "{quiet} us before, {stands} us beside readers that stand still");
-    assert!(pressed <= bound + 100_000, "{quiet} us before, {pressed} us with the seconds in which they all come");
+    assert!(stands <= bound, "{quiet} us before, {stands} us beside stalled readers");
+    assert!(pressed <= bound + 100_000, "{quiet} us before, {pressed} us while they connect");
     drop(sockets);
 }
 
@@ -164,14 +164,14 @@ async fn an_operator_says_how_many_sockets_and_subscriptions_there_may_be() {
     assert!(matches!(second.next().await, Incoming::Closed(Some(4429))));
 }
 
-/// W-09: whoever is one too many is told so, and nobody takes the server for dead.
+/// W-09: a connection over the limit gets an error, and health checks still pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_most_connections_everybody_is_told() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LIMITS__MAX_CONNECTIONS", "3");
     let server = site.start().await;
     let address = server.url.trim_start_matches("http://").to_owned();
-    // With a connection of its own.
+    // Over a new connection.
     let ask = async |path: &str| {
         let mut socket = TcpStream::connect(&address).await.unwrap();
         let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
@@ -180,7 +180,7 @@ async fn beyond_the_most_connections_everybody_is_told() {
         wait::within("the answer", Duration::from_secs(20), socket.read_to_string(&mut answer)).await.unwrap();
         answer
     };
-    // Requests that are not whole hold their connections.
+    // Incomplete requests hold their connections.
     let held = join_all((0..3).map(async |_| {
         let mut socket = TcpStream::connect(&address).await.unwrap();
         socket.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
@@ -207,7 +207,7 @@ async fn beyond_the_most_connections_everybody_is_told() {
 /// W-02.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_sockets_cost_little() {
-    /// Of one user: fewer than the server allows.
+    /// Sockets of one user: fewer than the server allows.
     const EACH: usize = 900;
     let count = size("CAPSTAN_IDLE_SOCKETS", EACH);
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_LOG__LEVEL", "info");
@@ -239,7 +239,7 @@ async fn idle_sockets_cost_little() {
     assert!(each <= 24, "{each} KiB for each idle WebSocket");
 }
 
-/// W-01 and W-03 for event streams, where nothing comes back from the client: what it does not take tells that it is gone.
+/// W-01 and W-03 for event streams, where the client sends nothing: unread data shows that the client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_stream_that_nobody_reads_is_closed() {
     let model = ModelMock::start().await;

@@ -1,4 +1,4 @@
-//! What a model is told before the conversation begins: the layers of the system prompt, and what context providers know.
+//! The system prompt: its layers, and the answers of context providers.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ fn system(seen: &Exchange) -> String {
     seen.request["messages"][0]["content"].as_str().unwrap().to_owned()
 }
 
-/// The system prompt of a run's last request.
+/// Returns the system prompt of a run's last request.
 fn told(model: &ModelMock, id: &str) -> String {
     system(&model.exchanges(id).pop().unwrap())
 }
@@ -52,12 +52,12 @@ async fn a_conversation_has_layers_of_its_own(#[values(Kind::Sqlite, Kind::Postg
     let places =
         ["HOUSE", "AGENT", "<user_instructions>\nAnswer in French.\n</user_instructions>", "OWN"].map(|part| system.find(part));
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{system}");
-    // The ancestor that had conversations with prompts of their own had them in the place of all others of its own.
+    // In this ancestor, a conversation's own prompt replaced all other layers.
     say(&server, id, "cms", "hello [[id:cms]]").await;
     let system = told(&model, "cms");
     assert!(!system.contains("AGENT") && system.contains("OWN"), "{system}");
 
-    // A message that waits for its turn has them, too, and so has a run that another worker takes up.
+    // A queued message has the layers, too, and so has a run that another worker takes over.
     let held = server.start_run(&json!({"input": "wait [[id:held]][[hold]][[say:done]]", "conversation_id": id})).await;
     model.wait_for("the first run", "held", |seen| !seen.is_empty()).await;
     let queued = server.send(id, "and then [[id:queued]]", "queue").await;
@@ -67,7 +67,7 @@ async fn a_conversation_has_layers_of_its_own(#[values(Kind::Sqlite, Kind::Postg
     assert!(told(&model, "queued").contains("Answer in French."));
 
     let list = server.get_json("/conversations").await;
-    assert!(list["data"][0].get("instructions").is_none(), "lists are short: {list}");
+    assert!(list["data"][0].get("instructions").is_none(), "list entries are short: {list}");
     let changed = patch(&server, id, &json!({"instructions": "", "system_prompt": "NEW"}), 200).await;
     assert_eq!((changed.get("instructions"), &changed["system_prompt"]), (None, &json!("NEW")));
     say(&server, id, "default", "bye [[id:last]]").await;
@@ -89,12 +89,12 @@ async fn a_server_that_is_missing_is_named_and_why() {
     server.finished(run["id"].as_str().unwrap()).await;
     let system = told(&model, "one");
     assert!(system.contains("the tools of \"mail\": it cannot be reached"), "{system}");
-    assert!(!system.contains("/no/such"), "nothing of what is inside: {system}");
+    assert!(!system.contains("/no/such"), "no internal details: {system}");
 }
 
 type Asked = Arc<Mutex<Vec<Value>>>;
 
-/// One provider that knows something, and more each time, and one that never answers.
+/// Starts one context provider with a new answer for each request, and one that never answers.
 async fn providers() -> (String, Asked, JoinSet<()>) {
     let asked = Asked::default();
     let heard = Arc::clone(&asked);
@@ -123,7 +123,7 @@ async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one(
     let agent = json!({"name": "clerk", "profile": {"context_providers": ["silent", "page"]}});
     let (status, made) = server.post_json("/agents", &agent).await;
     assert_eq!(status.as_u16(), 201, "{made}");
-    // Two rounds, of one turn.
+    // Two rounds of one run.
     let script = r#"what is open? [[id:one]][[call:calculate {"expression":"1"}]]"#;
     let run = server.start_run(&json!({"input": script, "agent": "clerk"})).await;
     let run = server.finished(run["id"].as_str().unwrap()).await;
@@ -133,7 +133,7 @@ async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one(
         assert!(system.contains("<context source=\"page\">\nThe page shows invoice 1.\n</context>"), "{system}");
     }
     let questions = asked.lock().unwrap().clone();
-    assert_eq!(questions.len(), 1, "once in a turn: {questions:?}");
+    assert_eq!(questions.len(), 1, "once in a run: {questions:?}");
     assert_eq!((&questions[0]["run_id"], &questions[0]["input"]), (&run["id"], &json!(script)));
     let metrics = server.get("//metrics").send().await.unwrap().text().await.unwrap();
     for line in [r#"provider="page",outcome="ok"} 1"#, r#"provider="silent",outcome="failed"} 1"#] {
@@ -141,7 +141,7 @@ async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one(
     }
 }
 
-/// Everything that takes a run up a second time: a human, a retry, a server that was killed within a call.
+/// Each way in which a run is claimed again: an approval, a retry timer, and a server that was killed during a call.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_knows_the_same_whoever_takes_it_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -166,10 +166,10 @@ async fn a_turn_knows_the_same_whoever_takes_it_up(#[values(Kind::Sqlite, Kind::
     assert_eq!(server.finished(&run).await["status"], "completed");
     let systems: Vec<String> = model.exchanges("one").iter().map(system).collect();
     assert!(systems.iter().all(|system| system.contains("invoice 1.") && *system == systems[0]), "{systems:#?}");
-    assert_eq!(asked.lock().unwrap().len(), 1, "once in a turn");
-    assert_eq!(site.database.count(&kept("IS NOT NULL")).await, 0, "they are of no use any more");
+    assert_eq!(asked.lock().unwrap().len(), 1, "once in a run");
+    assert_eq!(site.database.count(&kept("IS NOT NULL")).await, 0, "the stored answers are deleted");
 
-    // The next turn is another one.
+    // The next run asks again.
     let conversation = server.get_json(&format!("/runs/{run}")).await["conversation_id"].as_str().unwrap().to_owned();
     say(&server, &conversation, "default", "and now? [[id:two]]").await;
     assert!(told(&model, "two").contains("invoice 2."));

@@ -1,4 +1,4 @@
-//! Providers that people keep, from the request to the wire, and their keys, which are nowhere else.
+//! User providers, from the API request to the provider's wire. Their keys appear nowhere else.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn a_kept_provider_answers(kind: Kind) {
     let wire = Wire::play(vec![Answer::stream(ANSWER)]).await;
     let site = Site::new(kind).await.env("CAPSTAN_SECRET_KEY", "a master key of some length");
     let server = site.start().await;
-    // That there is none is not believed any longer when there is one.
+    // The cached miss ends as soon as the provider exists.
     let (status, _) = server.post_json("/runs", &json!({"input": "hi", "model": "mine/priced"})).await;
     assert_eq!(status, 400);
     let made = make(&server, &wire, "mine").await;
@@ -52,7 +52,7 @@ async fn a_kept_provider_answers(kind: Kind) {
     let models: Vec<_> = asked.iter().map(|asked| asked.json()["model"].clone()).collect();
     assert_eq!(models, ["priced", "other"]);
 
-    // From the next call on it is what it was changed to.
+    // A change applies from the next call on.
     let moved = Wire::play(vec![Answer::stream(ANSWER)]).await;
     let path = format!("/providers/{}", made["id"].as_str().unwrap());
     let change = json!({"base_url": moved.base_url, "key": "sk-another-0123456789abcd"});
@@ -62,16 +62,16 @@ async fn a_kept_provider_answers(kind: Kind) {
     assert!(moved.asked()[0].head.contains("sk-another-0123456789abcd"));
     assert_eq!(wire.asked().len(), 2);
 
-    // The provider itself can be asked: the wire answers anything, but not with a list.
+    // A provider can be tested: the mock answers each request, but it has no model list.
     let (status, tested) = server.post_json(&format!("{path}/test"), &json!({"model": "priced"})).await;
     assert_eq!((status.as_u16(), &tested["ok"]), (200, &json!(true)), "{tested}");
 
-    // A name of the configuration means the owner's own provider, once there is one.
+    // A user provider takes precedence over a configured provider of the same name.
     make(&server, &wire, "demo").await;
     assert_eq!(run(&server, "demo/demo").await["status"], "completed");
     assert_eq!(wire.asked().last().unwrap().json()["model"], "demo");
 
-    // One that is gone is nobody's.
+    // A deleted provider looks missing.
     let gone = server.request(reqwest::Method::DELETE, &path).send().await.unwrap();
     assert_eq!(gone.status(), 204);
     let (status, _) = server.post_json("/runs", &json!({"input": "hi", "model": "mine/priced"})).await;
@@ -96,7 +96,7 @@ async fn keys_are_worth_nothing_without_the_master_key() {
     let mut server = site.start().await;
     let data = site.folder.path().join("data");
     let file = data.join("secret.key");
-    assert!(!file.exists(), "it is made when it is needed");
+    assert!(!file.exists(), "the file is created on first use");
     let made = make(&server, &wire, "mine").await;
     assert!(file.exists());
     let first = std::fs::read_to_string(&file).unwrap();
@@ -119,7 +119,7 @@ async fn keys_are_worth_nothing_without_the_master_key() {
     let (ok, report) = site.command(&["doctor"]).await;
     assert!(ok && report.contains("ok    secrets") && report.contains("all 1"), "{report}");
 
-    // With the first key alone nothing opens any more, and no server starts.
+    // With the first key alone, no secret can be decrypted and no server starts.
     server.kill9().await;
     std::fs::write(&file, first).unwrap();
     let mut refused = site.spawn(&[]);
@@ -131,7 +131,7 @@ async fn keys_are_worth_nothing_without_the_master_key() {
     let (ok, said) = site.command(&["secrets", "rotate"]).await;
     assert!(!ok && said.contains(made["id"].as_str().unwrap()), "{said}");
 
-    // The way out.
+    // The way out: forget the lost secrets.
     let (ok, said) = site.command(&["secrets", "rotate", "--forget-lost"]).await;
     assert!(ok && said.contains("removed"), "{said}");
     let server = site.start().await;
@@ -160,7 +160,6 @@ async fn the_master_key_of_the_environment_can_be_changed() {
     assert_eq!(run(&server, "mine/priced").await["status"], "completed");
 }
 
-/// Makes a provider of this body.
 async fn make_of(server: &Server, body: &Value) -> Value {
     let (status, made) = server.post_json("/providers", body).await;
     assert_eq!(status, 201, "{made}");
@@ -188,13 +187,13 @@ async fn a_kept_provider_that_keeps_failing_is_left_alone() {
     let left_alone = words("mine/m").await;
     assert!(left_alone.contains("mine") && left_alone.contains("2 times in a row"), "{left_alone}");
     assert_eq!(wire.asked().len(), 2);
-    // What changes neither place nor key says nothing of its health.
+    // A change of neither URL nor key leaves the circuit breaker open.
     change(&server, &made, &json!({"models": [], "limits": {"idle_ms": 1000}})).await;
     assert!(words("mine/m").await.contains("2 times in a row"));
     let metrics = server.client.get(format!("{}/metrics", server.url)).send().await.unwrap().text().await.unwrap();
     let open: Vec<_> = metrics.lines().filter(|line| line.starts_with("capstan_provider_open{")).collect();
     assert!(open.len() == 1 && open[0].contains(made["id"].as_str().unwrap()) && open[0].ends_with(" 1"), "{open:?}");
-    // Another key may be in order, and so may another provider of the same place.
+    // Another key may work, and so may another provider of the same URL.
     change(&server, &made, &json!({"key": "sk-another-0123456789abcd"})).await;
     make(&server, &wire, "other").await;
     for model in ["mine/m", "other/m"] {
@@ -252,7 +251,7 @@ async fn what_members_may_reach_is_what_the_settings_say_now() {
     let (_, tested) = server.post_json(&format!("{path}/test"), &json!({"model": "m"})).await;
     assert_eq!(tested["ok"], false, "{tested}");
     assert!(!server.get(&format!("{path}/models")).send().await.unwrap().status().is_success());
-    assert_eq!(wire.asked().len(), 1, "nothing of it leads inside any more");
+    assert_eq!(wire.asked().len(), 1, "no request goes to an internal address any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,7 +268,7 @@ async fn processes_on_postgres_share_a_master_key_or_have_none() {
     assert_eq!(login.status(), 409);
     assert!(!site.folder.path().join("data/secret.key").exists());
 
-    // Two that have a key each: whoever seals first says which one it is.
+    // Two processes with different keys: the first one that encrypts a secret sets the key.
     let other = site.start_with(&[("CAPSTAN_DATA_DIR", &other_data), ("CAPSTAN_SECRET_KEY", "another key of some length")]).await;
     let (ok, said) = site.command(&["secrets", "rotate", "--new-key"]).await;
     assert!(ok, "{said}");
@@ -277,7 +276,7 @@ async fn processes_on_postgres_share_a_master_key_or_have_none() {
     let second = json!({"name": "second", "kind": "openai", "base_url": wire.base_url, "key": KEY});
     let (status, refused) = other.post_json("/providers", &second).await;
     assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("conflict")), "{refused}");
-    // What this process cannot open, another one may, or this one later: it is no fault of the key.
+    // Another process may decrypt the secret, or this one later, so the error does not blame the key.
     let ended = run(&api, "mine/m").await;
     assert_eq!(ended["error"]["code"], "provider_unavailable", "{ended}");
     let events = api.run_events_json(ended["id"].as_str().unwrap()).await;
@@ -324,7 +323,7 @@ async fn providers_of_the_configuration_are_listed_and_asked_too() {
         let refused = server.request(method, &path).json(&json!({"enabled": false})).send().await.unwrap();
         assert_eq!(refused.status(), 403);
     }
-    // Where it is, is the operator's own; and the id is the same after a start.
+    // The URL is shown to the operator only. The id is the same after a restart.
     server.kill9().await;
     let member = site.key_of("bob").await;
     let mut server = site.start().await;
@@ -335,7 +334,7 @@ async fn providers_of_the_configuration_are_listed_and_asked_too() {
     assert!(!server.log_text().contains("canary"));
 }
 
-/// A site with a login at an OpenRouter that gives this answer to a code.
+/// Returns a site with an OpenRouter login whose code exchange gets this answer.
 async fn with_open_router(answer: Answer) -> (Wire, Site) {
     let wire = Wire::play(vec![answer]).await;
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_OUTBOUND__OPENROUTER_URL", wire.base_url.trim_end_matches("/v1"));
@@ -346,7 +345,7 @@ fn parameters(url: &str) -> std::collections::HashMap<String, String> {
     reqwest::Url::parse(url).unwrap().query_pairs().into_owned().collect()
 }
 
-/// Begins a login: where the owner agrees, where the browser comes back to, and its cookie.
+/// Begins a login. Returns the authorization URL, the callback URL and the cookie.
 async fn begin(server: &Server) -> (String, String, String) {
     let answer = server.post("/providers/openrouter/login", &json!({})).send().await.unwrap();
     assert_eq!(answer.status(), 200);
@@ -384,11 +383,11 @@ async fn a_login_makes_a_provider_whose_key_nobody_has_typed() {
     let hash = sha2::Sha256::digest(sent["code_verifier"].as_str().unwrap());
     assert_eq!(base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash), asked["code_challenge"]);
 
-    // Once.
+    // The callback works once.
     let again = server.client.get(format!("{callback}&code=the-code")).send().await.unwrap();
     assert_eq!(again.status(), 400);
     assert_eq!(wire.asked().len(), 1);
-    // A second login gives the provider that is there another key.
+    // A second login replaces the key of the existing provider.
     let (_, callback, _) = begin(&server).await;
     let page = server.client.get(format!("{callback}&code=c")).header("accept", "text/html").send().await.unwrap();
     assert!(page.text().await.unwrap().contains("connected"));
@@ -410,19 +409,19 @@ async fn a_login_ends_for_whoever_began_it() {
         request.send().await.unwrap().status().as_u16()
     };
     let (_, callback, cookie) = begin(&server).await;
-    assert_eq!(come_back(&callback, &[]).await, 401, "nobody has not used it up");
+    assert_eq!(come_back(&callback, &[]).await, 401, "a callback without a login does not use it up");
     assert_eq!(come_back(&callback, &[("cookie", &format!("x=y; {cookie}"))]).await, 200);
 
     let (_, callback, _) = begin(&server).await;
     assert_eq!(come_back(&callback, &[("authorization", &format!("Bearer {ann}"))]).await, 200);
-    // Somebody who was sent through the login of another.
+    // A user who was sent through another user's login.
     for stranger in [("authorization", format!("Bearer {bob}")), ("cookie", "capstan_login=browser_other".to_owned())] {
         let (_, callback, cookie) = begin(&server).await;
         assert_eq!(come_back(&callback, &[(stranger.0, &stranger.1)]).await, 400, "{stranger:?}");
-        assert_eq!(come_back(&callback, &[("cookie", &cookie)]).await, 200, "a stranger takes nothing out");
-        assert_eq!(come_back(&callback, &[("cookie", &cookie)]).await, 400, "it is used up");
+        assert_eq!(come_back(&callback, &[("cookie", &cookie)]).await, 200, "another user does not use it up");
+        assert_eq!(come_back(&callback, &[("cookie", &cookie)]).await, 400, "the login is used up");
     }
-    // The newest login counts.
+    // Only the newest login is valid.
     let (_, old, old_cookie) = begin(&server).await;
     let (_, new, new_cookie) = begin(&server).await;
     assert_eq!(come_back(&old, &[("cookie", &old_cookie)]).await, 400);
@@ -430,7 +429,7 @@ async fn a_login_ends_for_whoever_began_it() {
     assert_eq!(wire.asked().len(), 5);
     server.set_key(&bob);
     assert_eq!(server.get_json("/providers").await["data"], json!([]));
-    // A browser that was sent away with a key that is not good any more comes back on behalf of nobody.
+    // A login that was begun with a key that is revoked by now has no owner.
     server.set_key(&ann);
     let (_, callback, cookie) = begin(&server).await;
     site.database.rows("UPDATE api_keys SET revoked_at = 1 RETURNING id").await;

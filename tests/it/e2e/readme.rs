@@ -1,4 +1,4 @@
-//! What the README promises to a newcomer, with nothing configured at all.
+//! The promises of the README, with no configuration at all.
 
 use rstest::rstest;
 use serde_json::json;
@@ -23,7 +23,7 @@ async fn one_request_streams_a_run_with_two_tools(#[values(Kind::Sqlite, Kind::P
     while let crate::support::sse::Next::Frame(frame) = stream.next().await {
         frames.push(frame);
     }
-    assert!(stream.commented, "headers are flushed with a first comment");
+    assert!(stream.commented, "a first comment flushes the headers");
     assert_eq!(stream.retry.as_deref(), Some("1000"));
 
     let kinds = kinds(&frames);
@@ -36,7 +36,7 @@ async fn one_request_streams_a_run_with_two_tools(#[values(Kind::Sqlite, Kind::P
     let last_tool = kinds.iter().rposition(|kind| kind == "tool.completed").unwrap();
     assert!(kinds[last_tool..].iter().filter(|kind| *kind == "part.delta").count() > 1, "{kinds:?}");
     assert!(frames.iter().all(|frame| frame.event.is_none()), "events are unnamed");
-    // Numbers count up within the conversation, whose own events are not the run's.
+    // Sequence numbers count in the conversation, whose own events are not part of the run's stream.
     let ids: Vec<i64> = frames.iter().filter_map(|frame| frame.id.as_ref()).map(|id| id.parse().unwrap()).collect();
     assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     for frame in frames.iter().filter(|frame| frame.id.is_some()) {

@@ -1,4 +1,4 @@
-//! Parts that a provider refuses, and answers that no retry can mend, seen by clients.
+//! Parts that a provider refuses, and answers that no retry can fix, seen through the API.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn events(server: &Server, run: &Value, kind: &str) -> Vec<Value> {
     all.into_iter().filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
 }
 
-// F02, F03: the text turn after a refused image works, before and after a restart, and what is stored stays.
+// F02, F03: the text message after a refused image works, before and after a restart, and the stored image stays.
 #[rstest]
 #[case(Dialect::Openai, 400, "messages[1]: unknown variant `image_url`, expected `text`", "images_left_out")]
 #[case(Dialect::Anthropic, 400, "messages.0.content.3: Could not process image", "parts_left_out")]
@@ -71,7 +71,7 @@ async fn refused_image_leaves_the_conversation_usable(
     let third = turn(&server, &conversation, json!("And now?")).await;
     assert_eq!(third["status"], "completed", "{third}");
     server.kill9().await;
-    // A new process learns it again by one refused request.
+    // A new process learns the quirk from one refused request.
     let server = site.start().await;
     let fourth = turn(&server, &conversation, json!("And after a restart?")).await;
     assert_eq!(fourth["status"], "completed", "{fourth}");
@@ -82,7 +82,7 @@ async fn refused_image_leaves_the_conversation_usable(
     audit::assert_sound(&site.database).await;
 }
 
-/// An answer that has spent 50 tokens on reasoning, or on nothing that is shown.
+/// Returns an answer that spent 50 tokens on reasoning, or on nothing visible.
 fn used_up(dialect: Dialect, thought: &str) -> Answer {
     let frames = match dialect {
         Dialect::Openai | Dialect::Openrouter => vec![
@@ -144,7 +144,7 @@ async fn output_limit_without_an_answer_fails_at_once(
     assert_eq!(wire.asked().len(), 1, "the same request is not sent again");
 }
 
-// F06: a total limit that an operator sets ends the answer, is not tried again, and what came is kept.
+// F06: an operator's total timeout ends the answer. It is not retried, and the partial text is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_over_the_total_limit_is_kept_and_not_repeated() {
     let token = json!({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": null}]});

@@ -1,4 +1,4 @@
-//! Calls that are nearly right: mended only if the agent wants that, and everybody can see what was mended.
+//! JSON repair and name repair: off by default, and each repaired call shows the original.
 
 use rstest::rstest;
 use serde_json::json;

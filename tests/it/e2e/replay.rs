@@ -1,4 +1,4 @@
-//! What becomes of calls that were under way when the process was killed, by the class of their tool: the ledger judges.
+//! Calls that were under way when the process was killed, by replay class. The ledger counts their effects.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 
-/// A server that was killed at a point of a run with this call, and the run.
+/// Starts a run with this call on a server that is killed at the point. Returns the run.
 async fn killed_at(site: &Site, point: &str, call: &str) -> String {
     let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", &format!("{point}=kill"))]).await;
     let run = server.start_run(&json!({"input": format!("[[id:replay]][[call:{call}]][[next]][[say:bye]]")})).await;
@@ -18,7 +18,7 @@ async fn killed_at(site: &Site, point: &str, call: &str) -> String {
     run["id"].as_str().unwrap().to_owned()
 }
 
-/// Waits for the end of a run with one call, and gives the state of the call and what the model was told.
+/// Waits for the end of a run with one call. Returns the call's state and the result that the model got.
 async fn outcome(site: &Site, server: &Server, run: &str) -> (String, String) {
     let ended = server.finished(run).await;
     assert_eq!(ended["status"], "completed", "{ended}");
@@ -43,7 +43,7 @@ async fn a_call_that_can_be_asked_about_takes_effect_once(
     let had_happened = point == "C13";
     assert_eq!(site.ledger.count("pay", "rent"), usize::from(had_happened));
 
-    // The one that asks is killed while it does, and the next one asks again.
+    // The process that reconciles is killed while it asks, and the next one asks again.
     let mut asking = site.start_with(&[("CAPSTAN_FAILPOINTS", "reconciled=kill")]).await;
     asking.ended(Duration::from_secs(30)).await;
     let server = site.start().await;
@@ -53,7 +53,7 @@ async fn a_call_that_can_be_asked_about_takes_effect_once(
     assert_eq!(site.ledger.count("pay", "rent"), 1);
     let entries = site.ledger.entries();
     let questions: Vec<_> = entries.iter().filter(|entry| entry.tool == "paid").collect();
-    // Once more for each lease that is lost meanwhile: to ask changes nothing.
+    // One more question for each lease that is lost meanwhile: asking has no effect.
     assert!(questions.len() >= 2, "{entries:?}");
     let call = site.database.rows("SELECT id FROM tool_calls").await[0][0].clone().unwrap();
     for question in questions {
@@ -90,5 +90,5 @@ async fn a_key_beside_the_arguments_is_the_same_each_time(#[values(Kind::Sqlite,
     let call = site.database.rows("SELECT id FROM tool_calls").await[0][0].clone().unwrap();
     let entries = site.ledger.entries();
     let keys: Vec<&Value> = entries.iter().map(|entry| &entry.meta["example.com/key"]).collect();
-    assert_eq!(keys, [call.as_str(), call.as_str()], "both times with our key");
+    assert_eq!(keys, [call.as_str(), call.as_str()], "both times with the same key");
 }

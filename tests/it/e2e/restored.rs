@@ -1,4 +1,4 @@
-//! A copy of the database is put back, or put elsewhere.
+//! A copy of the database is restored, or started elsewhere.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::sse::{Next, SseStream};
 
-/// The largest number that JavaScript knows exactly.
+/// The largest integer that JavaScript represents exactly.
 const MAX_SAFE: i64 = (1 << 53) - 1;
 
 async fn end(mut server: Server) {
@@ -19,7 +19,7 @@ async fn end(mut server: Server) {
     assert!(server.ended(Duration::from_secs(30)).await.success());
 }
 
-/// A server that does not want to start says why.
+/// Asserts that a server refuses to start and says why.
 async fn refused(site: &Site) {
     let mut server = site.spawn(&[]);
     let status = server.ended(Duration::from_secs(60)).await;
@@ -27,7 +27,7 @@ async fn refused(site: &Site) {
     assert!(!status.success() && log.contains("serve --accept-restore") && log.contains("copy"), "{log}");
 }
 
-/// Says something in the conversation, or in a new one, and gives it with the events of the run.
+/// Runs a message in the conversation, or in a new one. Returns the conversation and the events of the run.
 async fn say(server: &Server, conversation: Option<&str>) -> (String, Vec<Value>) {
     let run = match conversation {
         Some(conversation) => server.send(conversation, "[[text:3,0]]", "queue").await["run"].clone(),
@@ -42,19 +42,19 @@ fn seqs(events: &[Value]) -> Vec<i64> {
     events.iter().map(|event| event["seq"].as_i64().unwrap()).collect()
 }
 
-/// What follows the cursor, as one page of JSON.
+/// Returns the events after the cursor as one JSON page.
 async fn page(server: &Server, conversation: &str, after: i64) -> (StatusCode, Value) {
     let path = format!("/conversations/{conversation}/events?limit=100&after={after}");
     let answer = server.get(&path).header("accept", "application/json").send().await.unwrap();
     (answer.status(), answer.json().await.unwrap())
 }
 
-/// A page without what is about the conversation as a whole.
+/// Returns the page without events about the conversation as a whole.
 fn of_runs(page: &Value) -> Vec<Value> {
     page["data"].as_array().unwrap().iter().filter(|event| event["run_id"].is_string()).cloned().collect()
 }
 
-/// A cursor of the lost time is never followed by anything as if nothing had happened.
+/// Asserts that a cursor from the lost time is never silently continued.
 async fn is_told(server: &Server, conversation: &str, lost: i64) {
     let (status, problem) = page(server, conversation, lost).await;
     assert_eq!((status, &problem["code"]), (StatusCode::GONE, &json!("cursor_gone")), "{problem}");
@@ -69,7 +69,7 @@ async fn is_told(server: &Server, conversation: &str, lost: i64) {
     assert_eq!(told, [reset, ("stream.snapshot".to_owned(), None)]);
 }
 
-/// D-16, W-19: nobody works on a copy by accident, and what clients have seen of the lost time never comes to mean anything else.
+/// D-16, W-19: no server works on a copy by accident, and sequence numbers of the lost time are never reused.
 #[rstest]
 #[case::sqlite(Kind::Sqlite)]
 #[case::postgres(Kind::Postgres)]
@@ -83,7 +83,7 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let copy = site.database.copy(folder.path()).await;
 
-    // Two servers, one on a copy of what the other one works on.
+    // Two servers, one of them on a copy of the other's database.
     let server = site.start().await;
     let another = tempfile::tempdir().unwrap();
     let elsewhere = Site::scripted_on(copy.copy(another.path()).await, &model);
@@ -105,17 +105,17 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     assert!(seqs(&new).iter().all(|seq| *seq > lost + 1_000_000_000 && *seq < MAX_SAFE), "{new:?}");
     is_told(&server, &conversation, lost).await;
     let (_, rest) = page(&server, &conversation, newest).await;
-    assert_eq!(of_runs(&rest), new, "who has seen what is kept goes on");
+    assert_eq!(of_runs(&rest), new, "a cursor before the copy continues");
     let (_, all) = page(&server, &conversation, 0).await;
     assert_eq!(of_runs(&all), [&kept[..], &new[..]].concat());
     end(server).await;
 
-    // Nothing is left to be accepted.
+    // The restore was accepted already.
     let server = site.start().await;
     let (_, newer) = say(&server, Some(&conversation)).await;
     assert_eq!(seqs(&newer)[0], seqs(&new).last().unwrap() + 1);
     end(server).await;
-    // Only an operator can know of a copy that nothing tells from the database.
+    // Nothing in an identical copy tells it apart, so only an operator can accept it.
     let (ok, said) = site.command(&["migrate", "--accept-restore"]).await;
     assert!(ok && said.contains("from now on"), "{said}");
     let server = site.start().await;
@@ -125,7 +125,8 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     assert_eq!(of_runs(&rest), newest);
 }
 
-/// The whole folder, with the file by which copies are told: that says when it was made, and its copy was made later.
+/// The whole folder is copied, with the file that detects copies: it holds the time of its creation, and the copy was created
+/// later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_is_copied_with_its_mark() {
     let model = ModelMock::start().await;
@@ -145,12 +146,12 @@ async fn a_folder_is_copied_with_its_mark() {
     let elsewhere = copy.copy(another.path()).await;
     std::fs::copy(mark_of(&copy), mark_of(&elsewhere)).unwrap();
     refused(&Site::scripted_on(elsewhere, &model)).await;
-    // Over what was there.
+    // The copy replaces the original file.
     site.database.put_back(&copy).await;
     std::fs::copy(mark_of(&copy), mark_of(&site.database)).unwrap();
     refused(&site).await;
 
-    // Whoever accepts it dies over it, and nobody is asked again.
+    // The server is killed during the acceptance, and the next start does not ask again.
     let accepts = site.argument("--accept-restore");
     let mut dies = accepts.spawn(&[("CAPSTAN_FAILPOINTS", "accepted=kill")]);
     assert!(!dies.ended(Duration::from_secs(60)).await.success());

@@ -1,4 +1,4 @@
-//! A stream can be cut anywhere and goes on as if it had never been: over both wires, on another server, after a restart.
+//! A stream can be cut after any event and resumed: over both transports, on another server, after a restart.
 
 use reqwest::StatusCode;
 use rstest::rstest;
@@ -14,12 +14,12 @@ use crate::support::ws::WsClient;
 const SCRIPT: &str = r#"[[id:cut]][[reason:2,1]][[call:ledger__append {"text":"a"}]][[call:ledger__lookup {"text":"b"}]]
 [[next]][[text:5,20]][[hold]][[text:5,20]][[say:end "quoted" ünïcödé 日本 \n]]"#;
 
-/// Reads a run by connections that each break after one event.
+/// Reads a run through connections that each break after one event.
 async fn cut_at_every_event(server: &Server, run: &str) -> Vec<Frame> {
     let mut frames: Vec<Frame> = Vec::new();
     loop {
         let cursor = frames.last().and_then(|frame| frame.id.clone());
-        // 204: there is nothing more.
+        // Status 204: the stream has no more events.
         let Some(mut stream) = server.run_events_after(run, cursor.as_deref()).await else { return frames };
         let before = frames.len();
         loop {
@@ -74,7 +74,7 @@ async fn cut_clients_end_with_the_same_bytes(#[values(Kind::Sqlite, Kind::Postgr
     let Next::Frame(first) = whole.next().await else { panic!("no first event") };
     let run = first.json()["run_id"].as_str().unwrap().to_owned();
 
-    // All read while the run is under way: the model holds until one of them has seen the middle.
+    // All clients read while the run is under way: the model holds until one of them has seen the middle.
     let uncut = async {
         let mut frames = whole.until_kind("part.delta").await;
         frames.insert(0, first.clone());
@@ -143,7 +143,7 @@ async fn a_finished_stream_tells_an_event_source_to_stay_away() {
     let path = format!("/runs/{run}/events");
     let again = server.get(&path).header("accept", "text/event-stream").header("last-event-id", &last).send().await.unwrap();
     assert_eq!(again.status(), 204);
-    // A cursor of the future is told so: as an event on a stream, as a problem in JSON.
+    // A cursor beyond the head is an error: an event on a stream, a problem in JSON.
     let future = server.get(&path).header("accept", "text/event-stream").header("last-event-id", "99999").send().await.unwrap();
     let frames = crate::support::sse::SseStream::new(future).all().await;
     assert_eq!(frames[0].kind(), "stream.reset", "{frames:?}");
@@ -174,7 +174,7 @@ async fn a_conversation_stream_begins_with_a_snapshot_and_misses_nothing(#[value
     audit::assert_sound(&site.database).await;
 }
 
-/// Everything that an answer still has to say, as lines.
+/// Returns the remaining lines of an answer.
 async fn lines_of(answer: reqwest::Response) -> Vec<Value> {
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
@@ -201,7 +201,7 @@ lines]]"#}),
     let (end, told) = told.split_last().unwrap();
     assert_eq!(end["type"], "stream.end", "{end}");
     assert_eq!(told, server.run_events_json(&run).await);
-    // From a cursor in the middle, which is `seq` of the line before.
+    // From a cursor in the middle, which is the `seq` of the previous line.
     let middle = told.len() / 2;
     let after = &told[middle]["seq"];
     let rest = lines_of(lines(server.get(&format!("/runs/{run}/events?after={after}"))).await.unwrap()).await;

@@ -1,4 +1,4 @@
-//! `capstan cleanup` beside a running server, and a stream that is opened long after its run.
+//! `capstan cleanup` beside a running server, and streams that are opened long after their run.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::wait;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// What counts of a stream: the whole messages, and how it ended.
+/// Returns the comparable part of a stream: the whole messages, and the terminal event.
 fn told(frames: &[Frame]) -> (Vec<Value>, Vec<String>) {
     let messages = frames.iter().filter(|frame| frame.kind() == "message.completed");
     let end = sse::kinds(frames).split_off(frames.len() - 2);
@@ -61,12 +61,12 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     let reset = server.run_events_after(old, Some(&first)).await.unwrap().all().await;
     assert_eq!(reset[0].kind(), "stream.reset");
     assert_eq!(sse::stored(&reset), sse::stored(&later));
-    // What is not old has not changed.
+    // Recent runs are unchanged.
     assert_eq!(sse::stored(&server.run_events(young).await.all().await), sse::stored(young_frames));
     audit::assert_sound(&site.database).await;
 }
 
-/// The server folds by itself, and is killed over it again and again.
+/// The server compacts deltas by itself and is killed during it several times.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_while_it_folds_leaves_a_log_that_is_whole(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -103,7 +103,7 @@ async fn a_server_that_dies_while_it_folds_leaves_a_log_that_is_whole(#[values(K
     audit::assert_sound(&site.database).await;
 }
 
-/// A run whose server is gone, and no other one is there to find it.
+/// A run whose server is gone, without another server that could find it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn cleanup_puts_stuck_runs_back(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -129,7 +129,7 @@ async fn cleanup_puts_stuck_runs_back(#[values(Kind::Sqlite, Kind::Postgres)] ki
     audit::assert_sound(&site.database).await;
 }
 
-/// Whatever of it is folded: the rows are sound, and no run has lost a word.
+/// Asserts that the rows are sound and no run has lost text, whether or not its deltas are compacted.
 async fn audit_whole(site: &Site, before: &[(String, Vec<Frame>)]) {
     audit::assert_sound(&site.database).await;
     for (run, frames) in before {

@@ -1,4 +1,4 @@
-//! A turn and a call once more: one new run each, whatever clicks twice or dies, and no effect that nobody asked for.
+//! Retries of runs and of tool calls: each creates one new run, despite double clicks and crashes, without an unwanted effect.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn id(run: &Value) -> &str {
     run["id"].as_str().unwrap()
 }
 
-/// The newest message with results, and the id of the call that it answers last.
+/// Returns the newest message with results, and the id of its last call.
 async fn result(server: &Server, run: &Value) -> (String, String) {
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let results: Vec<&Value> = messages.iter().filter(|message| message["role"] == "tool").collect();
@@ -45,7 +45,7 @@ async fn a_turn_is_answered_once_more(#[values(Kind::Sqlite, Kind::Postgres)] ki
     let first = ended(&server, r#"[[id:again]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#).await;
     let (conversation, path) = (first["conversation_id"].as_str().unwrap().to_owned(), format!("/runs/{}/retry", id(&first)));
     server.set_key(&bob);
-    assert_eq!(server.post_json(&path, &json!({})).await.0, 404, "somebody else's run");
+    assert_eq!(server.post_json(&path, &json!({})).await.0, 404, "another user's run");
     server.set_key(&ann);
 
     // Two clicks without a key: one of them wins. With a key both get the same run.
@@ -56,7 +56,7 @@ async fn a_turn_is_answered_once_more(#[values(Kind::Sqlite, Kind::Postgres)] ki
     assert!(detail(&lost).1.contains("newest run"), "{}", lost.1);
     let second = server.finished(id(&won.1)).await;
     assert_eq!((&second["status"], &second["model"]), (&json!("completed"), &first["model"]));
-    assert_eq!(site.ledger.count("append", "x"), 2, "tools run again");
+    assert_eq!(site.ledger.count("append", "x"), 2, "the tools run again");
     let path = format!("/runs/{}/retry", id(&second));
     let keyed = || server.post(&path, &empty).header("idempotency-key", "twice").send();
     let (one, other) = tokio::join!(keyed(), keyed());
@@ -94,7 +94,7 @@ async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite,
         assert_eq!(server.post_json(&path, &json!({})).await.0, 404);
     }
 
-    // It dies with the run before anybody has called anything, and again while the call is under way.
+    // The server is killed before the new run makes its call, and again during the call.
     server.kill9().await;
     let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", "C04=kill")]).await;
     let answer = dying.post(&path, &json!({"arguments": {"text": "mended"}})).send().await;
@@ -106,7 +106,7 @@ async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite,
     };
     let second = match second {
         Some(run) => id(&run).to_owned(),
-        // The answer was lost; the log has the run.
+        // The answer was lost, but the log has the run.
         None => {
             let path = format!("/conversations/{}/events?limit=100", first["conversation_id"].as_str().unwrap());
             let events = server.get_json(&path).await["data"].as_array().unwrap().clone();
@@ -119,7 +119,11 @@ async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite,
     assert_eq!(second["status"], "completed", "{second}");
     let (_, said) = result(&server, &second).await;
     assert!(said.contains("recorded mended") && said.contains("changed"), "{said}");
-    assert_eq!((site.ledger.count("append", "kept"), site.ledger.count("append", "mended")), (1, 1), "its neighbour is kept");
+    assert_eq!(
+        (site.ledger.count("append", "kept"), site.ledger.count("append", "mended")),
+        (1, 1),
+        "the other call's result is kept"
+    );
     let late = server.post_json(&path, &json!({"arguments": {"text": "again"}})).await;
     assert_eq!(detail(&late).0, 409, "{}", late.1);
     let (call, _) = result(&server, &second).await;
@@ -199,7 +203,7 @@ async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postg
     let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &json!({})).await;
     assert_eq!(status, 202, "{second}");
     let approval = waits(id(&second)).await;
-    assert_eq!(site.ledger.count("append", "one"), 0, "a click is no consent");
+    assert_eq!(site.ledger.count("append", "one"), 0, "a retry is no approval");
     assert_eq!(server.post_json(&approval, &json!({"decision": "allow"})).await.0, 200);
     assert_eq!(server.finished(id(&second)).await["status"], "completed");
     assert_eq!(site.ledger.count("append", "one"), 1);
@@ -207,7 +211,7 @@ async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postg
     audit::assert_sound(&site.database).await;
 }
 
-/// A server whose `pay` can be asked about and needs a human each time, and a limit for what it does.
+/// Returns a site whose `pay` supports reconciliation, needs an approval each time, and has a limit.
 async fn asked_each_time(kind: Kind, model: &ModelMock) -> Site {
     let site = Site::scripted(kind, model).await.short_leases();
     let mut entry = site.ledger.mcp_server();
@@ -222,7 +226,7 @@ async fn allow(server: &Server, run: &str) {
     assert_eq!(status, 200, "{said}");
 }
 
-/// Waits until a run waits for a human: its approval, and the path of that.
+/// Waits until a run asks for an approval. Returns the approval and its path.
 async fn approval_of(server: &Server, run: &str) -> (Value, String) {
     super::approvals::waits(server, run).await;
     let mut open = server.get_json("/approvals?status=pending").await;
@@ -231,13 +235,13 @@ async fn approval_of(server: &Server, run: &str) -> (Value, String) {
     (open, path)
 }
 
-/// How often `pay` was carried out, and how often it was asked about.
+/// Returns how often `pay` ran and how often it was reconciled.
 fn paid(site: &Site) -> (usize, usize) {
     let count = |tool: &str| site.ledger.entries().iter().filter(|entry| entry.tool == tool).count();
     (count("pay"), count("paid"))
 }
 
-/// A click is no consent to a call that its server can be asked about, and what the server says is none.
+/// A retry is no approval for a reconcilable call, and neither is the server's answer.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -254,7 +258,7 @@ async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite
     let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &json!({})).await;
     assert_eq!(status, 202, "{second}");
     super::approvals::waits(&server, id(&second)).await;
-    assert_eq!(paid(&site), (0, 0), "it was never begun, and nobody has allowed it");
+    assert_eq!(paid(&site), (0, 0), "the call never began and was not allowed");
     allow(&server, id(&second)).await;
     assert_eq!(server.finished(id(&second)).await["status"], "completed");
     assert_eq!(paid(&site), (1, 0));
@@ -262,7 +266,7 @@ async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite
     audit::assert_sound(&site.database).await;
 }
 
-/// Its user allows it first, then its server is asked what became of it, and then it is made if it did not happen.
+/// The user allows the call first. Then its server is asked for the outcome, and the call runs if it had not happened.
 #[rstest]
 #[case("late", "unknown", (1, 0), (1, 1), "paid late")]
 #[case("declined", "failed", (0, 0), (1, 1), "recorded declined")]
@@ -289,20 +293,20 @@ async fn a_call_that_can_be_asked_about_is_allowed_asked_about_and_made_once(
     let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &json!({})).await;
     assert_eq!(status, 202, "{second}");
     let (asked, _) = approval_of(&server, id(&second)).await;
-    assert_eq!((paid(&site), &asked["arguments"]), (before, &json!({"text": text})), "a click is no consent");
+    assert_eq!((paid(&site), &asked["arguments"]), (before, &json!({"text": text})), "a retry is no approval");
     allow(&server, id(&second)).await;
     let second = server.finished(id(&second)).await;
     assert_eq!((&second["status"], paid(&site)), (&json!("completed"), after));
     let (_, told) = result(&server, &second).await;
     assert_eq!(told, said);
     let question = site.ledger.entries().into_iter().find(|entry| entry.tool == "paid").unwrap();
-    assert_eq!(question.arguments["key"], call.as_str(), "it is the call of the first run that is asked about");
+    assert_eq!(question.arguments["key"], call.as_str(), "reconciliation names the first run's call");
     let undoable = "SELECT CAST(count(*) AS text) FROM tool_calls WHERE started_at IS NULL";
-    assert_eq!(site.database.count(undoable).await, 0, "both were begun");
+    assert_eq!(site.database.count(undoable).await, 0, "both calls began");
     audit::assert_sound(&site.database).await;
 }
 
-/// Whoever confirms that it may happen twice is taken at their word.
+/// A user who confirms a repeated effect gets one without reconciliation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_confirmed_call_is_made_again_without_asking_its_server() {
     let model = ModelMock::start().await;
@@ -320,11 +324,11 @@ async fn a_confirmed_call_is_made_again_without_asking_its_server() {
     let second = server.finished(id(&second)).await;
     assert_eq!((&second["status"], paid(&site)), (&json!("completed"), (1, 0)));
     let (made, _) = result(&server, &second).await;
-    assert_eq!(site.ledger.entries()[0].meta["capstan/key"], made.as_str(), "under a key of its own");
+    assert_eq!(site.ledger.entries()[0].meta["capstan/key"], made.as_str(), "under its own key");
     audit::assert_sound(&site.database).await;
 }
 
-/// What a rule of the loop refused because the same call had been made may have happened, though this one was not made.
+/// A duplicate call that the loop refused did not run itself, but the same call may have run before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_twin_of_a_call_that_was_made_wants_a_word() {
     let model = ModelMock::start().await;
@@ -369,7 +373,7 @@ async fn a_retry_is_waited_for_or_streamed(#[values(Kind::Sqlite, Kind::Postgres
         let text = answer.text().await.unwrap();
         assert!(text.contains("run.queued") && text.contains("run.completed"), "from the first event to the last: {text}");
     }
-    assert_eq!(runs[0], runs[1], "the same run, whole again");
+    assert_eq!(runs[0], runs[1], "the same run, complete again");
     assert_ne!(runs[0], id(&second));
 }
 
@@ -392,7 +396,7 @@ async fn a_call_that_was_rewound_past_is_not_made_again(#[values(Kind::Sqlite, K
     assert_eq!(detail(&refused).0, 409, "{}", refused.1);
     assert!(detail(&refused).1.contains("rewound"), "{}", refused.1);
     assert_eq!(site.ledger.count("append", "x"), 0);
-    // The message itself is still there to be answered.
+    // The message itself can still be answered.
     let again = server.post_json(&format!("/runs/{}/retry", id(&first)), &json!({})).await;
     assert_eq!(again.0, 202, "{}", again.1);
     assert_eq!(server.finished(id(&again.1)).await["status"], "completed");

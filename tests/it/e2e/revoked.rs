@@ -1,4 +1,4 @@
-//! A key that is revoked at the command line is dead in every process, with all that was opened with it.
+//! A key that is revoked on the command line is invalid in every process, with each stream and ticket that it opened.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::support::sse::{Next, SseStream};
 use crate::support::wait;
 use crate::support::ws::{Incoming, WsClient};
 
-/// What is promised, five seconds, and as much again twice for a machine that is busy.
+/// The promised five seconds, plus ten for a busy machine.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
-/// A ticket that `server` made.
+/// Returns a ticket that `server` made.
 async fn ticket(server: &Server, body: serde_json::Value) -> String {
     let (status, answer) = server.post_json("/stream-tickets", &body).await;
     assert_eq!(status, 201, "{answer}");
@@ -72,7 +72,7 @@ async fn a_revoked_key_is_dead_everywhere(#[values(Kind::Sqlite, Kind::Postgres)
     for server in &servers {
         streams.push(follow(server.get(&path)).await);
         sockets.push(WsClient::connect(&server.url, Some(&ada)).await);
-        // Whichever process made a ticket, each accepts it.
+        // Every process accepts the tickets of each other process.
         let of_stream = ticket(&servers[0], json!({"conversation_id": conversation})).await;
         let of_socket = ticket(&servers[0], json!({"socket": true})).await;
         let url = format!("{}/api/v1{path}?ticket={of_stream}", server.url);
@@ -89,7 +89,7 @@ async fn a_revoked_key_is_dead_everywhere(#[values(Kind::Sqlite, Kind::Postgres)
         assert!(socket.call("subscribe", json!({"conversation_id": conversation})).await["result"].is_object());
     }
     let stored: Vec<_> = site.database.rows("SELECT hash FROM stream_tickets").await;
-    assert!(stored.is_empty(), "what was used is gone: {stored:?}");
+    assert!(stored.is_empty(), "used tickets are deleted: {stored:?}");
 
     let (listed, list) = site.command(&["keys", "list"]).await;
     let label = &ada[..10];
@@ -122,6 +122,6 @@ async fn a_revoked_key_is_dead_everywhere(#[values(Kind::Sqlite, Kind::Postgres)
     assert!(!created.is_empty());
     let secrets = [&ada, &bob].into_iter().chain(&tickets);
     for (secret, server) in secrets.flat_map(|secret| servers.iter().map(move |server| (secret, server))) {
-        assert!(!server.log_text().contains(secret), "a secret stands in the log");
+        assert!(!server.log_text().contains(secret), "a secret is in the log");
     }
 }

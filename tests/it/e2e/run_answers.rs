@@ -46,14 +46,14 @@ async fn request_that_waits_for_a_run_waits_through_backoff(#[values(Kind::Sqlit
     assert_eq!((status, &run["status"]), (200, &json!("completed")), "{run}");
     let (status, run) = waiting(&format!("/runs/{}/retry", id(&run)), json!({})).await;
     assert_eq!((status, &run["status"]), (200, &json!("completed")), "{run}");
-    // A run that waits already when the request comes.
+    // The run waits already when the request arrives.
     let run = server.start_run(&json!({"input": "[[id:c]][[flaky:2,503]][[say:yes]]"})).await;
     let seen = waits(&server, id(&run)).await;
     assert_eq!(seen["reason"], "backoff");
     let answer = server.get(&format!("/runs/{}", id(&run))).header("prefer", "wait=30").send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.json::<Value>().await.unwrap()["status"], "completed");
-    assert_eq!(crashes(&server, id(&run)).await, 0, "no worker has died over a run that waited");
+    assert_eq!(crashes(&server, id(&run)).await, 0, "a waiting run counts no crash");
 }
 
 #[rstest]
@@ -71,7 +71,7 @@ async fn explain_counts_real_crashes_only(#[values(Kind::Sqlite, Kind::Postgres)
     let (_, resumed) = server.post_json(&format!("/runs/{}/resume", id(&broken)), &json!({})).await;
     assert_eq!(server.finished(id(&resumed)).await["status"], "completed");
     assert_eq!((crashes(&server, id(&broken)).await, crashes(&server, id(&resumed)).await), (json!(0), json!(0)));
-    // A run that was allowed a call and one that was cancelled under way.
+    // A run with an allowed call, and a run cancelled under way.
     let held = server.start_run(&json!({"input": "[[id:c]][[text:2,0]][[hold]]"})).await;
     model.wait_for("the run", "c", |seen| !seen.is_empty()).await;
     assert_eq!(crashes(&server, id(&held)).await, 0);
@@ -88,7 +88,7 @@ async fn explain_counts_real_crashes_only(#[values(Kind::Sqlite, Kind::Postgres)
     assert_eq!(crashes(&server, id(&killed)).await, 1);
 }
 
-/// Each failure can be resumed where its error says so, and the resumed run completes.
+/// If the error says that a run can be resumed, resuming completes it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn retryable_error_of_a_run_is_helped_by_resume(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

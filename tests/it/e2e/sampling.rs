@@ -1,4 +1,4 @@
-//! What servers have a model say in the middle of a call, if they may.
+//! Sampling: MCP servers that request a model answer in the middle of a call.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
 
-/// M-22. It is bounded, of the run's own model, and on the account of whose run it is.
+/// M-22. Sampling is limited, uses the run's model, and is charged to the run's owner.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_has_the_model_of_the_run_say_something(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -39,11 +39,11 @@ async fn a_server_has_the_model_of_the_run_say_something(#[values(Kind::Sqlite, 
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!(ended["usage"]["model_calls"], 4, "two of the run, two of the server: {ended}");
     let conversation = server.messages(ended["conversation_id"].as_str().unwrap()).await;
-    assert_eq!(conversation.len(), 4, "what the server and the model have said to each other is no part of it: {conversation:?}");
+    assert_eq!(conversation.len(), 4, "sampling messages are not part of the conversation: {conversation:?}");
     audit::assert_sound(&site.database).await;
 }
 
-/// The package of the protocol's authors offers that tool to clients only that let it ask.
+/// The reference server offers that tool only to clients with the sampling capability.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_everything_asks_if_it_may() {
     let model = ModelMock::start().await;

@@ -1,4 +1,4 @@
-//! Clients from their packages, at their default limits: what a server sends is readable for them.
+//! Clients from common packages, at their default limits, can read each frame that the server sends.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site, repository};
 use crate::support::wait;
 
-/// No frame is larger.
+/// The largest frame.
 const MAX_FRAME: u64 = 512 * 1024;
 
 const CLIENTS: [Client; 3] = [Client::PythonWebsockets, Client::NodeWs, Client::PythonSse];
 
 #[derive(Debug, Clone, Copy)]
 enum Client {
-    /// The package `websockets`, which takes messages of at most 1 MiB.
+    /// The package `websockets`, which accepts messages of at most 1 MiB.
     PythonWebsockets,
     /// The package `ws`.
     NodeWs,
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Returns what the client has found. It fails if its connection is closed.
+    /// Returns the client's findings. Fails if the connection is closed.
     async fn follows(self, packages: &Path, server: &Server, task: &str, subject: &str) -> Value {
         let mut command = self.command(packages);
         command.args([server.url.as_str(), task, subject]).kill_on_drop(true);
@@ -83,7 +83,7 @@ async fn stock_clients_follow_a_run_with_a_large_screenshot() {
     }
 }
 
-/// The message number `at` of a document, with so many characters.
+/// Returns message number `at` of a document, with this many characters.
 fn message(at: usize, chars: usize) -> Value {
     let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
     let text = format!("{at} ") + &"é".repeat(chars);

@@ -1,6 +1,6 @@
-//! All clients come back at once, because their server was replaced.
+//! All clients reconnect at once, because their server was replaced.
 //!
-//! `CAPSTAN_STORM_CLIENTS` says how many; some thousands want `ulimit -n 20000`, a release build, and a machine that does nothing else.
+//! `CAPSTAN_STORM_CLIENTS` is their number. Some thousands need `ulimit -n 20000`, a release build, and an idle machine.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -17,24 +17,24 @@ use crate::support::server::Site;
 use crate::support::sse::{Frame, Next, SseStream, stored};
 use crate::support::{audit, tell, wait};
 
-/// Clients of one user: fewer than the server serves.
+/// Clients of one user: fewer than the server allows.
 const EACH: usize = 900;
 
-/// A client that follows a run over the end of its server. As an `EventSource` does, it waits as long as it was told to.
+/// A client that follows a run across its server's restart. It waits for the server's `retry` hint, as an `EventSource` does.
 struct Follower {
     http: Http,
     address: watch::Receiver<String>,
     key: String,
     run: String,
-    /// Told when it has a part of the answer, and when it is back.
+    /// Reports when the client has a part of the answer, and when it is back.
     at: watch::Sender<usize>,
 }
 
-/// What one has got.
+/// The result of one client.
 struct Got {
     run: String,
     frames: Vec<Frame>,
-    /// Milliseconds that it was told to wait.
+    /// The `retry` hint in milliseconds.
     hint: u64,
     /// How often it was refused with 503 or 429.
     refused: usize,
@@ -66,7 +66,7 @@ impl Follower {
         Got { run: self.run, frames, hint, refused, back }
     }
 
-    /// The stream after what it has, however often it must ask.
+    /// Reopens the stream after the received frames, as often as needed.
     async fn ask(&self, frames: &[Frame], refused: &mut usize) -> SseStream {
         loop {
             let url = format!("{}/api/v1/runs/{}/events", *self.address.borrow(), self.run);
@@ -86,14 +86,14 @@ impl Follower {
     }
 }
 
-/// Each gets what it missed from the store, once; they are told to come at different times; and whoever else asks meanwhile is
-/// answered. W-09.
+/// Each client gets its missed events from the store once, the `retry` hints differ, and other requests are answered meanwhile.
+/// W-09.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_clients_that_come_back_at_once() {
     let clients = size("CAPSTAN_STORM_CLIENTS", 300);
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
-    // Runs that stand in the middle of an answer are given up after that; and the model is silent until all have come.
+    // Runs in the middle of an answer are handed back after that time. The model is silent until all clients are back.
     let site = site.env("CAPSTAN_WORKER__DRAIN_GRACE_MS", "1000").env("CAPSTAN_PROVIDERS__OPENAI__IDLE_MS", "300000");
     let mut keys = Vec::new();
     for user in 0..clients.div_ceil(EACH) {
@@ -122,7 +122,7 @@ async fn a_storm_of_clients_that_come_back_at_once() {
     server.set_key(&other);
     let begun = Instant::now();
     address.send_replace(server.url.clone());
-    // Somebody else has short runs meanwhile.
+    // Another user has short runs meanwhile.
     let mut delays = Vec::new();
     while *at.borrow() < clients * 2 {
         let asked = Instant::now();
@@ -141,7 +141,7 @@ async fn a_storm_of_clients_that_come_back_at_once() {
     }
     for got in &all {
         let (_, log) = logs.iter().find(|(run, _)| **run == got.run).unwrap();
-        assert!(got.frames == *log, "what a client got, and the log: {} and {} events", got.frames.len(), log.len());
+        assert!(got.frames == *log, "the client's events, and the log: {} and {} events", got.frames.len(), log.len());
     }
     let hints: HashSet<u64> = all.iter().map(|got| got.hint).collect();
     assert!(hints.len() > clients.min(2_000) / 4, "{} different waits for {clients} clients", hints.len());
@@ -155,6 +155,6 @@ async fn a_storm_of_clients_that_come_back_at_once() {
         delays.len(),
         percentile(&delays, 50),
     ));
-    assert!(slowest <= 5_000, "a run of somebody else took {slowest} ms");
+    assert!(slowest <= 5_000, "a run of another user took {slowest} ms");
     audit::assert_sound(&site.database).await;
 }

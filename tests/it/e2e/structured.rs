@@ -1,4 +1,4 @@
-//! A model without tool calls at the wire: it is asked in words, answers in objects, and clients see calls.
+//! A model without tool calls: it gets the tools as text, answers in JSON objects, and clients see calls.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ async fn a_model_without_calls_uses_tools() {
     assert!(words.starts_with("Paid ü the rent."), "{words}");
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let deltas: String = events.iter().filter(|event| event["type"] == "part.delta").map(Value::to_string).collect();
-    assert!(!deltas.contains("answer") && !deltas.contains("tool"), "objects are shown to nobody: {deltas}");
+    assert!(!deltas.contains("answer") && !deltas.contains("tool"), "clients do not see the objects: {deltas}");
 
     let asked = model.exchanges("s");
     assert_eq!(asked.len(), 2);
@@ -35,7 +35,7 @@ async fn a_model_without_calls_uses_tools() {
     assert!(last.get("tools").is_none(), "{last}");
     assert_eq!(last["response_format"]["type"], "json_schema", "{last}");
     let told = last["messages"].as_array().unwrap();
-    assert_eq!(told.last().unwrap()["role"], "user", "there is no role for results: {told:?}");
+    assert_eq!(told.last().unwrap()["role"], "user", "there is no tool role: {told:?}");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

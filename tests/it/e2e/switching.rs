@@ -1,4 +1,4 @@
-//! Other providers take over: because the user names them, because one is down, or without a tool that one of them refuses.
+//! Changes of the provider: because the user names one, because one is down, or without a tool that one refuses.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::server::{Server, Site};
 use crate::support::wait;
 use crate::support::wire::{Answer, Step, Wire};
 
-/// A place whose first model is that of the first provider.
+/// Returns a site whose first model is that of the first provider.
 async fn site(kind: Kind, providers: &[(Dialect, &Wire)]) -> Site {
     let mut site = Site::new(kind).await.env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[50, 50]");
     for (dialect, wire) in providers {
@@ -32,13 +32,13 @@ fn text(text: &str) -> Says<'_> {
     Says { text, ..Says::default() }
 }
 
-/// The data of the events of a type.
+/// Returns the data of the events of one kind.
 async fn events(server: &Server, run: &Value, kind: &str) -> Vec<Value> {
     let all = server.run_events_json(run["id"].as_str().unwrap()).await;
     all.into_iter().filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
 }
 
-/// The last message of a conversation, its text, and the model that wrote it.
+/// Returns text and model of the last message of a conversation.
 async fn last_words(server: &Server, run: &Value) -> (String, Value) {
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let last = messages.last().unwrap();
@@ -59,7 +59,7 @@ async fn each_turn_on_another_provider() {
         let answers = [Says { signature: &signature, text: "One moment.", call }, text("Done."), text("Again.")];
         wires.push(Wire::play(answers.iter().map(|says| dialect.answer(*says)).collect()).await);
     }
-    // Two of them share their variables: what the Responses API gets is on a server of its own.
+    // Two dialects share their variables, so the Responses API is a user provider.
     let mut providers: Vec<(Dialect, &Wire)> = order.into_iter().zip(&wires).collect();
     let responses = providers.remove(2);
     let site = site(Kind::Sqlite, &providers).await;
@@ -83,7 +83,7 @@ async fn each_turn_on_another_provider() {
         conversation = ended["conversation_id"].clone();
 
         let asked = wire.asked();
-        assert_eq!(dialect.history(&asked[0]), said, "what the others did, as {dialect:?} wants it");
+        assert_eq!(dialect.history(&asked[0]), said, "the history in the form of {dialect:?}");
         let history = dialect.history(&asked[1]);
         assert_eq!(history[said.len()], format!("call ledger__append_keyed {}", json!({ "text": mark(dialect) })));
         assert_eq!((&history[..said.len()], history.len()), (&said[..], said.len() + 2));
@@ -99,7 +99,7 @@ async fn each_turn_on_another_provider() {
         let second = String::from_utf8_lossy(&asked[1].body).into_owned();
         assert_eq!(second.contains(&format!("sig+{}/==", mark(dialect))), dialect.signs(), "{dialect:?}: {second}");
     }
-    // Who comes back finds its own, and nothing of the others.
+    // A dialect that is used again gets its own signed parts, and none of the others.
     let run =
         server.start_run(&json!({"input": "And?", "model": Dialect::Anthropic.model(), "conversation_id": conversation})).await;
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
@@ -111,7 +111,7 @@ async fn each_turn_on_another_provider() {
     audit::assert_sound(&site.database).await;
 }
 
-// L-46: within a turn, with the call of the first answered by then.
+// L-46: within a run, after the call of the first answer has its result.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_model_takes_over_when_retries_are_over(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -158,9 +158,9 @@ async fn a_provider_that_keeps_failing_is_left_alone_for_a_while() {
     let alone = ask().await;
     assert_eq!(alone["error"]["code"], "provider_unavailable", "{alone}");
     assert!(alone["error"]["detail"].as_str().unwrap().contains("anthropic failed 5 times in a row"), "{alone}");
-    assert_eq!(wire.asked().len(), 5, "it was not asked");
+    assert_eq!(wire.asked().len(), 5, "the provider was not asked");
 
-    // One finds out that it is still down, and one, later, that it is well again.
+    // One run finds that the provider is still down, and a later one that it has recovered.
     let limit = Duration::from_secs(30);
     let still = wait::until("one that finds out", limit, || async { Some(ask().await).filter(|_| wire.asked().len() == 6) }).await;
     assert_eq!(still["error"]["code"], "provider_overloaded", "{still}");
@@ -184,7 +184,7 @@ async fn whoever_names_a_model_means_it() {
     };
     let named = ended(&server, json!({"input": "Hello?", "model": own})).await;
     assert_eq!((&named["status"], &named["error"]["code"]), (&json!("failed"), &json!("provider_overloaded")), "{named}");
-    assert_eq!((first.asked().len(), second.asked().len()), (1, 0), "nobody else heard of it, and nobody twice");
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 0), "the other provider was not asked, and this one once");
     assert_eq!(ended(&server, json!({"input": "Hello?"})).await["status"], "completed");
     assert_eq!((first.asked().len(), second.asked().len()), (2, 1));
     server.kill9().await;
@@ -212,7 +212,7 @@ async fn a_fallback_that_nobody_serves_is_an_error_at_the_start() {
     let site = site.env("CAPSTAN_AGENT__FALLBACKS", r#"["kept/m", "lmstudio/any"]"#);
     let (ok, report) = site.command(&["doctor"]).await;
     assert!(ok && report.contains("ok    fallbacks"), "{report}");
-    // One that is deleted later is left out.
+    // A user provider that is deleted later is skipped.
     let server = site.start().await;
     let id = server.get_json("/providers").await["data"][0]["id"].as_str().unwrap().to_owned();
     let gone = server.request(reqwest::Method::DELETE, &format!("/providers/{id}")).send().await.unwrap();
@@ -248,7 +248,7 @@ async fn the_last_words_are_the_operators() {
     assert_eq!(wire.asked().len(), 3);
     assert_eq!(last_words(&server, &ended).await.0, "We are closed. Call us.");
     let completed = events(&server, &ended, "run.completed").await;
-    assert_eq!(completed[0]["error"]["code"], "provider_overloaded", "a stream says so, too: {completed:?}");
+    assert_eq!(completed[0]["error"]["code"], "provider_overloaded", "the stream reports it, too: {completed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -262,7 +262,7 @@ async fn a_provider_that_is_well_again_keeps_nobody_waiting() {
     let server = site.start().await;
     let ask = async || server.start_run(&json!({"input": "Are you there?"})).await["id"].as_str().unwrap().to_owned();
     assert_eq!(server.finished(&ask().await).await["status"], "failed");
-    // The last try of this run opens the breaker's fifth failure; it is kept for when the provider is asked again.
+    // The last attempt of this run is the fifth failure and opens the circuit breaker. Its retry waits for the half-open state.
     let patient = ask().await;
     let begun = || async {
         let said = server.run_events_json(&patient).await;
@@ -270,8 +270,8 @@ async fn a_provider_that_is_well_again_keeps_nobody_waiting() {
     };
     let said = wait::until("the answer that finds out", Duration::from_secs(30), begun).await;
     let retries = said.iter().filter(|event| event["type"] == "run.retrying").count();
-    assert!(retries >= 3 && wire.asked().len() == 6, "{retries} waits, {} requests", wire.asked().len());
-    // That answer is far from its end, and others are served.
+    assert!(retries >= 3 && wire.asked().len() == 6, "{retries} retries, {} requests", wire.asked().len());
+    // That answer is still incomplete, and other runs are served.
     let ended = server.finished(&ask().await).await;
     assert_eq!((&ended["status"], wire.asked().len()), (&json!("completed"), 7), "{ended}");
     let (status, _) = server.post_json(&format!("/runs/{patient}/cancel"), &json!({})).await;
@@ -279,7 +279,7 @@ async fn a_provider_that_is_well_again_keeps_nobody_waiting() {
     assert_eq!(server.finished(&patient).await["status"], "cancelled");
 }
 
-// L-34: another key or server stands behind the same name, and does not take back what the one before has signed.
+// L-34: another key or server has the same name and rejects the signatures of the previous one.
 #[rstest]
 #[case::anthropic(Dialect::Anthropic, r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#)]
 #[case::responses(Dialect::Responses, r#"{"error":{"message":"The encrypted content could not be verified. Reason: Encrypted content organization_id did not match the target organization.","type":"invalid_request_error","param":null,"code":"invalid_encrypted_content"}}"#)]
@@ -304,11 +304,11 @@ async fn a_conversation_outlives_who_has_signed_it(#[case] dialect: Dialect, #[c
     let sent = wire.asked();
     let signed: Vec<bool> = sent.iter().map(|one| String::from_utf8_lossy(&one.body).contains("sig+first/==")).collect();
     assert_eq!(signed, [false, true, true, false]);
-    assert_eq!(dialect.history(&sent[3]), dialect.history(&sent[2]), "all else is told");
+    assert_eq!(dialect.history(&sent[3]), dialect.history(&sent[2]), "all other parts are sent");
     assert_eq!(events(&server, &ended, "run.retrying").await[0]["after_ms"], 0);
 }
 
-// L-43: the whole request is refused, in the words of each provider, for its tool number two.
+// L-43: the whole request is refused because of tool number two, in the words of each provider.
 #[rstest]
 #[case::openai(Dialect::Openai, 400, r#"{"error":{"message":"Invalid schema for function 'x': In context=(), object schema missing properties.","type":"invalid_request_error","param":"tools[2].function.parameters","code":"invalid_function_parameters"}}"#)]
 #[case::responses(Dialect::Responses, 400, r#"{"error":{"message":"Invalid schema for function 'x'","type":"invalid_request_error","param":"tools[2].parameters","code":"invalid_function_parameters"}}"#)]
@@ -334,17 +334,17 @@ async fn a_refused_tool_is_left_out(#[case] dialect: Dialect, #[case] status: u1
 
     let offered: Vec<Vec<String>> = wire.asked().iter().map(|asked| dialect.offered(&asked.json())).collect();
     let refused = offered[0][2].clone();
-    assert_ne!(refused, "ledger__append_keyed", "the test wants another one to be refused");
+    assert_ne!(refused, "ledger__append_keyed", "another tool must be the refused one");
     let rest: Vec<String> = offered[0].iter().filter(|name| **name != refused).cloned().collect();
-    assert_eq!(offered[1..], [rest.clone(), rest], "all others are on offer");
+    assert_eq!(offered[1..], [rest.clone(), rest], "all other tools are offered");
     let quarantined = events(&server, &ended, "tool.quarantined").await;
     assert_eq!(quarantined.len(), 1, "{quarantined:?}");
     assert_eq!(quarantined[0]["name"], json!(refused));
-    assert!(events(&server, &ended, "run.retrying").await.is_empty(), "nothing was waited for");
+    assert!(events(&server, &ended, "run.retrying").await.is_empty(), "no retry was made");
     assert_eq!(site.ledger.count("append_keyed", "after"), 1);
 }
 
-// What refuses no tool is not retried.
+// A refusal that names no tool is not retried.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_refusals_fail_at_once() {
     let body = r#"{"error":{"message":"max_tokens is too large","type":"invalid_request_error","param":"max_tokens"}}"#;

@@ -1,4 +1,4 @@
-//! Calls that their server goes on with by itself outlive the process that made them: the ledger judges. M-31.
+//! MCP tasks outlive the process that started them. The ledger counts the effects. M-31.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn at_work(site: &Site) {
     wait::until("the task to be asked for", Duration::from_secs(20), || async { (asked(site) > 0).then_some(()) }).await;
 }
 
-/// Waits for the end of a run with one such call, and sees to it that it was made once and has its answer.
+/// Waits for the end of a run with one task call. Asserts that the call ran once and has its result.
 async fn is_built_once(site: &Site, server: &Server, run: &str) {
     let ended = server.finished(run).await;
     assert_eq!(ended["status"], "completed", "{ended}");
@@ -48,7 +48,7 @@ async fn a_killed_process_leaves_its_task_to_the_next_one(#[values(Kind::Sqlite,
     server.ended(Duration::from_secs(20)).await;
     assert_eq!((site.ledger.count("labour", "house"), asked(&site)), (1, 0));
 
-    // The process of its server is another one, too, as with every server on standard input and output.
+    // The MCP server's process is new, too, as with every stdio server.
     let server = site.start().await;
     is_built_once(&site, &server, &run).await;
     assert!(asked(&site) > 0);

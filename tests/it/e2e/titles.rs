@@ -1,4 +1,4 @@
-//! Titles that models make.
+//! Titles that models write.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::wait;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A turn in a conversation, or in a new one, which is answered with its id.
+/// Runs a message in a conversation, or in a new one. Returns the conversation's id.
 async fn say(server: &Server, conversation: Option<&str>, input: &str) -> String {
     let mut body = json!({"input": input});
     if let Some(id) = conversation {
@@ -56,9 +56,9 @@ async fn a_model_titles_a_conversation_once_and_in_nobodys_way(#[values(Kind::Sq
     let roles: Vec<&str> = asked["messages"].as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!((asked["model"].as_str().unwrap(), roles), ("small", vec!["system", "user", "assistant", "user"]));
     assert_eq!((asked.get("tools"), asked.get("temperature")), (None, None), "{asked}");
-    assert!(title(&server, &tea).await.starts_with("Where is tea from? "), "the first words until then");
+    assert!(title(&server, &tea).await.starts_with("Where is tea from? "), "until then, the title is the first words");
 
-    // Whoever follows the conversation is told. Others have their turns meanwhile.
+    // Clients that follow the conversation get an event. Other conversations continue meanwhile.
     let path = format!("/conversations/{tea}");
     let head = server.get_json(&path).await["last_seq"].as_i64().unwrap();
     let other = say(&server, None, "[[id:other]][[say:x]][[next]][[say:Something else]]").await;
@@ -72,7 +72,7 @@ async fn a_model_titles_a_conversation_once_and_in_nobodys_way(#[values(Kind::Sq
 
     let before = model.total();
     say(&server, Some(&tea), "[[id:more]][[say:y]][[next]][[say:Another title]]").await;
-    // Whoever names a model means that one, for the title too.
+    // A model that the request names is used for the title, too.
     let named = server.start_run(&json!({"input": "[[id:named]][[say:z]][[next]][[say:By name]]", "model": "openai/other"})).await;
     titled(&server, named["conversation_id"].as_str().unwrap(), "By name").await;
     assert_eq!((model.total() - before, used(&server, "openai/other").await), (3, (1, 2)));
@@ -94,7 +94,7 @@ async fn a_title_of_the_users_is_never_overwritten(#[values(Kind::Sqlite, Kind::
     wait::until("the end of the call", PATIENCE, || async { (used(&server, "openai/small").await == (0, 1)).then_some(()) }).await;
     assert_eq!(title(&server, &renamed).await, "Mine");
 
-    // One that had a title from the beginning asks nobody, and a failure leaves the first words.
+    // A conversation that was created with a title needs no request. After a failure the first words stay.
     let (_, made) = server.post_json("/conversations", &json!({"title": "Given"})).await;
     let given = made["id"].as_str().unwrap();
     say(&server, Some(given), "[[id:given]][[say:x]][[next]][[say:Other]]").await;

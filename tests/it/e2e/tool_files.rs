@@ -1,4 +1,4 @@
-//! Binary content of tool results and pictures inside messages: stored files, to which events and messages refer.
+//! Binary content of tool results and inline images in messages become stored files, which events and messages refer to.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ use crate::support::server::{Server, Site};
 /// The largest frame of a stream.
 const FRAME: usize = 512 * 1024;
 
-/// A model that is known to see pictures.
+/// A model that is known to read images.
 const SEES: &str = "openai/gpt-4o";
 
 /// The scripted server, and the folder from which its tool `gallery__show` answers.
@@ -37,16 +37,16 @@ impl Gallery {
         Self { site: self.site.env(name, value), ..self }
     }
 
-    /// The tool answers `name` with this content.
+    /// Makes the tool answer `name` with this content.
     pub fn hang(&self, name: &str, content: &Value) {
         std::fs::write(self.folder.path().join(name), json!({"content": content}).to_string()).unwrap();
     }
 }
 
-/// A picture that models can be shown, of so many bytes.
+/// Returns an image of this many bytes that models accept.
 fn shot(bytes: usize) -> Vec<u8> {
     let mut shot = PNG.to_vec();
-    // Bytes behind the end of a picture are not part of it.
+    // Trailing bytes after the end of an image are not part of it.
     shot.extend((PNG.len()..bytes).map(|at| (at * 31 % 251) as u8));
     shot
 }
@@ -59,7 +59,7 @@ fn blob(uri: &str, media_type: &str, bytes: &[u8]) -> Value {
     json!({"type": "resource", "resource": {"uri": uri, "mimeType": media_type, "blob": STANDARD.encode(bytes)}})
 }
 
-/// A run in which the tool shows `name`, and its events.
+/// Runs a message in which the tool shows `name`. Returns the run and its events.
 async fn shown(server: &Server, id: &str, name: &str) -> (Value, Vec<Value>) {
     let script = format!("[[id:{id}]][[call:gallery__show {{\"text\":\"{name}\"}}]][[next]][[say:seen]]");
     let run = server.start_run(&json!({"input": script, "model": SEES})).await;
@@ -76,7 +76,7 @@ fn completed(events: &[Value]) -> &Value {
     &events.iter().find(|event| event["type"] == "tool.completed").unwrap()["data"]
 }
 
-/// The bytes behind the URL of a reference.
+/// Downloads the file of a reference.
 async fn bytes_of(server: &Server, reference: &Value) -> Result<Vec<u8>, StatusCode> {
     let path = reference["url"].as_str().unwrap().strip_prefix("/api/v1").unwrap();
     let answer = server.get(path).send().await.unwrap();
@@ -113,16 +113,16 @@ async fn screenshot_of_a_tool_is_a_file_of_its_owner(#[values(Kind::Sqlite, Kind
     assert_eq!(record["content"][1], expected, "the record of the call");
     assert_eq!(server.get_json(&format!("/files/{id}")).await["origin"], "content");
 
-    // The model is shown the picture, and sees it again in the next run, after a restart.
+    // The model gets the image, and gets it again in the next run, after a restart.
     let encoded = STANDARD.encode(&bytes);
     let asked = |id: &str, at: usize| model.exchanges(id)[at].request["messages"].to_string();
-    assert!(asked("shot", 1).contains(&encoded), "the model sees it");
+    assert!(asked("shot", 1).contains(&encoded), "the model gets the image");
     server.kill9().await;
     let mut server = gallery.site.start().await;
     server.set_key(&ann);
     let body = json!({"input": "[[id:later]][[say:still]]", "conversation_id": conversation, "model": SEES});
     server.finished(server.start_run(&body).await["id"].as_str().unwrap()).await;
-    assert!(asked("later", 0).contains(&encoded), "the next run sees it");
+    assert!(asked("later", 0).contains(&encoded), "the next run gets the image");
     let blind = json!({"input": "[[id:blind]][[say:no]]", "conversation_id": conversation, "model": "openai/gpt-3.5-turbo"});
     server.finished(server.start_run(&blind).await["id"].as_str().unwrap()).await;
     let words = format!(
@@ -135,7 +135,7 @@ async fn screenshot_of_a_tool_is_a_file_of_its_owner(#[values(Kind::Sqlite, Kind
     assert_eq!(bytes_of(&server, reference).await, Err(StatusCode::NOT_FOUND));
     server.set_key(&ann);
 
-    // Copies of the conversation hold it, too.
+    // Copies of the conversation refer to it, too.
     let (status, fork) = server.post_json(&format!("/conversations/{conversation}/fork"), &json!({})).await;
     assert_eq!(status, StatusCode::CREATED, "{fork}");
     let export = server.get_json(&format!("/conversations/{conversation}/export?format=json")).await;
@@ -151,7 +151,7 @@ async fn screenshot_of_a_tool_is_a_file_of_its_owner(#[values(Kind::Sqlite, Kind
         let gone = server.request(Method::DELETE, &format!("/conversations/{copy}")).send().await.unwrap();
         assert_eq!(gone.status(), StatusCode::NO_CONTENT);
     }
-    assert_eq!(bytes_of(&server, reference).await, Err(StatusCode::NOT_FOUND), "it goes with the last of them");
+    assert_eq!(bytes_of(&server, reference).await, Err(StatusCode::NOT_FOUND), "it is deleted with the last reference");
 }
 
 #[rstest]
@@ -240,7 +240,7 @@ async fn content_beyond_a_limit_is_a_note_and_no_failure() {
     let (_, events) = shown(&server, "another", "another").await;
     let full = "[picture, image/png, 300 bytes: not kept, the user has 2 files of this kind already]";
     assert_eq!(completed(&events)["content"][0]["text"], full);
-    // Uploads have a limit of their own.
+    // Uploads have their own limit.
     let upload = server.request(Method::POST, "/files?name=a.txt").body("hello").send().await.unwrap();
     assert_eq!(upload.status(), StatusCode::CREATED);
 }
@@ -266,9 +266,12 @@ async fn picture_inside_a_message_becomes_a_file(#[values(Kind::Sqlite, Kind::Po
     for event in server.run_events_json(run["id"].as_str().unwrap()).await {
         assert!(event.to_string().len() < FRAME, "{}", event["type"]);
     }
-    assert!(model.exchanges("own")[0].request["messages"].to_string().contains(&STANDARD.encode(&bytes)), "the model sees it");
+    assert!(
+        model.exchanges("own")[0].request["messages"].to_string().contains(&STANDARD.encode(&bytes)),
+        "the model gets the image"
+    );
 
-    // A part may be sent back as it was shown. Pictures inside messages do not count as uploads, of which a conversation may have five.
+    // A part may be sent back as it was shown. Inline images do not count as uploads, which a conversation may have five of.
     let echo = json!({"type": "image", "media_type": "image/png", "file_id": id, "url": part["url"], "name": part["name"]});
     let many: Vec<Value> = (1..=7).map(|more| picture(&shot(1_000 + more))).chain([echo]).collect();
     let input = json!([json!({"type": "text", "text": "[[id:many]][[say:seen]]"})].into_iter().chain(many).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! One grep for the trace of a request finds the lines of the request and of its run, wherever the run is worked on.
+//! One search for a trace id finds the log lines of the request and of its run, on each node.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn traceparent() -> String {
     format!("00-{TRACE}-00f067aa0ba902b7-01")
 }
 
-/// Starts a run in a trace; its id.
+/// Starts a run in a trace and returns its id.
 async fn start_in(server: &Server, traceparent: &str, input: &str) -> String {
     let answer = server.post("/runs", &json!({"input": input})).header("traceparent", traceparent).send().await.unwrap();
     assert_eq!(answer.status(), 202);
@@ -48,7 +48,7 @@ fn lines(server: &Server) -> Vec<Line> {
     server.log_text().lines().map(read).collect()
 }
 
-/// The lines about a run, every one of which must be in the trace.
+/// Returns the lines about a run. Asserts that each is in the trace.
 fn lines_of(server: &Server, run: &str, trace: &str) -> Vec<String> {
     let about: Vec<Line> = lines(server).into_iter().filter(|line| line.has("run.id", run)).collect();
     for line in &about {
@@ -57,7 +57,7 @@ fn lines_of(server: &Server, run: &str, trace: &str) -> Vec<String> {
     about.into_iter().map(|line| line.message).collect()
 }
 
-/// The same, once the last of them is there: a client may see the end of a run before its worker writes that line.
+/// Waits for the last line and returns all. A client may see the end of a run before its worker writes that line.
 async fn all_lines_of(server: &Server, run: &str, trace: &str) -> Vec<String> {
     wait::until("the line of the run's end", Duration::from_secs(10), || async {
         Some(lines_of(server, run, trace)).filter(|lines| lines.iter().any(|line| line == "run ended"))
@@ -71,10 +71,10 @@ async fn request_and_run_have_one_trace(#[values(Kind::Sqlite, Kind::Postgres)] 
     let site = Site::new(kind).await.env("CAPSTAN_LOG__FORMAT", "json").env("CAPSTAN_LOG__LEVEL", "info,capstan=debug");
     let server = site.start().await;
     let run = start_in(&server, &traceparent(), "What is 17*23?").await;
-    assert_eq!(server.finished(&run).await["trace_id"], TRACE, "whoever holds the run knows what to look for");
+    assert_eq!(server.finished(&run).await["trace_id"], TRACE, "the run shows its trace id");
     assert_eq!(server.get_json(&format!("/runs/{run}/explain")).await["run"]["trace_id"], TRACE);
     let events = server.run_events_json(&run).await;
-    assert!(events.iter().all(|event| !event.to_string().contains(TRACE)), "the log of events says nothing of it");
+    assert!(events.iter().all(|event| !event.to_string().contains(TRACE)), "the event log does not contain it");
     let found = all_lines_of(&server, &run, TRACE).await;
     for message in ["run accepted", "tool call ended", "run ended"] {
         assert!(found.iter().any(|line| line == message), "{message} in {found:?}");
@@ -83,7 +83,7 @@ async fn request_and_run_have_one_trace(#[values(Kind::Sqlite, Kind::Postgres)] 
     let answered = |line: &Line| line.message == "answered" && line.has("path", "/api/v1/runs");
     assert!(lines_in(TRACE).iter().any(answered), "the request's own lines are in the trace, too");
 
-    // What is no traceparent is ignored, and the request has a trace of its own.
+    // An invalid traceparent is ignored, and the request gets its own trace.
     for wrong in ["00-0-0-0", "", &traceparent().to_uppercase(), &format!("{} ", traceparent().replace("00-4", "ff-4"))] {
         let run = start_in(&server, wrong, "hello").await;
         server.finished(&run).await;
@@ -109,7 +109,7 @@ async fn the_wire_monitor_speaks_to_whoever_names_it() {
         assert!(!log.contains("a-key-of-mine"), "{log}");
         let seen: Vec<Line> = lines(&server).into_iter().filter(|line| line.has("target", "wire")).collect();
         if level == "trace" {
-            assert!(seen.is_empty() && !log.contains("a word of mine"), "no plain level shows what is said");
+            assert!(seen.is_empty() && !log.contains("a word of mine"), "no other log level shows message content");
         } else {
             let shows = |message: &str, text: &str| {
                 let of_run = seen.iter().filter(|line| line.message == message && line.has("run.id", &run));

@@ -1,4 +1,4 @@
-//! What providers do wrong, as those see it who talk to the server: rows of the fault catalogue that need all of it.
+//! Provider faults seen through the API: the rows of the fault catalogue that need the whole server.
 
 use std::time::{Duration, Instant};
 
@@ -28,21 +28,21 @@ fn text(dialect: Dialect, text: &str) -> Answer {
     dialect.answer(Says { text, ..Says::default() })
 }
 
-/// The beginning of an answer of Anthropic's that says this, without its end.
+/// Returns the start of an Anthropic answer with this text, without its end.
 fn begun(words: &str) -> Vec<u8> {
     let body = Dialect::Anthropic.body(Says { text: words, ..Says::default() });
     let end = body.find("event: content_block_stop").unwrap();
     body.as_bytes()[..end].to_vec()
 }
 
-/// A run from its beginning to its end, as its stream tells it.
+/// Streams a run to its end.
 async fn streamed(server: &Server, input: &str) -> (Value, Vec<Frame>) {
     let frames = server.stream_run(&json!({ "input": input })).await.all().await;
     let run = frames[0].json()["run_id"].as_str().unwrap().to_owned();
     (server.finished(&run).await, frames)
 }
 
-/// The data of the events of a type.
+/// Returns the data of the events of one kind.
 fn data(frames: &[Frame], kind: &str) -> Vec<Value> {
     frames.iter().filter(|frame| frame.kind() == kind).map(|frame| frame.json()["data"].clone()).collect()
 }
@@ -52,7 +52,7 @@ async fn last_text(server: &Server, run: &Value) -> String {
     messages.last().unwrap()["parts"].as_array().unwrap().iter().filter_map(|part| part["text"].as_str()).collect()
 }
 
-// L-01, L-02, L-03, L-12, L-13: the attempt is made again, and what it had shown is taken back.
+// L-01, L-02, L-03, L-12, L-13: the attempt is repeated, and its partial text is reset.
 #[rstest]
 #[case::error(Step::Send(b"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n".to_vec()), "provider_overloaded")]
 #[case::end(Step::Pause(Duration::ZERO), "provider_incomplete_stream")]
@@ -61,7 +61,7 @@ async fn last_text(server: &Server, run: &Value) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_breaks_off(#[case] breaks: Step, #[case] code: &str, #[values(false, true)] has_shown: bool) {
     let is_cut = matches!(breaks, Step::Cut);
-    // Only silence is waited out. All else is to be over long before, on a busy machine, too.
+    // Only the silent case waits for the idle timeout. The others must end long before it, on a busy machine, too.
     let patience = if matches!(breaks, Step::Hang) { "2000" } else { "20000" };
     let start = if has_shown { vec![Step::Send(begun("Half an")), breaks] } else { vec![breaks] };
     let wire = Wire::play(vec![Answer::events(start), text(Dialect::Anthropic, "A whole answer.")]).await;
@@ -73,24 +73,24 @@ async fn an_answer_that_breaks_off(#[case] breaks: Step, #[case] code: &str, #[v
     assert_eq!(last_text(&server, &ended).await, "A whole answer.");
     let retries = data(&frames, "run.retrying");
     assert_eq!(retries.len(), 1);
-    // Without a byte of the answer, it is the connection that broke.
+    // Without a byte of the answer, it is a broken connection.
     let code = if is_cut && !has_shown { "provider_network" } else { code };
     assert_eq!(retries[0]["error"]["code"], code, "{retries:?}");
     let resets = data(&frames, "step.reset");
     assert!(resets.len() == 1 && resets[0]["reason"] == "retry", "{resets:?}");
-    // What it had said is paid for, as far as that is known.
+    // The usage of the broken attempt is charged, as far as it is known.
     let cost = |usage: &Value| usage["cost"]["amount"].as_str().unwrap().parse::<f64>().unwrap();
     let (all, last) = (&ended["usage"], &data(&frames, "step.completed")[0]["usage"]);
     assert_eq!((&all["model_calls"], &last["model_calls"]), (&json!(1 + u32::from(has_shown)), &json!(1)), "{all}");
     assert_eq!((all["estimated"] == true, cost(all) > cost(last)), (has_shown, has_shown), "{all} of {last}");
-    // Where one delta ends and the next begins is a matter of timing.
+    // Delta boundaries depend on timing.
     let deltas = data(&frames, "part.delta");
     let shown: String = deltas.iter().filter_map(|delta| delta["delta"].as_str()).collect();
     assert_eq!(shown.starts_with("Half an"), has_shown, "{shown}");
-    assert_eq!(wire.asked()[0].json(), wire.asked()[1].json(), "what was taken back is not part of the history");
+    assert_eq!(wire.asked()[0].json(), wire.asked()[1].json(), "the reset text is not part of the history");
 }
 
-// L-13: bytes are no progress. L-48: our own stream says so, and ends.
+// L-13: keep-alive bytes are no progress. L-48: the client's stream reports the error and ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn signs_of_life_alone_end_in_an_error_that_clients_see() {
     let pings = (0..300).flat_map(|_| {
@@ -108,7 +108,7 @@ async fn signs_of_life_alone_end_in_an_error_that_clients_see() {
     assert_eq!(data(&frames, "run.failed")[0]["error"]["code"], "provider_timeout");
 }
 
-// L-14: a model that thinks long has its own limit.
+// L-14: a model that reasons for a long time has its own limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_first_word_is_waited_for_where_that_is_allowed() {
     let slow = |words: &str| {
@@ -127,7 +127,7 @@ async fn a_slow_first_word_is_waited_for_where_that_is_allowed() {
     assert_eq!(ended["error"]["code"], "provider_timeout", "{ended}");
 }
 
-// L-15: nobody is there. Neither the key nor the query of the URL is told.
+// L-15: the connection is refused. Neither the key nor the URL's query appears in the error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_is_tried_again_and_keeps_secrets() {
     let wire = Wire::play(vec![]).await;
@@ -145,7 +145,7 @@ async fn a_refused_connection_is_tried_again_and_keeps_secrets() {
     assert!(!server.log_text().contains("canary"));
 }
 
-// L-20: in the words of each provider. The view is halved once, and the same is never sent twice.
+// L-20: in the words of each provider. The request is halved once, and the same request is never sent twice.
 #[rstest]
 #[case::openai(Dialect::Openai, r#"{"error":{"message":"This model's maximum context length is 8192 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#)]
 #[case::responses(Dialect::Responses, r#"{"error":{"message":"Your input exceeds the context window of this model.","type":"invalid_request_error","param":"input","code":"context_length_exceeded"}}"#)]
@@ -175,13 +175,13 @@ async fn a_request_that_is_too_large_is_halved(#[case] dialect: Dialect, #[case]
     let compacted: Vec<_> =
         events.iter().filter(|event| event["type"] == "context.compacted").map(|event| &event["data"]).collect();
     assert_eq!(compacted, [&json!({"messages": 2, "texts": 0})]);
-    assert!(events.iter().all(|event| event["type"] != "run.retrying"), "nothing was waited for");
+    assert!(events.iter().all(|event| event["type"] != "run.retrying"), "no retry was made");
     let sizes = |asked: &[crate::support::wire::Asked]| asked.iter().map(|one| one.body.len()).collect::<Vec<_>>();
     let sent = wire.asked();
     let body = String::from_utf8_lossy(&sent[2].body);
     assert!(body.contains("second word") && body.contains("and then?") && !body.contains("first word"));
     assert!(sizes(&sent)[2] < sizes(&sent)[1] / 2, "{:?}", sizes(&sent));
-    // What is stored is whole. What is too large when halved is not sent again.
+    // Stored messages stay whole. A halved request that is still too large is not sent again.
     let ended = ask("third").await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("context_overflow")), "{ended}");
     let sent = wire.asked();
@@ -189,7 +189,7 @@ async fn a_request_that_is_too_large_is_halved(#[case] dialect: Dialect, #[case]
     assert!(sizes(&sent)[4] < sizes(&sent)[3] * 2 / 3, "{:?}", sizes(&sent));
 }
 
-// L-35: should the server ever build a request that no provider takes, it does not send it, and says whose fault it is.
+// L-35: a request that no provider accepts is not sent, and the error says that it is an internal error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_no_provider_takes_is_not_sent() {
     let arguments = json!({"text": "once"});
@@ -205,7 +205,7 @@ async fn a_request_that_no_provider_takes_is_not_sent() {
     audit::assert_sound(&site.database).await;
 }
 
-// L-30: an empty answer is no turn, not even after a tool; nor is it asked for without end.
+// L-30: an empty answer is no model turn, not even after a tool call. The number of attempts is limited.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_answer_is_asked_for_again(
@@ -224,10 +224,10 @@ async fn an_empty_answer_is_asked_for_again(
     let (ended, _) = streamed(&server, "Now speak.").await;
     assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("provider_empty_response")), "{ended}");
     assert_eq!(wire.asked().len(), 6);
-    assert!(dialect.offered(&wire.asked()[5].json()).is_empty(), "the last one was asked for without tools");
+    assert!(dialect.offered(&wire.asked()[5].json()).is_empty(), "the last request offers no tools");
 }
 
-// L-22: calls that are announced and not there are no turn either, whether or not the model said that it would make some.
+// L-22: announced calls that are missing are no model turn either, with either finish reason.
 #[rstest]
 #[case::chat(Dialect::Openai, "\"stop\"", "\"tool_calls\"", "")]
 #[case::chat_with_words(Dialect::Openai, "\"stop\"", "\"tool_calls\"", "I will look.")]
@@ -253,7 +253,7 @@ async fn calls_that_are_only_announced_are_asked_for_again(
     let asked = wire.asked();
     assert_eq!(asked.len(), 5, "twice, and a last time without tools: {ended}");
     assert!(!dialect.offered(&asked[3].json()).is_empty() && dialect.offered(&asked[4].json()).is_empty());
-    // The last words count, if there are any.
+    // The last text counts, if there is any.
     if words.is_empty() {
         assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("provider_empty_response")), "{ended}");
     } else {
@@ -312,7 +312,7 @@ async fn a_model_that_repeats_itself_is_stopped() {
     assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("completed"), &json!("stop")), "{ended}");
     let why = data(&frames, "message.created").into_iter().find(|created| created["message"]["internal"] == true);
     assert!(why.is_some_and(|why| why.to_string().contains("You keep repeating calls")), "the run says why: {frames:?}");
-    assert!(dialect.offered(&asked.last().unwrap().json()).is_empty(), "the last answer is forced without tools");
+    assert!(dialect.offered(&asked.last().unwrap().json()).is_empty(), "the forced answer offers no tools");
     assert!(site.ledger.count("append_keyed", "again") <= 2, "{:?}", site.ledger.entries());
 }
 
@@ -353,7 +353,7 @@ async fn cancel_hangs_up_on_the_provider(#[values(Kind::Sqlite, Kind::Postgres)]
     let server = site.start().await;
     let mut stream = server.stream_run(&json!({"input": "Talk."})).await;
     let run = stream.until_kind("part.delta").await[0].json()["run_id"].as_str().unwrap().to_owned();
-    // Both pieces are shown before it is cancelled.
+    // Both deltas are stored before the cancellation.
     wait::until("all that was said", PATIENCE, || async {
         server.run_events_json(&run).await.iter().any(|event| event.to_string().contains("answer")).then_some(())
     })
@@ -369,7 +369,7 @@ async fn cancel_hangs_up_on_the_provider(#[values(Kind::Sqlite, Kind::Postgres)]
     assert_eq!(last_text(&server, &ended).await, "Half an answer");
 }
 
-// L-16: the wait that a provider asks for keeps no slot and no lease, and survives the server.
+// L-16: the wait that a provider asks for holds no slot and no lease, and survives the server.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_costs_nothing_and_outlives_the_server(
@@ -399,7 +399,7 @@ async fn a_wait_costs_nothing_and_outlives_the_server(
     let server = site.start().await;
     let ended = server.finished(&run).await;
     assert_eq!(ended["status"], "completed", "{ended}");
-    assert!(began.elapsed() >= Duration::from_secs(6), "it was asked again after {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(6), "the retry came after {:?}", began.elapsed());
     assert_eq!(last_text(&server, &ended).await, "After all.");
     let retries: Vec<Value> =
         server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "run.retrying").collect();

@@ -1,4 +1,4 @@
-//! The page for people, in a real browser.
+//! The web page in a real browser.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::wait;
 
-/// A card that can be answered by now.
+/// A card that accepts answers: it has been visible long enough.
 const ASKED: &str = ".ask[data-status=pending]:not([data-fresh])";
 
 /// Attaches files of these names.
@@ -27,7 +27,7 @@ const ATTACH: &str = "const files = new DataTransfer();
     input.files = files.files;
     input.dispatchEvent(new Event('change'));";
 
-/// Holds what the page posts from now on, until `letGo`.
+/// Holds the page's later POST requests until `letGo`.
 const HOLD: &str = "const real = window.fetch;
     window.held = [];
     window.fetch = (url, options) => options?.method === 'POST'
@@ -38,7 +38,6 @@ const HOLD: &str = "const real = window.fetch;
         return Promise.all(held.map((go) => go()));
     };";
 
-/// A browser that looks at the page.
 async fn looking_at(server: &Server) -> Browser {
     let browser = Browser::start().await;
     browser.open(&format!("{}/", server.url)).await;
@@ -54,31 +53,31 @@ async fn turn_to(browser: &Browser, conversation: &str) {
     browser.run("location.hash = `#/${arguments[0]}`", &[conversation]).await;
 }
 
-/// A conversation whose model has said this.
+/// Creates a conversation whose model answers with this text.
 async fn said(server: &Server, name: &str, words: &str) -> String {
     let run = server.start_run(&json!({"input": format!("[[id:{name}]][[say:{words}]]")})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     run["conversation_id"].as_str().unwrap().to_owned()
 }
 
-/// Waits until so many runs have ended with an answer.
+/// Waits until this many runs have ended with an answer.
 async fn ended(browser: &Browser, runs: usize) {
     let script = format!("return document.querySelectorAll('.end .usage').length >= {runs}");
     browser.until("the end of the run", &script).await;
 }
 
-/// The messages of the conversation that is open.
+/// Returns the messages of the open conversation.
 async fn messages(browser: &Browser, server: &Server) -> Vec<Value> {
     let conversation = browser.run("return location.hash.split('/')[1]", &[]).await;
     server.messages(conversation.as_str().unwrap()).await
 }
 
-/// The text of the last message, its words parted by single spaces.
+/// Returns the text of the last message with single spaces.
 fn last_text(messages: &[Value]) -> String {
     words(messages.last().unwrap()["parts"].as_array().unwrap().last().unwrap()["text"].as_str().unwrap())
 }
 
-/// What the last call of a tool gave.
+/// Returns the result of the last tool call.
 fn last_result(messages: &[Value]) -> &str {
     let last = messages.iter().rfind(|message| message["role"] == "tool").unwrap();
     last["parts"][0]["content"][0]["text"].as_str().unwrap()
@@ -94,11 +93,11 @@ async fn a_message_is_answered_on_the_page() {
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    assert!(browser.count(".preset").await >= 3, "there is something to begin with");
+    assert!(browser.count(".preset").await >= 3, "the page offers presets");
 
     let calls = r#"[[id:page]][[reason:3,0]][[call:ledger__lookup {"text":"a"}]]"#;
     say(&browser, &format!("{calls}[[next]][[text:5,10]][[hold]][[say:**whole** end]]")).await;
-    // What there is is shown before the answer is whole.
+    // Partial text is shown before the answer is complete.
     browser.shows(".streaming .text", "t4").await;
     let step = browser.shows("#step", "Step 2 of 20").await;
     assert!(step.contains("writes"), "{step}");
@@ -109,7 +108,7 @@ async fn a_message_is_answered_on_the_page() {
     assert_eq!(browser.count("#progress[hidden]").await, 1);
 
     browser.click(".call summary").await;
-    // What is inside is drawn when the page hears that it was opened, a moment after it was.
+    // The page renders the content after its toggle event, a moment after the opening.
     let call = browser.shows(".call[open][data-state=done]", "Result").await;
     assert!(call.contains("ledger__lookup") && call.contains("\"text\": \"a\""), "{call}");
     // Milliseconds, or seconds.
@@ -117,7 +116,7 @@ async fn a_message_is_answered_on_the_page() {
     browser.click(".thinking summary").await;
     browser.shows(".thinking[open]", "think2").await;
 
-    // It has an address of its own, where all of it is found again.
+    // The conversation has its own URL, and a reload shows all of it.
     browser.reload().await;
     ended(&browser, 1).await;
     browser.shows(".message.assistant .text strong", "whole").await;
@@ -139,14 +138,14 @@ async fn a_call_is_allowed_on_the_page_and_made_once() {
     }
     browser.shows("#step", "waits for your decision").await;
     assert_eq!(site.ledger.entries().len(), 0);
-    // Whoever clicks twice has clicked once.
+    // A double click counts once.
     browser.run("const allow = document.querySelector('.ask .allow'); allow.click(); allow.click();", &[]).await;
     browser.shows(".ask[data-status=allowed]", "Allowed once").await;
     ended(&browser, 1).await;
     browser.shows(".message.assistant:last-of-type", "bye").await;
     assert_eq!(site.ledger.count("append", "one"), 1);
 
-    // Not this time, and with other arguments the next.
+    // The first call is denied, and the next one has edited arguments.
     say(&browser, r#"[[id:no]][[call:ledger__append {"text":"two"}]][[next]][[say:no]]"#).await;
     browser.write(&format!("{ASKED} .deny input"), "not today").await;
     browser.click(&format!("{ASKED} button.deny")).await;
@@ -161,7 +160,7 @@ async fn a_call_is_allowed_on_the_page_and_made_once() {
     audit::assert_sound(&site.database).await;
 }
 
-/// Has another text stand in the arguments of the call that is asked about, and gives what stood there before.
+/// Replaces the text in the shown arguments and returns the old text.
 async fn edit(browser: &Browser, text: &str) -> String {
     browser.shows(ASKED, "Edit arguments").await;
     let script = r#"const card = document.querySelector(arguments[0]);
@@ -180,7 +179,7 @@ async fn what_is_allowed_is_what_is_seen() {
     let site = approvals::site(Kind::Sqlite, &model).await;
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    // No number of JavaScript's, and letters that nobody sees.
+    // A number beyond JavaScript's integers, and invisible letters.
     let arguments = format!(r#"{{"text":"o\u200bn\u3164\ufe0fe","n":{LARGE}}}"#);
     say(&browser, &format!("[[id:exact]][[call:ledger__append {arguments}]][[next]][[say:bye]]")).await;
     let seen = async || {
@@ -191,7 +190,7 @@ async fn what_is_allowed_is_what_is_seen() {
     // From the snapshot as well.
     browser.reload().await;
     seen().await;
-    // A click that comes with the card means something else.
+    // A click at the moment when the card appears was meant for something else.
     let early = "const card = document.querySelector('.ask');
         card.dataset.fresh = '';
         card.querySelector('.allow').click();
@@ -223,7 +222,7 @@ async fn questions_are_answered_on_the_page() {
     ended(&browser, 1).await;
     assert_eq!(last_result(&messages(&browser, &server).await), "blue");
 
-    // Values keep their types, whatever they are called.
+    // Values keep their types, independent of their names.
     let form = json!({"type": "object", "required": ["seats"], "properties": {
         "day": {"type": "string", "title": "Day"},
         "days": {"type": "array", "items": {"type": "string", "enum": ["Mon", "Tue"]}},
@@ -255,7 +254,7 @@ async fn form_on_the_page_keeps_numbers_and_order() {
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
     let server = site.start().await;
     let browser = looking_at(&server).await;
-    // On one line: an end of a line would send the message.
+    // On one line, because a line break would send the message.
     let form = concat!(
         r#"{"type":"object","properties":{"total":{"type":"integer","default":20000000000000000001},"#,
         r#""rate":{"type":"number","enum":[1.10,20000000000000000003]},"each":{"type":"number"}}}"#
@@ -293,7 +292,7 @@ async fn each_conversation_shows_its_own() {
     browser.run(hurry, &[&two, &one]).await;
     shows("words of one").await;
 
-    // Files that are on their way do not land elsewhere.
+    // Files whose upload is under way do not appear in another conversation.
     browser.run(HOLD, &[]).await;
     browser.run(ATTACH, &["one.txt", "another.txt"]).await;
     browser.until("the file to be on its way", "return held.length === 1").await;
@@ -304,7 +303,7 @@ async fn each_conversation_shows_its_own() {
     browser.until("the file", "return document.querySelector('#files .i-file') !== null").await;
     assert_eq!(browser.run("return document.querySelector('#files').innerText.trim()", &[]).await, "two.txt");
 
-    // Nor is anybody taken along by a message that is.
+    // A message whose request is under way does not switch the open conversation.
     turn_to(&browser, "").await;
     browser.until("a new conversation", "return document.querySelector('#title').innerText === 'New conversation'").await;
     browser.run(HOLD, &[]).await;
@@ -351,7 +350,7 @@ async fn stop_ends_the_answer_and_the_call_of_the_model() {
     browser.click("#stop").await;
     browser.shows(".end", "Stopped.").await;
     hung_up("button").await;
-    // What was said stays.
+    // The partial text stays.
     browser.shows(".message.assistant .text", "t4").await;
 
     say(&browser, "[[id:escape]][[text:5,10]][[hold]][[text:5,10]]").await;
@@ -373,7 +372,7 @@ async fn a_page_outlives_its_server() {
     server.kill9().await;
     browser.shows("#notice:not([hidden])", "The connection is lost.").await;
 
-    // Where it was before, for there the page looks for it.
+    // On the same address, where the page reconnects.
     let address = server.url.trim_start_matches("http://").to_owned();
     let mut again = site.spawn(&[("CAPSTAN_LISTEN", &address)]);
     again.url.clone_from(&server.url);
@@ -387,7 +386,7 @@ async fn a_page_outlives_its_server() {
     let whole = last_text(&messages(&browser, &again).await);
     assert!(whole.contains("t304"), "{whole}");
     let shown = browser.shows(".message.assistant .text", "t304").await;
-    assert_eq!(words(&shown), whole, "all of it, and once");
+    assert_eq!(words(&shown), whole, "the whole text, and once");
     assert_eq!(browser.count(".message.assistant").await, 1);
     audit::assert_sound(&site.database).await;
 }
@@ -454,7 +453,7 @@ async fn a_key_is_asked_for_and_forgotten() {
     let server = site.start().await;
     let browser = looking_at(&server).await;
     browser.write("#key-dialog[open] #key", &format!("cap_wrong{ENTER}")).await;
-    // The words stand there from the beginning, and are hidden until a key was tried.
+    // The text is in the page from the beginning, and hidden until a key was refused.
     browser.shows("#key-trouble:not([hidden])", "does not let you in").await;
     browser.write("#key-dialog[open] #key", &format!("{key}{ENTER}")).await;
     browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
@@ -462,7 +461,7 @@ async fn a_key_is_asked_for_and_forgotten() {
     ended(&browser, 1).await;
     browser.shows(".message.assistant .text", "secret").await;
 
-    // Another tab would have to ask, and so has this one from now on. Nothing of what was seen stays.
+    // Another tab would have to ask for the key, and from now on so does this one. No shown data stays.
     assert_eq!(browser.run("return localStorage.length + document.cookie.length", &[]).await, 0);
     browser.click("#forget").await;
     browser.until("the dialog", "return document.querySelector('#key-dialog').open").await;
@@ -477,7 +476,7 @@ async fn earlier_messages_are_shown_on_demand() {
     let messages: Vec<Value> = (0..60_usize)
         .map(|at| {
             let role = if at % 2 == 0 { "user" } else { "assistant" };
-            // The newest one does not fit into a snapshot, which therefore has none.
+            // The newest message exceeds the size of a snapshot, so the snapshot has no messages.
             let long = if at == 59 { 50_000 } else { 100 };
             json!({"id": format!("msg_{at:032x}"), "conversation_id": format!("conv_{:032x}", 1), "role": role, "status": "complete",
                 "run_id": format!("run_{:032x}", at / 2), "created_at": "2026-01-01T00:00:00.000Z",
@@ -496,7 +495,7 @@ async fn earlier_messages_are_shown_on_demand() {
         "return [...document.querySelectorAll('.message')].map((node) => /number ([0-9]+)/.exec(node.textContent)[1]).join(' ')";
     let expected: Vec<String> = (0..60).map(|at| at.to_string()).collect();
     assert_eq!(browser.run(order, &[]).await, expected.join(" "));
-    assert_eq!(browser.count(".earlier").await, 0, "there is nothing before the first message");
+    assert_eq!(browser.count(".earlier").await, 0, "there is no button before the first message");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Calls that are taken back: by the tool that is there for it, once, through the same door as any other.
+//! Undoing tool calls: by the tool that the entry names, once, through the tool executor like any call.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn ended(server: &Server, body: &Value) -> Value {
     server.finished(id(&run)).await
 }
 
-/// The result of the call of a run that was made by the tool.
+/// Returns the result of the run's call, which the tool itself made.
 async fn result(server: &Server, run: &Value) -> Value {
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let of_run = messages.iter().rfind(|message| message["run_id"] == run["id"] && message["role"] == "tool");
@@ -67,7 +67,7 @@ async fn what_a_tool_did_is_taken_back(#[values(Kind::Sqlite, Kind::Postgres)] k
 
     let path = undo_path(&server, &first).await;
     server.set_key(&bob);
-    assert_eq!(server.post_json(&path, &json!({})).await.0, 404, "somebody else's");
+    assert_eq!(server.post_json(&path, &json!({})).await.0, 404, "another user");
     server.set_key(&ann);
     let asked = model.exchanges("moved").len();
     // Two clicks: one of them wins.
@@ -83,9 +83,9 @@ async fn what_a_tool_did_is_taken_back(#[values(Kind::Sqlite, Kind::Postgres)] k
     let events = server.run_events_json(id(&second)).await;
     let started = events.iter().find(|event| event["type"] == "tool.started").unwrap();
     assert_eq!(started["data"]["undoes"], completed["data"]["call_id"]);
-    assert!(events.iter().all(|event| event["type"] != "part.delta"), "no model has spoken: {events:#?}");
+    assert!(events.iter().all(|event| event["type"] != "part.delta"), "no model call: {events:#?}");
 
-    // What took it back is taken back in turn, and the model has read of both by then.
+    // The undo is undone in turn. By then the model has read both results.
     let answer = server.post(&undo_path(&server, &second).await, &empty).header("prefer", "wait=30").send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!((old.exists(), new.exists()), (false, true));
@@ -126,14 +126,14 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
     let keys: Vec<Value> =
         site.ledger.entries().into_iter().filter(|it| it.tool == "append_keyed").map(|it| it.arguments["key"].clone()).collect();
     assert!(!keys.is_empty() && keys.iter().all(|key| *key == keys[0]), "under one key: {keys:?}");
-    // Undone, the turn can still be answered anew; what was taken back goes with it.
+    // After the undo, the run can still be retried. The undo is removed with it.
     let (status, again) = server.post_json(&format!("/runs/{}/retry", id(&first)), &empty).await;
     assert_eq!(status, 202, "{again}");
     server.finished(id(&again)).await;
     let messages = server.messages(first["conversation_id"].as_str().unwrap()).await;
     assert!(messages.iter().all(|message| message["run_id"] != second["id"]), "{messages:#?}");
 
-    // A tool that is to be asked about is asked about here, too, and a no can be thought over.
+    // An undo tool that needs an approval asks here, too, and a denied undo can be requested again.
     let paid = ended(&server, &script("paid", r#"pay {"text":"fine"}"#)).await;
     let path = undo_path(&server, &paid).await;
     for (decision, status, done) in [("deny", "failed", 0), ("allow", "completed", 1)] {
@@ -158,7 +158,7 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
         }
     }
 
-    // What cannot be taken back says why.
+    // A call that cannot be undone says why.
     for (name, call, body, words) in [
         ("plain", r#"lookup {"text":"x"}"#, json!({}), "capstan.undo"),
         ("failed", r#"fail {"text":"x"}"#, json!({}), "confirm"),

@@ -1,4 +1,4 @@
-//! What runs have used, as people read it.
+//! Usage of runs in the API.
 
 use rstest::rstest;
 use serde_json::{Value, json};

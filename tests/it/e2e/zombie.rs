@@ -1,4 +1,4 @@
-//! A worker that was stopped past its lease and wakes up writes nothing more.
+//! A worker that was stopped past its lease writes nothing after it resumes.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::wait;
 
-/// How many events the conversation of a run has.
+/// Returns the number of events of the run's conversation.
 async fn log_size(database: &Database, run: &str) -> i64 {
     let conversation = format!("(SELECT conversation_id FROM runs WHERE id = '{run}')");
     database.count(&format!("SELECT CAST(count(*) AS text) FROM events WHERE conversation_id = {conversation}")).await
 }
 
-/// Stops a worker in the middle of `script`, lets another one finish, wakes the first.
+/// Stops a worker in the middle of `script`, lets another one finish, and resumes the first.
 async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
-    // The model's answers pass through the mock of the test; each attempt gets its own.
+    // The model's answers pass through the test's mock, which tells the attempts apart.
     let first = site.start_with(&[("CAPSTAN_SERVER__ROLE", "all")]).await;
     let run = first.start_run(&json!({"input": script})).await;
     let run = run["id"].as_str().unwrap().to_owned();
@@ -28,7 +28,7 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     model.release(id);
     let second = site.start().await;
     let ended = second.finished(&run).await;
-    // More than one if the machine stood still for as long as the short lease of the second.
+    // A stall of the machine as long as the second worker's short lease adds an attempt.
     assert!(ended["status"] == "completed" && ended["attempt"].as_u64() >= Some(2), "{ended}");
     let size = log_size(&site.database, &run).await;
     let epoch_of = format!(
@@ -37,7 +37,7 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     let epoch = site.database.count(&epoch_of).await;
 
     first.signal("CONT").await;
-    // It has woken when it answers, and has found out when it has been asked for its state and does other work.
+    // Its answer proves that it resumed. It has noticed the lost lease when it serves requests and finishes other runs.
     let next = json!({"input": format!("[[id:{id}-after]][[text:1,0]]")});
     let after = wait::until("the zombie to answer", Duration::from_secs(20), || async {
         let answer = first.post("/runs", &next).header("idempotency-key", "after").send().await.ok()?;
@@ -45,8 +45,8 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     })
     .await;
     assert_eq!(first.finished(&after).await["status"], "completed");
-    assert_eq!(log_size(&site.database, &run).await, size, "rows by the old epoch");
-    assert_eq!(site.database.count(&epoch_of).await, epoch, "nobody has claimed it again, or raised a fence");
+    assert_eq!(log_size(&site.database, &run).await, size, "rows of the old epoch");
+    assert_eq!(site.database.count(&epoch_of).await, epoch, "no further claim, and no raised fence");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
@@ -69,7 +69,7 @@ async fn default_leases() {
     zombie(site, &model, "[[id:z]][[text:2,0]][[hold]][[text:40,1]]", "z").await;
 }
 
-/// Stopped between the commit of `started` and the first byte to the tool: when it wakes it must not act.
+/// Stopped between the commit of `started` and the first byte to the tool: after it resumes, it must not send the call.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_not_called_by_who_slept_before_the_call() {
     let model = ModelMock::start().await;
@@ -89,6 +89,6 @@ async fn a_tool_is_not_called_by_who_slept_before_the_call() {
     })
     .await;
     first.finished(&after).await;
-    assert_eq!(site.ledger.count("append", "s"), ran, "the sleeper called the tool, which stood at {states:?}");
+    assert_eq!(site.ledger.count("append", "s"), ran, "the stopped worker called the tool, whose call was {states:?}");
     audit::assert_sound(&site.database).await;
 }

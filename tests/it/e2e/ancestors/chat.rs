@@ -1,4 +1,5 @@
-//! The conversation system in a browser: blocks, names, stopping, keeping, ten rounds, and its words for where a conversation stands.
+//! The browser chat system: content blocks, tool names, stopping, persistence, ten rounds, and its status words for
+//! conversations.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::wait;
 
-/// Where a conversation stands, in that system's words.
+/// Returns the conversation's status in that system's vocabulary.
 async fn word(server: &Server, conversation: &str) -> Value {
     server.get_json(&format!("/conversations/{conversation}?words=chat")).await["word"].clone()
 }
@@ -37,11 +38,15 @@ async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
         .collect();
     let answered: Vec<&Value> = results.iter().map(|result| &result["call_id"]).collect();
     let asked = parts(1);
-    assert_eq!(answered, asked[1..].iter().map(|call| &call["call_id"]).collect::<Vec<_>>(), "by id, in the order of the calls");
+    assert_eq!(
+        answered,
+        asked[1..].iter().map(|call| &call["call_id"]).collect::<Vec<_>>(),
+        "by call id, in the order of the calls"
+    );
     assert!(results.iter().all(|result| result["is_error"] == false), "{results:?}");
     let time = results[2]["content"][0]["text"].as_str().unwrap();
     let is_there = ["+01:00 (", "+02:00 ("].iter().any(|offset| time.contains(offset)) && time.ends_with(", Europe/Berlin)");
-    assert!(is_there, "in winter or summer: {time}");
+    assert!(is_there, "the same instant in winter and summer time: {time}");
 
     server.signal("TERM").await;
     server.exit().await;
@@ -55,7 +60,7 @@ async fn calls_are_made_one_by_one() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
-    // The first one takes longer than the second.
+    // The first call takes longer than the second.
     let slow = |text: &str, ms: u32| format!(r#"[[call:ledger__slow_append {{"text":"{text}","ms":{ms}}}]]"#);
     let run = run_of(&server, "chat", &format!("q [[id:two]]{}{}", slow("first", 500), slow("second", 0))).await;
     assert_eq!(run["status"], "completed", "{run}");
@@ -77,7 +82,7 @@ async fn tools_come_and_go_with_their_servers() {
     let site = Site::scripted(Kind::Sqlite, &model).await.mcp(json!({"mcpServers": {}}));
     let server = site.start().await;
     let (_, conversation) = server.post_json("/conversations", &json!({})).await;
-    // Whether the next turn of the conversation is offered them.
+    // Returns whether the next model turn of the conversation is offered the tools.
     let offered = async |id: &str| -> bool {
         let body = json!({"input": format!("q [[id:{id}]]"), "agent": "chat", "conversation_id": conversation["id"]});
         let run = server.start_run(&body).await;
@@ -134,7 +139,7 @@ async fn it_tells_where_it_stands_and_stops_when_told() {
     assert!(status.is_success(), "{status}");
     assert_eq!(server.finished(id).await["status"], "cancelled");
     assert_eq!(word(&server, conversation).await, "idle");
-    // Whatever was open is answered, so that the next message can be sent.
+    // The cancelled run's open calls are answered, so the next message can be sent.
     let next = server.send(conversation, "again [[id:t]][[say:Here.]]", "queue").await;
     assert_eq!(server.finished(next["run"]["id"].as_str().unwrap()).await["status"], "completed");
     model.assert_history_was_sendable();
@@ -164,7 +169,7 @@ async fn errors_are_shown_to_the_model_and_ten_rounds_are_the_most() {
 async fn a_network_that_fails_is_tried_again_after_longer_and_longer_waits() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
-    // Nobody listens there.
+    // No process listens on this port.
     let site = site
         .env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai")
         .env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1")
@@ -211,7 +216,7 @@ async fn servers_are_connected_again_after_a_restart() {
     server.exit().await;
     ledger.no_server_left().await;
     let server = site.start().await;
-    // Nobody has to connect anything: the next message has the tools.
+    // The client does not have to reconnect: the next message has the tools.
     let next = json!({"input": script("after"), "agent": "chat", "conversation_id": run["conversation_id"]});
     let next = server.start_run(&next).await;
     assert_eq!(server.finished(next["id"].as_str().unwrap()).await["status"], "completed");
@@ -219,7 +224,7 @@ async fn servers_are_connected_again_after_a_restart() {
     model.assert_history_was_sendable();
 }
 
-/// Its list of conversations, with where they stand in its own words.
+/// Returns its list of conversations with its own status words.
 async fn listed(server: &Server) -> Vec<Value> {
     server.get_json("/conversations?words=chat").await["data"].as_array().unwrap().clone()
 }
@@ -235,7 +240,7 @@ async fn conversations_are_listed_switched_and_deleted() {
     let tea = run_of(&server, "chat", fails).await;
     let (rome, tea) = (rome["conversation_id"].as_str().unwrap(), tea["conversation_id"].as_str().unwrap());
 
-    // Title, time and status, the newest first.
+    // Title, time and status, newest first.
     let shown = listed(&server).await;
     let ids: Vec<(&Value, &Value)> = shown.iter().map(|one| (&one["id"], &one["word"])).collect();
     assert_eq!(ids, [(&json!(tea), &json!("error")), (&json!(rome), &json!("idle"))]);
@@ -244,13 +249,13 @@ async fn conversations_are_listed_switched_and_deleted() {
         let [made, changed] = times(one);
         assert!(made.ends_with('Z') && made <= changed, "{one}");
     }
-    // The first words of the first message, as they were written, cut where they are many.
+    // A title is the beginning of the first message, shortened if it is long.
     let titles: Vec<&str> = shown.iter().map(|one| one["title"].as_str().unwrap()).collect();
     assert!(titles[0].starts_with("Tea"), "{titles:?}");
     assert!(titles[1].starts_with("What's the weather like in Rome, today?") && rain.starts_with(titles[1]), "{titles:?}");
     assert!(titles[1].chars().count() < rain.chars().count() && titles[1].chars().count() <= 255, "{titles:?}");
 
-    // Whoever switches goes on where each of them stood.
+    // Switching back continues each conversation at its last state.
     let goes_on = async |conversation: &str, id: &str| -> String {
         let input = format!("And now? [[id:{id}]][[say:Here.]]");
         let run = server.start_run(&json!({"input": input, "agent": "chat", "conversation_id": conversation})).await;
@@ -263,12 +268,12 @@ async fn conversations_are_listed_switched_and_deleted() {
     let later = listed(&server).await;
     assert_eq!(later.len(), 2);
     for (after, before) in later.iter().zip(&shown) {
-        assert!(times(after)[1] > times(before)[1], "the time goes on: {after}");
+        assert!(times(after)[1] > times(before)[1], "the update time increases: {after}");
         assert_eq!((&after["id"], &after["title"]), (&before["id"], &before["title"]));
     }
     assert_eq!((&later[0]["id"], &later[0]["word"]), (&json!(tea), &json!("idle")));
 
-    // Its own code forgot that the last one was deleted.
+    // The original code lost the deletion of the last conversation.
     for (conversation, left) in [(tea, vec![json!(rome)]), (rome, Vec::new())] {
         let path = format!("/conversations/{conversation}");
         let gone = server.request(Method::DELETE, &path).send().await.unwrap();
@@ -284,7 +289,7 @@ async fn conversations_are_listed_switched_and_deleted() {
     model.assert_history_was_sendable();
 }
 
-/// Its own code mixed them up: both names are cleaned to `my_server`.
+/// Both names are sanitized to `my_server`. The original code mixed the two servers up.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_whose_names_are_cleaned_to_the_same_are_told_apart() {
     let model = ModelMock::start().await;

@@ -1,4 +1,5 @@
-//! The agent loop inside a content management system: two paths, twenty rounds, retries, and its table of crashes row by row.
+//! The agent loop of a content management system: runs with and without tools, twenty rounds, retries, and each row of its
+//! crash table.
 
 use std::time::Duration;
 
@@ -39,14 +40,14 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
     let script = format!(r#"write [[id:loop]]{calls}[[next]][[call:calculate {{"expression":"1"}}]][[next]][[say:Written.]]"#);
     let run = run_of(&server, "cms", &script).await;
     assert_eq!(run["status"], "completed", "{run}");
-    // One after the other, in the order of the answer.
+    // Tool calls run one after the other, in the order of the answer.
     let texts: Vec<_> = ledger.entries().iter().map(|entry| entry.arguments["text"].as_str().unwrap().to_owned()).collect();
     assert_eq!(texts, ["1", "2", "3"]);
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let turns: Vec<&str> =
         events.iter().filter_map(|event| event["type"].as_str()).filter(|kind| kind.starts_with("tool.")).collect();
-    assert_eq!(turns, ["tool.started", "tool.completed"].repeat(4), "never two at once");
-    // Tools are on offer in every round, and which prefix belongs to which server is said each time.
+    assert_eq!(turns, ["tool.started", "tool.completed"].repeat(4), "tool calls never overlap");
+    // Every request offers tools and says which prefix belongs to which server.
     for seen in model.exchanges("loop") {
         assert!(seen.request["tools"].as_array().is_some_and(|tools| !tools.is_empty()));
         let system = seen.request["messages"][0]["content"].as_str().unwrap();
@@ -54,10 +55,11 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
     }
     let parts: Vec<Vec<String>> =
         shape(&server, run["conversation_id"].as_str().unwrap()).await.into_iter().map(|(_, parts)| parts).collect();
-    assert_eq!(parts[1], ["tool_call"; 3], "the calls are a message of their own, stored before any tool runs");
+    assert_eq!(parts[1], ["tool_call"; 3], "the calls are one message, stored before any tool runs");
 }
 
-/// 202, and else: 400 for an empty message or more than 10,000 characters, 429 beside three that are active; fifty conversations.
+/// Limits: 202 if accepted, 400 for an empty message or over 10,000 characters, 429 beside three active runs. The list shows
+/// fifty conversations.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_runs_at_a_time_fifty_conversations_ten_thousand_characters() {
     let model = ModelMock::start().await;
@@ -72,7 +74,7 @@ async fn three_runs_at_a_time_fifty_conversations_ten_thousand_characters() {
     assert_eq!(send("cms", "").await.0, 400);
     for (agent, input) in [("default", long.as_str()), ("cms", &long[..20_000])] {
         let (status, taken) = send(agent, input).await;
-        assert_eq!(status, 202, "the server itself takes more, and what counts are characters: {taken}");
+        assert_eq!(status, 202, "the server's own limit is higher and counts characters: {taken}");
         server.finished(taken["run"]["id"].as_str().unwrap()).await;
     }
 
@@ -101,7 +103,7 @@ async fn three_runs_at_a_time_fifty_conversations_ten_thousand_characters() {
     assert_eq!(server.post_json(&path, &json!({"content": "in one that is there", "agent": "cms"})).await.0, 202);
 }
 
-/// Its own code failed the whole conversation; its document appends the result and goes on.
+/// The original code failed the whole conversation. Its document appends the error as a result and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_fails_does_not_end_the_conversation() {
     let model = ModelMock::start().await;
@@ -118,9 +120,9 @@ async fn a_tool_that_fails_does_not_end_the_conversation() {
         .iter()
         .map(|part| part["is_error"].clone())
         .collect();
-    assert_eq!(results, [json!(true), json!(false)], "the calls after it are made");
+    assert_eq!(results, [json!(true), json!(false)], "the later calls are executed");
     let last = model.exchanges("fail").pop().unwrap().request["messages"].as_array().unwrap().len();
-    assert_eq!(last, 2 + 1 + 2, "both results are read");
+    assert_eq!(last, 2 + 1 + 2, "the model gets both results");
     model.assert_history_was_sendable();
 }
 
@@ -139,10 +141,10 @@ async fn twenty_rounds_are_the_most() {
 #[tokio::test(flavor = "multi_thread")]
 async fn transient_errors_are_retried_twice_and_others_never() {
     let model = ModelMock::start().await;
-    // So many failures at once would have the provider left alone.
+    // So many failures at once would open the circuit breaker.
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_BREAKER__FAILURES", "0");
     let server = site.start().await;
-    // The last one is what a provider answers that is overloaded.
+    // Status 529 is an overloaded provider.
     let transient = [(503, "provider_overloaded"), (429, "provider_rate_limit"), (529, "provider_overloaded")];
     let (model_seen, server_asked) = (&model, &server);
     let each = transient.map(|(status, code)| async move {
@@ -155,21 +157,21 @@ async fn transient_errors_are_retried_twice_and_others_never() {
         assert_eq!(waits, [3_000, 6_000]);
     });
     futures_util::future::join_all(each).await;
-    // Its own code took the word "generate" for a sign of rate limits.
+    // The original code took the word "generate" for a sign of rate limits.
     let run = run_of(&server, "cms", "please generate [[id:wrong]][[status:400]]").await;
     assert_eq!((run["status"].as_str(), model.exchanges("wrong").len()), (Some("failed"), 1), "{run}");
 }
 
-/// Where the process dies.
+/// The point at which the process is killed.
 enum Dies {
     At(&'static str),
-    /// While the model is still talking.
+    /// While the model streams its answer.
     WhileTheModelTalks,
 }
 
-/// The table of crashes: where the process dies, what stands in the database then, and how often the tool has run when all is over.
-/// Two of the words are others than in the document: a worker that has the conversation shows in it (`locked`), and the last result is
-/// stored in one write with the beginning of the next model call.
+/// The crash table: the kill point, the stored status after the kill, and the number of executions at the end. Two statuses
+/// differ from the document. A worker that has the conversation shows as `locked`. The last result is stored in one write with
+/// the start of the next model call.
 #[rstest]
 #[case::before_the_model_call(Dies::At("C04=kill@1"), "processing", 1)]
 #[case::during_the_model_call(Dies::WhileTheModelTalks, "processing", 1)]
@@ -193,21 +195,21 @@ async fn each_row_of_the_table_of_crashes(
     };
     let mut server = site.start_with(&points).await;
     let script = format!(r#"write [[id:row]]{talks}[[call:ledger__append {{"text":"x"}}]][[next]][[say:Written.]]"#);
-    // A process that dies as soon as it has the run may die before it has answered.
+    // The process may be killed before it answers, as soon as it has claimed the run.
     let _ = server.post("/runs", &json!({"input": script, "agent": "cms"})).send().await;
     let row = site.database.rows("SELECT id, conversation_id FROM runs").await.remove(0);
     let (id, conversation) = (row[0].as_deref().unwrap(), format!("/conversations/{}", row[1].as_deref().unwrap()));
     match dies {
         Dies::At(_) => _ = server.ended(Duration::from_secs(20)).await,
         Dies::WhileTheModelTalks => {
-            // What was said is stored, and so is that it is being said.
+            // The text is stored, and so is the state that the model is streaming.
             let said = async |server: &Server| server.run_events_json(id).await.iter().any(|event| event["type"] == "part.delta");
             wait::until("the first words", Duration::from_secs(20), || async { said(&server).await.then_some(()) }).await;
             server.kill9().await;
             model.release("row");
         }
     }
-    // A process without workers shows what the dead one has left.
+    // A process without workers shows the state that the killed one left.
     let mut watcher = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
     let seen = watcher.get_json(&format!("{conversation}?words=cms")).await;
     assert_eq!(seen["word"], stands, "{seen}");
@@ -215,18 +217,14 @@ async fn each_row_of_the_table_of_crashes(
     assert_eq!(listed["data"][0]["word"], stands, "{listed}");
     watcher.signal("TERM").await;
     watcher.exit().await;
-    // Nobody has to clean up or to ask again: the run is taken up as it stands.
+    // The run is taken over without cleanup and without another request.
     let server = site.start().await;
     let run = server.finished(id).await;
     assert_eq!(run["status"], "completed", "{run}");
     let shape: Vec<String> =
         shape(&server, run["conversation_id"].as_str().unwrap()).await.into_iter().map(|(role, _)| role).collect();
     assert_eq!(shape, ["user", "assistant", "tool", "assistant"]);
-    assert_eq!(
-        ledger.entries().len(),
-        executions,
-        "what was under way runs again, as the document has it; what is stored does not"
-    );
+    assert_eq!(ledger.entries().len(), executions, "a call under way runs again, as the document says; a stored call does not");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -1,5 +1,5 @@
-//! The desktop agent, along its sequence diagram: seven screenshots are read and renamed by servers of their own, over a model that
-//! tires, deflects, falls silent, and runs out of room.
+//! The desktop agent, along its sequence diagram: seven screenshots are read and renamed through MCP servers. The model stops
+//! early, deflects, falls silent, and exceeds its context window.
 
 use rstest::rstest;
 use serde_json::{Map, Value, json};
@@ -16,7 +16,7 @@ const TIRED: &str = "I've renamed 3 files. There are 4 remaining.";
 const LAST_WORDS: &str = "No model can answer at the moment. Please try again later.";
 const DONE: &str = "All screenshots have been renamed successfully.";
 
-/// What is asked, with what the model answers to it, round by round.
+/// Returns the input text with the scripted answers, round by round.
 fn script(id: &str, rounds: &[String]) -> String {
     format!("{ASKED} [[id:{id}]]{}", rounds.join("[[next]]"))
 }
@@ -29,12 +29,12 @@ fn say(words: &str) -> String {
     format!("[[say:{words}]]")
 }
 
-/// Two rounds for each of these screenshots: it is read, then renamed.
+/// Returns two rounds for each of these screenshots: read it, then rename it.
 fn renamed(desktop: &Desktop, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
     numbers.into_iter().flat_map(|n| [call(&desktop.reading(n)), call(&desktop.renaming(n))]).collect()
 }
 
-/// The diagram has seventeen model calls; the program that it is of had come down to ten by the end, and so has the preset.
+/// Makes the agent allow seventeen model calls, as in the diagram. The final program had ten, and so has the preset.
 async fn seventeen_rounds(server: &Server) {
     like_desktop(server, "desk", json!({"max_rounds": 17})).await;
 }
@@ -52,12 +52,12 @@ async fn messages_of(server: &Server, run: &Value) -> Vec<Value> {
     server.messages(run["conversation_id"].as_str().unwrap()).await
 }
 
-/// The messages of a request.
 fn sent(seen: &Exchange) -> &[Value] {
     seen.request["messages"].as_array().unwrap()
 }
 
-/// The words of the message that stands so many places before the end of a request. What one side says twice is one message of parts.
+/// Returns the text of the message that is `before_end` messages before the end. Consecutive texts of one role are parts of one
+/// message.
 fn words(seen: &Exchange, before_end: usize) -> String {
     let messages = sent(seen);
     match &messages[messages.len() - 1 - before_end]["content"] {
@@ -70,7 +70,6 @@ fn system(seen: &Exchange) -> &str {
     sent(seen)[0]["content"].as_str().unwrap()
 }
 
-/// The tools of a request.
 fn tools(seen: &Exchange) -> Vec<&Value> {
     seen.request["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]).collect()
 }
@@ -79,13 +78,13 @@ fn sampled(seen: &Exchange) -> (Option<f64>, Option<f64>) {
     (seen.request["temperature"].as_f64(), seen.request["top_p"].as_f64())
 }
 
-/// The words that a client shows of the assistant.
+/// Returns the assistant's texts that a client shows.
 fn shown(messages: &[Value]) -> Vec<&str> {
     let shown = messages.iter().filter(|message| message["role"] == "assistant" && message["internal"] != true);
     shown.flat_map(|message| message["parts"].as_array().unwrap()).filter_map(|part| part["text"].as_str()).collect()
 }
 
-/// What the model was told that nobody is shown.
+/// Returns the internal messages that the model gets and clients do not.
 fn hints(messages: &[Value]) -> Vec<&str> {
     let hints = messages.iter().filter(|message| message["role"] == "user" && message["internal"] == true);
     hints.map(|message| message["parts"][0]["text"].as_str().unwrap()).collect()
@@ -119,37 +118,37 @@ async fn the_seven_screenshots_are_renamed_by_a_model_that_tires_at_the_fourth(#
     audit::assert_sound(&site.database).await;
 }
 
-/// Phases 1 and 2, and the gate before each round.
+/// Phases 1 and 2, and the token budget check before each round.
 fn tools_are_measured_and_each_round_has_its_budget(seen: &[Exchange], events: &[Value]) {
     let roles: Vec<&str> = sent(&seen[0]).iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user"]);
     let names = |seen: &Exchange| tools(seen).iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>();
     let offered = names(&seen[0]);
-    assert_eq!(offered.len(), 19, "fifteen of the two servers, and the four of this program: {offered:?}");
-    assert!(seen.iter().all(|seen| names(seen) == offered && seen.request["stream"] == true), "the same in every round");
+    assert_eq!(offered.len(), 19, "fifteen tools of the two servers and four built-in ones: {offered:?}");
+    assert!(seen.iter().all(|seen| names(seen) == offered && seen.request["stream"] == true), "every round offers the same tools");
     assert!(seen.iter().all(|seen| sampled(seen) == (Some(0.1), Some(0.2))), "{:?}", sampled(&seen[0]));
 
     let budgets = said(events, "context.budget");
-    assert_eq!(budgets.len(), seen.len(), "one before each round");
+    assert_eq!(budgets.len(), seen.len(), "one budget check before each round");
     for budget in &budgets {
         assert_eq!((&budget["unit"], &budget["window"]), (&json!("tokens"), &json!(32_768)));
         assert_eq!(budget["used"].as_i64().unwrap() + budget["remaining"].as_i64().unwrap(), 32_768 - 2_000 - 768);
         assert!(budget["remaining"].as_i64().unwrap() >= 1_500, "{budget}");
     }
-    // The definitions of the tools are measured as they are, and not put down as 2,000.
+    // The token budget counts the definitions by their size. The original program assumed 2,000.
     let bytes = |value: &Value| value.as_str().map_or_else(|| value.to_string().len(), str::len) as f64;
     let of_tool = |tool: &&Value| (bytes(&tool["name"]) + bytes(&tool["description"]) + bytes(&tool["parameters"])) / 2.8;
     let of_tools: f64 = tools(&seen[0]).iter().map(of_tool).sum();
     let of_words = sent(&seen[0]).iter().map(|message| bytes(&message["content"]) / 3.2).sum::<f64>();
     let (used, estimated) = (budgets[0]["used"].as_f64().unwrap(), of_tools + of_words);
-    assert!((used - estimated).abs() < used / 20.0, "{used} are used, and {estimated} were expected");
+    assert!((used - estimated).abs() < used / 20.0, "{used} tokens used, {estimated} expected");
 }
 
-/// Phase 3: a round is one message longer by its call and one by its result, and nothing of it is made before it is stored.
+/// Phase 3: each round adds a call and a result. A call runs only after it is stored.
 fn each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(seen: &[Exchange], events: &[Value]) {
     let lengths: Vec<usize> = seen.iter().map(|seen| sent(seen).len()).collect();
     let expected: Vec<usize> = (0..17).map(|round| 2 + 2 * round).collect();
-    assert_eq!(lengths, expected, "the tired answer and what it is told are two messages, too");
+    assert_eq!(lengths, expected, "the incomplete answer and its nudge are two more messages");
     let calls = said(events, "tool.started");
     let servers: Vec<&str> = calls.iter().map(|call| call["server"].as_str().unwrap()).collect();
     assert_eq!(servers, [&["filesystem"][..], &["ocr", "filesystem"].repeat(7)].concat());
@@ -160,12 +159,15 @@ fn each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(se
         };
         let (stored, begun, answered) = (at("message.completed", id), at("tool.started", id), at("tool.completed", id));
         assert!(stored < begun && begun < answered, "{stored} {begun} {answered}");
-        assert!(events[begun..answered].iter().all(|event| event["type"] != "step.started"), "no round begins in between");
+        assert!(
+            events[begun..answered].iter().all(|event| event["type"] != "step.started"),
+            "no round begins between a call and its result"
+        );
         assert_eq!(events[answered]["data"]["state"], "done", "{}", events[answered]);
     }
 }
 
-/// How many characters a model reads of a result; of an older one, so many.
+/// The character limit of a result in a request. An older result is shortened to [`BEGINNING`].
 const WHOLE: usize = 6_000;
 const BEGINNING: usize = 100;
 
@@ -175,7 +177,7 @@ fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop
     for n in 1..=7 {
         let text = desktop.text(n);
         let is_cut = text.len() > WHOLE;
-        // The round after the one that reads it: three are read before the model tires, which takes a round.
+        // The request after the reading round. The model stops early after three screenshots, which costs one more round.
         let after = 2 * n + usize::from(n > 3);
         let read = words(&seen[after], 0);
         assert_eq!(read == text, !is_cut, "{n}: {read}");
@@ -187,9 +189,9 @@ fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop
             assert_eq!(sizes, format!("{} and the last {} of {}", head.len(), tail.len(), text.len()));
             assert!(text.starts_with(head) && text.ends_with(tail));
         }
-        // Beside the four newest messages only long results are cut down.
+        // Outside the four newest messages, long results are shortened.
         if after + 2 < seen.len() {
-            assert_eq!(words(&seen[after + 1], 2), read, "{n}: still among the newest");
+            assert_eq!(words(&seen[after + 1], 2), read, "{n}: still among the newest messages");
             let older = words(&seen[after + 2], 4);
             let is_long = text.len() > 160;
             assert_eq!(older == text, !is_long, "{n}: {older}");
@@ -199,7 +201,7 @@ fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop
     }
 }
 
-/// What was cut was cut for the model.
+/// Truncation applies to requests only: stored results stay whole.
 async fn results_are_kept_whole(server: &Server, desktop: &Desktop, run: &Value, events: &[Value]) {
     let of_ocr = |call: &&Value| call["server"] == "ocr";
     let calls: Vec<&Value> = said(events, "tool.completed").into_iter().filter(of_ocr).collect();
@@ -212,15 +214,15 @@ async fn results_are_kept_whole(server: &Server, desktop: &Desktop, run: &Value,
     assert_eq!(calls.len(), 7);
 }
 
-/// Round 7: words in the place of a call, and what follows.
+/// Round 7: text where a call was expected, and the rounds after it.
 fn the_tired_model_goes_on(seen: &[Exchange], events: &[Value], messages: &[Value]) {
     let [.., tired, told] = sent(&seen[8]) else { panic!("{:?}", seen[8].request) };
     assert_eq!((&tired["role"], &tired["content"]), (&json!("assistant"), &json!(TIRED)));
     assert_eq!(told["role"], "user");
     assert!(told["content"].as_str().unwrap().starts_with("You stopped before the task was finished."), "{told}");
     let resets: Vec<&Value> = said(events, "step.reset").into_iter().map(|data| &data["reason"]).collect();
-    assert_eq!(resets, ["continuation"], "what was shown is taken back once");
-    // The user's message, fifteen calls with their results, the tired answer and its hint, and the answer.
+    assert_eq!(resets, ["continuation"], "the incomplete answer is reset once");
+    // The user's message, fifteen calls with results, the incomplete answer with its nudge, and the final answer.
     assert_eq!(messages.len(), 1 + 30 + 2 + 1);
     assert_eq!((shown(messages), hints(messages).len()), (vec![DONE], 1));
     let after_reset = events.iter().skip_while(|event| event["type"] != "step.reset");
@@ -255,7 +257,7 @@ async fn ten_rounds_end_in_a_summary_and_the_next_turn_has_the_rest() {
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
     desktop.assert_renamed(1..=7);
     let first = &model.exchanges("rest")[0];
-    assert!(!first.request.to_string().contains("The limit of rounds"), "a hint is for its own turn");
+    assert!(!first.request.to_string().contains("The limit of rounds"), "a nudge applies to its own run only");
     assert_eq!(shown(&messages_of(&server, &run).await), [far, DONE]);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
@@ -290,7 +292,7 @@ async fn a_model_that_deflects_is_sent_back_three_times(#[values(Kind::Sqlite, K
     }
     let (events, messages) = (events_of(&server, &run).await, messages_of(&server, &run).await);
     assert_eq!(said(&events, "step.reset").iter().filter(|data| data["reason"] == "continuation").count(), 3);
-    assert_eq!((shown(&messages), hints(&messages).len()), (vec![last], 3), "the fourth is believed");
+    assert_eq!((shown(&messages), hints(&messages).len()), (vec![last], 3), "the fourth answer is accepted");
 
     let run = run_in(&server, "desktop", &run["conversation_id"], "Never mind. [[id:mind]][[say:Fine.]]").await;
     assert_eq!(run["status"], "completed", "{run}");
@@ -310,7 +312,7 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     let server = Desktop::start(&site).await;
     let run = run_of(&server, "desktop", "Good morning. [[id:hello]][[say:Good morning.]]").await;
     let budget = said(&events_of(&server, &run).await, "context.budget")[0].clone();
-    // So many words that 7,200 tokens remain: more than the 5,000 below which messages are left out, until a long result comes.
+    // Enough text to leave 7,200 tokens: above the 5,000 at which messages are evicted, until a long result arrives.
     let chars = (budget["remaining"].as_u64().unwrap() - 7_200) * 16 / 5;
     let paste = format!("Names look like this: {} [[id:paste]][[say:I see.]]", "name ".repeat(usize::try_from(chars / 5).unwrap()));
     let conversation = run_of(&server, "desktop", &paste).await["conversation_id"].clone();
@@ -331,8 +333,12 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     let [compacted] = compacted.as_slice() else { panic!("said once: {compacted:?}") };
     let summary = compacted["summary"].as_str().unwrap();
     let summed_up: Vec<bool> = seen.iter().map(|seen| system(seen).ends_with(&format!("\n\n{summary}"))).collect();
-    assert_eq!(summed_up, [false, false, false, false, true, true], "from the long result on, in the middle of the loop");
-    // All but the newest ten, behind a word that there were others.
+    assert_eq!(
+        summed_up,
+        [false, false, false, false, true, true],
+        "compaction starts at the long result, in the middle of the loop"
+    );
+    // After compaction a request holds the newest ten messages, and a note that there were others.
     assert_eq!((sent(&seen[3]).len(), sent(&seen[4]).len(), sent(&seen[5]).len()), (1 + 9 + 6, 1 + 1 + 10, 1 + 1 + 12));
     assert_eq!((&compacted["messages"], &sent(&seen[4])[3]["content"]), (&json!(9 + 8 - 10), &json!(input)));
     assert!(
@@ -352,7 +358,7 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     assert!(files.contains(desktop.renamed(1).to_str().unwrap()), "{files}");
     let remaining = |at: usize| said(&events, "context.budget")[at]["remaining"].as_i64().unwrap();
     assert!(remaining(3) >= 5_000 && remaining(4) > remaining(3) + 5_000, "{} {}", remaining(3), remaining(4));
-    // What is stored is whole, and the next turn goes on from the summary.
+    // Stored messages stay whole, and the next run starts from the summary.
     assert_eq!(messages_of(&server, &run).await.len(), 2 + 6 + 1 + 10 + 1);
     assert_eq!(run_in(&server, "desktop", &conversation, "Thanks. [[id:later]][[say:Gladly.]]").await["status"], "completed");
     assert!(system(&model.exchanges("later")[0]).ends_with(summary));
@@ -360,7 +366,7 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     audit::assert_sound(&site.database).await;
 }
 
-/// The window of the model is smaller than what the agent says, and the message is longer than both.
+/// The model's window is smaller than the agent's setting, and the message is longer than both.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_smaller_model_cannot_hold_is_cut_before_it_is_asked() {
     let model = ModelMock::start().await;
@@ -385,7 +391,7 @@ async fn without_room_for_a_round_the_call_is_the_last_one() {
     let server = Desktop::start(&site).await;
     let run = run_of(&server, "desktop", "Good morning. [[id:wide]][[say:Good morning.]]").await;
     let used = said(&events_of(&server, &run).await, "context.budget")[0]["used"].as_u64().unwrap();
-    // Instructions and tools leave 1,400 tokens beside what is kept free, and a round wants 1,500.
+    // Instructions and tools leave 1,400 tokens beside the reserve, and a round needs 1,500.
     like_desktop(&server, "narrow", json!({"context": {"limit": used + 2_768 + 1_400}})).await;
     let run = run_of(&server, "narrow", "Good morning. [[id:narrow]][[say:There is no room.]]").await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("budget")), "{run}");
@@ -410,14 +416,14 @@ async fn a_model_that_falls_silent_is_made_to_sum_up() {
 
     let seen = model.exchanges("mute");
     let offered: Vec<bool> = seen.iter().map(|seen| !tools(seen).is_empty()).collect();
-    assert_eq!(offered, [vec![true; 13], vec![false]].concat(), "asked again once, then without tools");
+    assert_eq!(offered, [vec![true; 13], vec![false]].concat(), "asked once more, then without tools");
     assert!(words(&seen[12], 0).starts_with("Your last answer was empty."), "{}", words(&seen[12], 0));
     assert!(words(&seen[13], 0).contains("Your last answers were empty."), "{}", words(&seen[13], 0));
     let (events, messages) = (events_of(&server, &run).await, messages_of(&server, &run).await);
     assert_eq!((shown(&messages), hints(&messages).len()), (vec![far], 2));
     assert!(said(&events, "part.delta").iter().any(|data| data.to_string().contains(far)), "it is streamed");
 
-    // One that says nothing even then.
+    // A model that stays silent on the forced answer, too.
     let run = run_of(&server, "desk", &script("dumb", &["[[mute:9]]".to_owned()])).await;
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("completed"), &json!("provider_empty_response")), "{run}");
     assert_eq!((model.exchanges("dumb").len(), shown(&messages_of(&server, &run).await)), (3, vec![LAST_WORDS]));
@@ -425,7 +431,7 @@ async fn a_model_that_falls_silent_is_made_to_sum_up() {
     audit::assert_sound(&site.database).await;
 }
 
-/// A server that answers 500 to bad words of its model, or 429, does better the next time.
+/// A provider that answers 500 to its model's malformed output, or 429, may succeed on the next attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_model_gets_a_second_try() {
     let model = ModelMock::start().await;
@@ -460,14 +466,14 @@ async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     let seen = model.exchanges("ill");
     let asked: Vec<&str> = seen.iter().map(|seen| seen.request["model"].as_str().unwrap()).collect();
     let expected = ["mock", "mock", "spare", "spare", "spare", "spare"];
-    assert_eq!(asked, expected, "no second try of the same model, but of the last one");
+    assert_eq!(asked, expected, "only the last model of the chain is retried");
     let messages = messages_of(&server, &run).await;
     assert_eq!(shown(&messages), [LAST_WORDS]);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
 
-/// Round 0 of the diagram: a tool of the program's own, which runs in-process, beside those of the servers.
+/// Round 0 of the diagram: a built-in tool runs in-process, beside the tools of MCP servers.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_folder_is_listed_in_process() {
     let model = ModelMock::start().await;
@@ -495,14 +501,14 @@ async fn the_folder_is_listed_in_process() {
     assert_eq!(words(&seen[1], 0), listing.join("\n"));
     let calls = said(&events, "tool.started");
     let servers: Vec<Value> = calls.iter().map(|call| call["server"].clone()).collect();
-    assert_eq!(servers, [Value::Null, json!("ocr"), json!("filesystem")], "of no server: {calls:?}");
+    assert_eq!(servers, [Value::Null, json!("ocr"), json!("filesystem")], "the built-in call has no server: {calls:?}");
     let completed = said(&events, "tool.completed")[0];
     assert_eq!((&completed["name"], &completed["state"]), (&json!("list_directory"), &json!("done")), "{completed}");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
 
-/// Nobody has vouched for the server: its tools ask, once for the conversation, and each time where they destroy something.
+/// The server is untrusted: its tools ask once for each conversation, and each time if they are destructive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time() {
     let model = ModelMock::start().await;
@@ -517,7 +523,7 @@ async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time(
     assert_eq!((&first["tool"], &first["arguments"]["text"]), (&json!("append"), &json!("one")), "{first}");
     let scopes = json!(["once", "conversation", "always"]);
     assert_eq!((&first["destructive"], &first["scopes"]), (&json!(false), &scopes), "{first}");
-    assert_eq!(site.ledger.entries().len(), 0, "nothing is done before");
+    assert_eq!(site.ledger.entries().len(), 0, "no call runs before the approval");
     decide(&server, &first, &json!({"decision": "allow", "scope": "conversation"})).await;
     for text in ["old", "older"] {
         let each = asked(&server, id).await;
@@ -536,9 +542,9 @@ async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time(
     let made = |entry: crate::support::ledger::Entry| format!("{} {}", entry.tool, entry.arguments["text"].as_str().unwrap());
     let made: Vec<String> = site.ledger.entries().into_iter().map(made).collect();
     assert_eq!(made, ["append one", "append two", "destroy old", "destroy older"]);
-    assert_eq!(said(&events_of(&server, &run).await, "approval.requested").len(), 3, "not for the second line");
+    assert_eq!(said(&events_of(&server, &run).await, "approval.requested").len(), 3, "no question for the second line");
 
-    // The answer holds for the next turn, and for no other conversation.
+    // The approval holds for the next run of this conversation, and for no other conversation.
     let next = run_in(&server, "desktop", &run["conversation_id"], &script("next", &[writing("three"), say(DONE)])).await;
     assert_eq!((&next["status"], site.ledger.count("append", "three")), (&json!("completed"), 1), "{next}");
     let input = script("other", &[writing("four"), say("I leave it as it is.")]);
@@ -548,7 +554,7 @@ async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time(
     decide(&server, &approval, &json!({"decision": "deny", "reason": "enough"})).await;
     let ended = server.finished(other).await;
     assert_eq!((&ended["status"], site.ledger.count("append", "four")), (&json!("completed"), 0), "{ended}");
-    // Its model reads the no, and goes on.
+    // The model gets the denial and goes on.
     let told = words(&model.exchanges("other")[1], 0);
     assert!(told.contains("denied") && told.contains("enough"), "{told}");
     assert_eq!(shown(&messages_of(&server, &ended).await), ["I leave it as it is."]);

@@ -1,5 +1,5 @@
-//! The desktop agent with two models, along its sequence diagram: a plan, a call for each of its steps, and words about all of them;
-//! and the single model that takes over where that leads nowhere.
+//! The desktop agent with two models, along its sequence diagram: a plan, a tool call for each step, and a report. If the plan
+//! fails, the single-model loop takes over.
 
 use rstest::rstest;
 use serde_json::{Map, Value, json};
@@ -18,12 +18,12 @@ async fn with_two_models(server: &Server, name: &str) {
     like_desktop(server, name, serde_json::from_str(TWO_MODELS).unwrap()).await;
 }
 
-/// A step as a planner writes it.
+/// Returns a step in the planner's format.
 fn step(area: &str, words: &str) -> String {
     format!("[step({}, {})] ", json!(area), json!(words))
 }
 
-/// Two steps for each of these screenshots, the first of which is step `from`.
+/// Returns two steps for each of these screenshots, numbered from `from`.
 fn steps(desktop: &Desktop, numbers: impl IntoIterator<Item = usize>, from: usize) -> String {
     let both = |(n, at): (usize, usize)| {
         let read = step("ocr", &format!("Read the screenshot: use {}", desktop.reading(n)));
@@ -33,7 +33,7 @@ fn steps(desktop: &Desktop, numbers: impl IntoIterator<Item = usize>, from: usiz
     numbers.into_iter().zip(0..).map(both).collect()
 }
 
-/// Forty-eight tools that have nothing to do with it: with them there are sixty-seven.
+/// Returns forty-eight unrelated tools, so that there are sixty-seven in all.
 fn fillers() -> (tempfile::TempDir, Map<String, Value>) {
     let folder = tempfile::tempdir().unwrap();
     let tools: Map<String, Value> = (0..48).map(|at| (format!("t{at:02}"), json!(format!("A chore, kind {at}")))).collect();
@@ -57,7 +57,7 @@ fn offered(seen: &Exchange) -> Vec<&str> {
     tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect()
 }
 
-/// Which model a request was for, and the words of its last message.
+/// Returns the model that a request names, and the text of its last message.
 fn asked(seen: &Exchange) -> (&str, &str) {
     let last = seen.request["messages"].as_array().unwrap().last().unwrap();
     (seen.request["model"].as_str().unwrap(), last["content"].as_str().unwrap())
@@ -83,14 +83,14 @@ async fn plans_rename_the_seven_screenshots(#[values(Kind::Sqlite, Kind::Postgre
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
     desktop.assert_renamed(1..=5);
 
-    // The planner is told what there are tools for, and gets none.
+    // The planner gets the descriptions of the tools, but no tools to call.
     let planned = model.exchanges("five").remove(0);
     assert_eq!((planned.request["model"].as_str(), offered(&planned).len()), (Some("large"), 0));
     let system = planned.request["messages"][0]["content"].as_str().unwrap();
     for line in ["\n- ocr (1): extract_text_from_image", "\n- filesystem (14): ", "\n- chores (48): "] {
         assert!(system.contains(line), "{system}");
     }
-    // The router knows no history: its step, what the steps say that it builds on, and fifteen tools of sixty-seven.
+    // The router gets no history: only its step, the results that the step depends on, and fifteen of sixty-seven tools.
     let routed = model.exchanges(".step");
     assert_eq!(routed.len(), 10);
     for (seen, at) in routed.iter().zip(0..) {
@@ -99,14 +99,14 @@ async fn plans_rename_the_seven_screenshots(#[values(Kind::Sqlite, Kind::Postgre
         assert_eq!((offered(seen).len(), offered(seen).contains(&tool)), (15, true), "{:?}", offered(seen));
     }
     let texts: Vec<usize> = vectors.asked().iter().map(|asked| asked.texts.len()).collect();
-    assert_eq!(texts, [vec![1 + 67], vec![1; 9]].concat(), "each step is searched by its meaning");
+    assert_eq!(texts, [vec![1 + 67], vec![1; 9]].concat(), "each step is matched by vectors");
     let result_of = |at: usize, step: usize| asked(&routed[at]).1.split_once(&format!("\nResult of step {step}: ")).unwrap().1;
-    assert_eq!(result_of(1, 1), format!("ok: {}", desktop.text(1)), "a short result whole");
+    assert_eq!(result_of(1, 1), format!("ok: {}", desktop.text(1)), "a short result is passed whole");
     let long = result_of(3, 3);
     let long = long.strip_prefix("ok: ").unwrap();
     assert!(long.chars().count() == 150 && desktop.text(2).starts_with(long), "{long}");
 
-    // The planner tells what came of it, word by word.
+    // The planner streams the report.
     let told = model.exchanges("five.told").remove(0);
     assert_eq!((asked(&told).0, offered(&told).len()), ("large", 0));
     assert_eq!((told.request["temperature"].as_f64(), planned.request["temperature"].as_f64()), (Some(0.7), Some(0.1)));
@@ -115,10 +115,10 @@ async fn plans_rename_the_seven_screenshots(#[values(Kind::Sqlite, Kind::Postgre
     let each = ["plan.step_started", "plan.step_completed"].repeat(10);
     assert_eq!(of_plan(&events), [vec!["plan.created"], each].concat());
     assert!(said(&events, "plan.step_completed").iter().all(|data| data["state"] == "done"));
-    assert_eq!(said(&events, "tool.started").len(), 10, "each call goes through the one door");
+    assert_eq!(said(&events, "tool.started").len(), 10, "each call goes through the tool executor");
     assert!(said(&events, "part.delta").iter().any(|data| data.to_string().contains("told: ok")), "it is streamed");
 
-    // The two that are left, by a planner that reads six messages of what was before.
+    // The planner gets the last six messages of the history to plan the remaining two screenshots.
     let plan = steps(&desktop, 6..=7, 1);
     let input = format!("And the others. [[id:two]][[say:{plan}[done()] ]]");
     let body = json!({"input": input, "agent": "duo", "conversation_id": run["conversation_id"]});
@@ -148,7 +148,7 @@ async fn the_single_model_takes_over_and_renames_nothing_twice(#[values(Kind::Sq
     ];
     let rest = [desktop.renaming(1), desktop.reading(2), desktop.renaming(2)];
     let rest: String = rest.iter().map(|call| format!("[[call:{call}]][[next]]")).collect();
-    // Three answers of the router stand in the history when the single model is asked.
+    // The request of the single model holds three answers of the router.
     let input = format!("Rename two. [[id:left]][[say:{}[done()] ]]{}{rest}[[say:Both are.]]", plan.concat(), "[[next]]".repeat(3));
     let run = run_of(&server, "duo", &input).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
@@ -161,7 +161,7 @@ async fn the_single_model_takes_over_and_renames_nothing_twice(#[values(Kind::Sq
         let of = json!(desktop.old(n));
         said(&events, "tool.started").iter().filter(|data| data["arguments"]["source"] == of).count()
     };
-    assert_eq!((moved(1), moved(2)), (1, 1), "what the plan has renamed is not renamed again");
+    assert_eq!((moved(1), moved(2)), (1, 1), "a screenshot that the plan renamed is not renamed again");
     let seen = model.exchanges("left");
     let models: Vec<&str> = seen.iter().map(|seen| asked(seen).0).collect();
     assert_eq!(models, ["large", "mock", "mock", "mock", "mock"]);
@@ -179,7 +179,8 @@ async fn without_a_plan_the_single_model_does_it_all() {
     let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
     let server = Desktop::start(&site).await;
     with_two_models(&server, "duo").await;
-    // The planner is ill, also when it is tried again; its mock knows it by the round, which is the first one of the single model, too.
+    // The planner fails on the retry, too. The mock scripts by round, and the planner's round is also the first round of the
+    // single model.
     let rounds = [desktop.listing(), desktop.reading(1), desktop.renaming(1)].map(|call| format!("[[call:{call}]][[next]]"));
     let input = format!("Rename one. [[id:ill]][[flaky:2,500]]{}[[say:It is.]]", rounds.concat());
     let run = run_of(&server, "duo", &input).await;
@@ -191,7 +192,7 @@ async fn without_a_plan_the_single_model_does_it_all() {
     let models: Vec<&str> = seen.iter().map(|seen| asked(seen).0).collect();
     assert_eq!(models, ["large", "large", "mock", "mock", "mock", "mock"]);
 
-    // All seven at once are more steps than a plan may have: none of them is taken.
+    // Seven screenshots need more steps than a plan may have, so none of them is executed.
     let plan = steps(&desktop, 1..=7, 1);
     let run = run_of(&server, "duo", &format!("Rename all. [[id:long]][[say:{plan}[done()] ]]")).await;
     assert_eq!(run["status"], "completed", "{run}");
@@ -203,7 +204,7 @@ async fn without_a_plan_the_single_model_does_it_all() {
     model.assert_history_was_sendable();
 }
 
-/// The router calls nothing for any step, however often it is asked.
+/// The router calls no tool for any step, on each attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_no_tool_is_called_the_single_model_takes_over() {
     let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
@@ -221,12 +222,12 @@ async fn where_no_tool_is_called_the_single_model_takes_over() {
     assert_eq!(model.exchanges(".step").len(), 2 * 3);
     let seen = model.exchanges("none");
     assert_eq!(seen.iter().map(|seen| (asked(seen).0, offered(seen).len())).collect::<Vec<_>>(), [("large", 0), ("mock", 19)]);
-    assert!(model.exchanges("none.told").is_empty(), "there is nothing to tell of");
+    assert!(model.exchanges("none.told").is_empty(), "there is nothing to report");
     desktop.assert_renamed([]);
     model.assert_history_was_sendable();
 }
 
-/// There is no index of the tools, or none comes.
+/// The tools have no vector index, or the index fails.
 #[rstest]
 #[case::not_configured(None)]
 #[case::ill(Some(Mood::Ill))]
@@ -246,7 +247,7 @@ async fn without_vectors_the_single_model_takes_over(#[case] mood: Option<Mood>)
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let ended: Vec<&Value> = said(&events, "plan.step_completed").into_iter().map(|data| &data["state"]).collect();
     assert_eq!(ended, ["skipped", "skipped"]);
-    assert!(model.exchanges(".step").is_empty(), "no router is asked");
+    assert!(model.exchanges(".step").is_empty(), "the router is not asked");
     assert_eq!(mood.is_some(), !vectors.asked().is_empty());
     let seen = model.exchanges("lost");
     assert_eq!(seen.iter().map(|seen| (asked(seen).0, offered(seen).len())).collect::<Vec<_>>(), [("large", 0), ("mock", 19)]);

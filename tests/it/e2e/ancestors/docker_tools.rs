@@ -1,4 +1,5 @@
-//! The workflow of tool calls with containers: what is found, asked, run at once, recorded, and answered without tools.
+//! The tool-call workflow with containers: discovery, the first call with tools, parallel execution, records, and an answer
+//! without tools.
 
 use serde_json::{Value, json};
 
@@ -11,7 +12,7 @@ use crate::support::server::{Server, Site};
 use crate::support::sse::kinds;
 use crate::support::wire::{Answer, Wire};
 
-/// What clients were told of a run's calls, in order.
+/// Returns the events of the run's calls that clients saw, in order.
 async fn calls_told(server: &Server, run: &Value) -> Vec<String> {
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let told = events.iter().filter_map(|event| event["type"].as_str());
@@ -30,7 +31,8 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
     let run = run_of(&server, "docker-tools", &script).await;
     assert_eq!(run["status"], "completed", "{run}");
 
-    // Steps 1 and 2: tools are found, prefixed by their server, and offered on the first call. Step 7: and on no other.
+    // Steps 1 and 2: tools are discovered, prefixed by their server, and offered on the first call. Step 7: they are offered on
+    // no later call.
     let seen = model.exchanges("w");
     let names: Vec<&str> =
         seen[0].request["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
@@ -38,7 +40,7 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
     assert_eq!((seen.len(), &seen[0].request["tool_choice"]), (2, &json!("auto")));
     assert!(seen[1].request.get("tools").is_none() && seen[1].request.get("tool_choice").is_none(), "{}", seen[1].request);
 
-    // Step 5: all calls of an answer at once, by the names that their server has for them.
+    // Step 5: all calls of an answer run at once, under the names that their server uses.
     let turns = calls_told(&server, &run).await;
     assert_eq!(turns, ["tool.started", "tool.started", "tool.completed", "tool.completed"]);
     assert!(ledger.entries().iter().all(|entry| entry.tool == "slow_append"));
@@ -80,7 +82,7 @@ async fn a_model_that_asks_again_gets_what_it_asks_for() {
     assert_eq!(model.exchanges("again").len(), 3);
 }
 
-/// The streaming half: one round of tools, and then the answer, as it comes.
+/// The streaming half: one round of tools, then the streamed answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_round_of_tools_and_then_the_streamed_answer() {
     let model = ModelMock::start().await;
@@ -102,7 +104,7 @@ async fn one_round_of_tools_and_then_the_streamed_answer() {
     assert_eq!(offered, [true, false]);
     assert!(seen.iter().all(|seen| seen.request["stream"] == true));
 
-    // Whoever calls a tool once more is told to answer in words.
+    // A model that calls another tool gets a note that it must answer in text.
     let more = format!("{}[[next]][[say:Enough.]]", rounds("more", 2));
     let run = run_of(&server, "streaming", &more).await;
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
@@ -138,9 +140,9 @@ async fn six_calls_in_a_row_are_five_turns_and_a_word_about_the_limit() {
     let offered: Vec<bool> = seen.iter().map(|seen| seen.request.get("tools").is_some()).collect();
     assert_eq!(offered, [true, false, false, false, false]);
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
-    assert_eq!(said(&events, "tool.started").len(), 5, "what was on offer once is called in every round");
+    assert_eq!(said(&events, "tool.started").len(), 5, "a tool that was offered once can be called in every round");
 
-    // Each turn is a row of the assistant with its calls and one of the tools; the last row says why there is no answer.
+    // Each round is a row of the assistant with its calls and a row of the tools. The last row says why there is no answer.
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, [vec!["user"], ["assistant", "tool"].repeat(5), vec!["assistant"]].concat());
@@ -150,13 +152,13 @@ async fn six_calls_in_a_row_are_five_turns_and_a_word_about_the_limit() {
     model.assert_history_was_sendable();
 }
 
-/// Keeps a server whose tools write to this ledger, for whoever has the key that is set.
+/// Creates a user server whose tools write to this ledger, for the current key.
 async fn keep(server: &Server, ledger: &Ledger) {
     let (status, kept) = server.post_json("/mcp-servers", &json!({"name": "ledger-data", "entry": untrusted(ledger)})).await;
     assert_eq!(status, 201, "{kept}");
 }
 
-/// Step 1: the servers of the current user, and of nobody else.
+/// Step 1: the current user's servers and no other user's.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_servers_of_a_user_are_offered_to_that_user_alone() {
     let model = ModelMock::start().await;
@@ -165,7 +167,7 @@ async fn the_servers_of_a_user_are_offered_to_that_user_alone() {
     let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
     let (of_ann, of_bob) = (ledger_of(&site, "ann"), ledger_of(&site, "bob"));
     let mut server = site.start().await;
-    // A run that is told to write, and whether it was offered the tool for that.
+    // Returns whether a run was offered the append tool.
     let writes = async |server: &Server, text: &str| -> bool {
         let script = format!(r#"q [[id:{text}]][[call:ledger-data__append {{"text":"{text}"}}]][[next]][[say:Done.]]"#);
         let run = run_of(server, "docker-tools", &script).await;
@@ -177,7 +179,7 @@ async fn the_servers_of_a_user_are_offered_to_that_user_alone() {
     assert!(writes(&server, "anns").await);
     server.set_key(&bob);
     assert!(!writes(&server, "nobodys").await, "another user's server");
-    // One of the same name is another one.
+    // A server of the same name under another user is a different server.
     keep(&server, &of_bob).await;
     assert!(writes(&server, "bobs").await);
     let written = |ledger: &Ledger| ledger.entries().into_iter().map(|entry| entry.arguments["text"].clone()).collect::<Vec<_>>();
@@ -185,7 +187,7 @@ async fn the_servers_of_a_user_are_offered_to_that_user_alone() {
     model.assert_history_was_sendable();
 }
 
-/// Step 5: a tool that answers when eight of its calls are under way. A server works on four at a time unless its entry says otherwise.
+/// Step 5: each tool call answers only when eight calls are under way. The default is four calls at a time for each server.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_calls_of_one_answer_are_under_way_at_once() {
     let model = ModelMock::start().await;
@@ -198,7 +200,7 @@ async fn eight_calls_of_one_answer_are_under_way_at_once() {
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
     let turns = calls_told(&server, &run).await;
     assert_eq!(turns, [["tool.started"; 8], ["tool.completed"; 8]].concat());
-    // Whoever has answered first, the results stand in the order of the calls.
+    // Results are in the order of the calls, independent of the order of completion.
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     let results = messages[2]["parts"].as_array().unwrap();
     let said: Vec<&str> = results.iter().map(|result| result["content"][0]["text"].as_str().unwrap()).collect();
@@ -207,7 +209,7 @@ async fn eight_calls_of_one_answer_are_under_way_at_once() {
     model.assert_history_was_sendable();
 }
 
-/// An error of the provider that is no outage: the run says it, in the provider's words, and the conversation goes on from what there is.
+/// A permanent provider error: the run reports it in the provider's words, and the conversation stays usable.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_the_model_is_told_by_the_run_and_the_next_message_works() {
     let refusal = || Answer::json(400, r#"{"error":{"message":"as scripted","type":"invalid_request_error"}}"#);
@@ -230,20 +232,20 @@ async fn an_error_of_the_model_is_told_by_the_run_and_the_next_message_works() {
     let roles = async || -> Vec<String> { shape(&server, conversation).await.into_iter().map(|(role, _)| role).collect() };
     let stands = async || -> Value { server.get_json(&format!("/conversations/{conversation}")).await["status"].clone() };
 
-    // Before anything is said, and after a round of tools.
+    // Before the first text, and after a round of tools.
     for (input, requests) in [("one way", 1), ("the other way", 3)] {
         let run = turn(input).await;
         assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("provider_invalid_request")), "{run}");
         assert_eq!((&run["finish_reason"], &run["error"]["retryable"]), (&Value::Null, &json!(false)), "{run}");
         assert_eq!(run["error"]["title"], "The model provider refused the request");
         assert!(run["error"]["detail"].as_str().unwrap().contains("as scripted"), "{run}");
-        assert_eq!(wire.asked().len(), requests, "what is wrong is not tried again");
+        assert_eq!(wire.asked().len(), requests, "a permanent error is not retried");
         let events = server.run_events_json(run["id"].as_str().unwrap()).await;
         assert_eq!(events.last().unwrap()["type"], "run.failed");
         assert_eq!(said(&events, "run.failed")[0]["error"]["code"], run["error"]["code"]);
         assert_eq!(stands().await, "failed");
     }
-    // The history holds what was said and done: the error is no message of it.
+    // The history holds text and results. The error is no message of it.
     assert_eq!(roles().await, ["user", "user", "assistant", "tool"]);
 
     let run = turn("and now?").await;

@@ -1,4 +1,4 @@
-//! The documents of Capstan's ancestors, top to bottom: what each promises, asked of the agent that bears its name.
+//! The documents of Capstan's ancestors: each test checks one promise against the agent of the same name.
 
 mod chat;
 mod cms;
@@ -17,52 +17,51 @@ use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::wait;
 
-/// A run of an agent, from its message to its end.
+/// Runs the agent with this message and returns the finished run.
 async fn run_of(server: &Server, agent: &str, input: &str) -> Value {
     let run = server.start_run(&json!({"input": input, "agent": agent})).await;
     server.finished(run["id"].as_str().unwrap()).await
 }
 
-/// So many rounds that call a tool, each in another way.
+/// Returns a script of `count` rounds, each with a different tool call.
 fn rounds(id: &str, count: usize) -> String {
     let round = |n: usize| format!(r#"[[call:calculate {{"expression":"{n}+1"}}]]"#);
     format!("go on [[id:{id}]]{}", (0..count).map(round).collect::<Vec<_>>().join("[[next]]"))
 }
 
-/// What events of a type say, in order.
+/// Returns the data of the events of one kind, in order.
 fn said<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
     events.iter().filter(|event| event["type"] == kind).map(|event| &event["data"]).collect()
 }
 
-/// What the messages of a conversation hold: role and types of parts.
+/// Returns role and part types of each message.
 async fn shape(server: &Server, conversation: &str) -> Vec<(String, Vec<String>)> {
     let word = |value: &Value| value.as_str().unwrap().to_owned();
     let parts = |message: &Value| message["parts"].as_array().unwrap().iter().map(|part| word(&part["type"])).collect();
     server.messages(conversation).await.iter().map(|message| (word(&message["role"]), parts(message))).collect()
 }
 
-/// The ledger as an entry of a server that the operator has not vouched for.
+/// Returns the ledger as the entry of an untrusted server.
 fn untrusted(ledger: &Ledger) -> Value {
     let mut entry = ledger.mcp_server();
     entry["capstan"].as_object_mut().unwrap().remove("trusted");
     entry
 }
 
-/// A site whose ledger is one of those.
+/// Returns a site whose only server is untrusted.
 async fn site_of_a_stranger(model: &ModelMock) -> Site {
     let site = Site::scripted(Kind::Sqlite, model).await;
     let entry = untrusted(&site.ledger);
     site.mcp(json!({"mcpServers": {"ledger": entry}}))
 }
 
-/// A ledger in a folder of its own.
 fn ledger_of(site: &Site, name: &str) -> Ledger {
     let folder = site.folder.path().join(name);
     std::fs::create_dir(&folder).unwrap();
     Ledger::new(&folder)
 }
 
-/// The approval that a run waits for, once it does.
+/// Waits for the approval that the run asks for.
 async fn asked(server: &Server, run: &str) -> Value {
     wait::until("somebody to be asked", Duration::from_secs(30), || async {
         let pending = server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().clone();
@@ -71,7 +70,6 @@ async fn asked(server: &Server, run: &str) -> Value {
     .await
 }
 
-/// Answers an approval.
 async fn decide(server: &Server, approval: &Value, decision: &Value) {
     let (status, answered) = server.post_json(&format!("/approvals/{}", approval["id"].as_str().unwrap()), decision).await;
     assert_eq!(status, 200, "{answered}");

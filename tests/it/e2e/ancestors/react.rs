@@ -1,4 +1,4 @@
-//! The contract of the thought-action-observation loop: how it ends, what breaks it off, and which errors are whose.
+//! The contract of the thought-action-observation loop: its end, its limits, and the classes of errors.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use crate::support::server::{Server, Site};
 use crate::support::wait;
 use crate::support::wire::Wire;
 
-/// Makes an agent that differs from `react` in one field of its profile.
 async fn copy(server: &Server, name: &str, field: &str, value: Value) {
     let mut profile = server.get_json("/agents/react").await["profile"].clone();
     profile[field] = value;
@@ -40,7 +39,11 @@ async fn it_ends_with_an_answer_or_after_five_steps() {
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")), "{run}");
     assert_eq!(model.exchanges("b").len(), 5);
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
-    assert_eq!(messages.last().unwrap()["role"], "assistant", "never nothing: a text says so");
+    assert_eq!(
+        messages.last().unwrap()["role"],
+        "assistant",
+        "the last message is never empty: a text says that the limit was reached"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +54,7 @@ async fn one_action_is_taken_in_each_step() {
     let both = r#"q [[id:two]][[call:calculate {"expression":"1"}]][[call:calculate {"expression":"2"}]]"#;
     let run = run_of(&server, "react", both).await;
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
-    assert_eq!(said(&events, "tool.started").len(), 1, "the other call is answered, and not made");
+    assert_eq!(said(&events, "tool.started").len(), 1, "the second call gets a result and is not executed");
     model.assert_history_was_sendable();
 }
 
@@ -63,7 +66,7 @@ async fn a_tool_that_fails_three_times_forces_the_answer() {
     let round = |n: usize| format!(r#"[[call:calculate {{"expression":"{n}/"}}]]"#);
     let script = format!("q [[id:f]]{}[[next]][[say:It cannot be done.]]", (0..3).map(round).collect::<Vec<_>>().join("[[next]]"));
     let run = run_of(&server, "react", &script).await;
-    assert_eq!(run["status"], "completed", "errors of tools never end a run: {run}");
+    assert_eq!(run["status"], "completed", "tool errors never end a run: {run}");
     let offered: Vec<bool> = model.exchanges("f").iter().map(|seen| seen.request.get("tools").is_some()).collect();
     assert_eq!(offered, [true, true, true, false]);
 }
@@ -74,15 +77,15 @@ async fn half_an_answer_is_never_the_answer() {
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
     copy(&server, "brisk", "llm_retry", json!({"delays_ms": [1]})).await;
-    // The provider breaks off in the middle of the words, each time.
+    // The provider's connection breaks in the middle of the text, on each attempt.
     let run = run_of(&server, "brisk", "q [[id:half]][[text:3,50]][[cut]]").await;
     assert_eq!((&run["status"], model.exchanges("half").len()), (&json!("failed"), 2), "{run}");
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let at = |kind: &str| events.iter().rposition(|event| event["type"] == kind).unwrap();
-    assert!(at("part.started") < at("step.reset") && at("step.reset") < at("run.failed"), "what was shown is taken back");
+    assert!(at("part.started") < at("step.reset") && at("step.reset") < at("run.failed"), "the shown part is reset");
     assert_eq!(said(&events, "message.completed").len(), 0, "{events:?}");
-    assert_eq!(server.messages(run["conversation_id"].as_str().unwrap()).await.len(), 1, "the user's own");
-    // What is said beside the calls of rounds is no answer either: a whole text stands at the end.
+    assert_eq!(server.messages(run["conversation_id"].as_str().unwrap()).await.len(), 1, "only the user's message");
+    // Text beside tool calls is not the answer either: the run ends with a complete text.
     let round = |n: usize| format!(r#"[[say:Half of it.]][[call:calculate {{"expression":"{n}+1"}}]][[next]]"#);
     let input = format!("q [[id:rounds]]{}", (0..6).map(round).collect::<String>());
     let run = run_of(&server, "brisk", &input).await;
@@ -103,7 +106,7 @@ async fn its_failures_are_counted_over_the_conversation_until_it_works(#[values(
     let site = Site::scripted(kind, &model).await;
     let server = site.start().await;
     let (_, conversation) = server.post_json("/conversations", &json!({})).await;
-    // Turns whose rounds call a tool that fails, or works; whether each request offers any.
+    // Each entry of `fails` is a round whose tool fails or works. Returns whether each request offers tools.
     let turn = async |id: &str, fails: &[bool]| -> Vec<bool> {
         let round = |(n, fails): (usize, &bool)| {
             format!(r#"[[call:calculate {{"expression":"{n}{}"}}]][[next]]"#, if *fails { "/" } else { "" })
@@ -117,9 +120,9 @@ async fn its_failures_are_counted_over_the_conversation_until_it_works(#[values(
     };
     assert_eq!(turn("twice", &[true, true]).await, [true, true, true]);
     assert_eq!(turn("third", &[true]).await, [true, false], "the third failure of the conversation");
-    assert_eq!(turn("fourth", &[true]).await, [true, false], "and each one after it");
-    assert_eq!(turn("works", &[false, true, true]).await, [true; 4], "what was mended may fail again");
-    assert_eq!(turn("fails", &[true]).await, [true, false], "but not three times");
+    assert_eq!(turn("fourth", &[true]).await, [true, false], "and each later failure");
+    assert_eq!(turn("works", &[false, true, true]).await, [true; 4], "a tool that worked may fail again");
+    assert_eq!(turn("fails", &[true]).await, [true, false], "the third failure in a row");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,7 +143,7 @@ async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_is_out_of_reach_ends_the_run_and_is_named() {
     let model = ModelMock::start().await;
-    // Nobody listens there.
+    // No process listens on this port.
     let site = Site::scripted(Kind::Sqlite, &model)
         .await
         .env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai")
@@ -160,7 +163,7 @@ async fn a_provider_that_is_out_of_reach_ends_the_run_and_is_named() {
         assert_eq!(waits, [1, 2, 4]);
         assert_eq!(said(&events, "run.failed").len(), 1);
         let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
-        assert_eq!(messages.len(), 1, "the user's own: {messages:?}");
+        assert_eq!(messages.len(), 1, "only the user's message: {messages:?}");
     }
 }
 
@@ -183,13 +186,13 @@ async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
     };
     let (second, third) = (texts("two"), texts("three"));
     assert!(second[1].starts_with("one ") && second[0].contains("STAY"));
-    assert!(third.iter().all(|text| !text.starts_with("one ")), "the oldest went");
+    assert!(third.iter().all(|text| !text.starts_with("one ")), "the oldest message was evicted");
     assert!(third[0].contains("STAY") && third.last().unwrap().starts_with("three "), "the instructions and the question stay");
     assert!(third.iter().map(|text| text.chars().count()).sum::<usize>() <= 200_000);
     let figures = server.get("//metrics").send().await.unwrap().text().await.unwrap();
     assert!(figures.contains("\ncapstan_context_compactions_total 1\n"), "{figures}");
     let kept = server.messages(id).await;
-    assert!(kept.len() == 6 && kept[0]["parts"][0]["text"].as_str().unwrap().starts_with("one "), "what is stored stays whole");
+    assert!(kept.len() == 6 && kept[0]["parts"][0]["text"].as_str().unwrap().starts_with("one "), "stored messages stay whole");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,7 +224,7 @@ async fn arguments_that_do_not_fit_reach_no_tool_and_are_mended_by_the_model() {
     let calls = r#"[[call:ledger__append {"text":6}]][[next]][[call:ledger__append {"text":"six"}]]"#;
     let run = run_of(&server, "react", &format!("q [[id:fit]]{calls}[[next]][[say:Written.]]")).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
-    // The step begins, and the tool never hears of it.
+    // The step begins, but the tool is not called.
     let made: Vec<Value> = site.ledger.entries().into_iter().map(|entry| entry.arguments["text"].clone()).collect();
     assert_eq!(made, ["six"]);
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
@@ -252,7 +255,7 @@ async fn an_answer_of_a_form_after_one_or_two_of_none_ends_the_run_well() {
         assert_eq!(requests.len(), asked);
         let told = requests.last().unwrap().json()["messages"].to_string();
         assert_eq!(told.matches("not the one JSON object that was asked for").count(), corrections, "{told}");
-        assert_eq!(told.matches(wrong).count(), corrections, "its own words are shown to it: {told}");
+        assert_eq!(told.matches(wrong).count(), corrections, "the model gets its own malformed answer back: {told}");
         let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
         let answers: Vec<&Value> = messages.iter().filter(|message| message["role"] == "assistant").collect();
         assert_eq!((answers.len(), &answers[0]["parts"][0]["text"]), (1, &json!("Six.")), "{messages:?}");
@@ -264,13 +267,13 @@ async fn an_answer_of_no_form_is_corrected_twice_and_then_ends_the_run() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
-    // Its unions are objects here, for whoever asks for them.
+    // The document's unions are objects here, for agents that ask for structured output.
     copy(&server, "union", "output", json!("structured")).await;
     let run = run_of(&server, "union", "q [[id:form]][[say:I think that six is right.]]").await;
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("invalid_output")), "{run}");
     let seen = model.exchanges("form");
     let asked: Vec<usize> = seen.iter().map(|seen| seen.request["messages"].to_string().len()).collect();
-    assert!(asked.len() == 3 && asked[0] < asked[1], "what is wrong is said before it is asked again: {asked:?}");
+    assert!(asked.len() == 3 && asked[0] < asked[1], "the error is shown before the next request: {asked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,16 +298,16 @@ async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
     for message in ["run accepted", "tool call ended", "run ended"] {
         wait::until(message, Duration::from_secs(10), || async { logged(message).then_some(()) }).await;
     }
-    // Steps, model calls with their tokens, tool calls, failures of them, and how long it took.
+    // Steps, model calls with their tokens, tool calls, tool failures, and durations.
     let figures = server.get("//metrics").send().await.unwrap().text().await.unwrap();
     let figure = |name: &str| {
         let lines = figures.lines().filter(|line| line.starts_with(name));
         lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>()
     };
-    assert_eq!(figure("capstan_step_seconds_count"), 5.0, "three of the model and two of tools: {figures}");
+    assert_eq!(figure("capstan_step_seconds_count"), 5.0, "three model steps and two tool steps: {figures}");
     assert!(figure("capstan_tokens_total") > 0.0 && figure("capstan_runs_finished_total") >= 1.0, "{figures}");
     assert_eq!(figure("capstan_tool_calls_total"), 2.0, "{figures}");
-    // How long the history was, what it came to, and how often it had to be cut.
+    // The length of the history, its tokens, and the number of evictions.
     assert_eq!(
         (figure("capstan_request_messages_sum"), figure("capstan_request_messages_count")),
         (1.0 + 3.0 + 5.0, 3.0),
@@ -319,7 +322,7 @@ async fn a_missing_key_is_an_error_of_the_configuration() {
     let Err(mut ended) = site.try_start(&[]).await else { panic!("there is no key") };
     assert!(!ended.exit().await.success());
     assert!(ended.log_text().contains("OPENAI_API_KEY"), "{}", ended.log_text());
-    // The same of a model that a run names.
+    // The same for a model that a run names.
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
@@ -328,7 +331,7 @@ async fn a_missing_key_is_an_error_of_the_configuration() {
     assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("unknown_model")), "{problem}");
 }
 
-/// What is not known to stay inside asks first, and a no is the end of the turn.
+/// A tool that is not known to be closed-world needs an approval, and a denial ends the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_stranger_waits_with_its_reason_and_a_no_ends_the_turn() {
     let model = ModelMock::start().await;
@@ -352,10 +355,14 @@ async fn a_call_of_a_stranger_waits_with_its_reason_and_a_no_ends_the_turn() {
     decide(&server, &approval, &json!({"decision": "deny", "reason": "not today"})).await;
     let ended = server.finished(id).await;
     assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("completed"), &json!("stop")), "{ended}");
-    assert_eq!((model.exchanges("no").len(), site.ledger.entries().len()), (2, 0), "nothing is done, and no model asked again");
+    assert_eq!(
+        (model.exchanges("no").len(), site.ledger.entries().len()),
+        (2, 0),
+        "no tool runs, and the model is not asked again"
+    );
     let events = server.run_events_json(id).await;
     let made: Vec<&Value> = said(&events, "tool.started").into_iter().map(|data| &data["name"]).collect();
-    assert_eq!(made, ["calculate"], "what comes with the program asks nobody");
+    assert_eq!(made, ["calculate"], "a built-in tool needs no approval");
     let messages = server.messages(conversation).await;
     let [.., result, last] = messages.as_slice() else { panic!("{messages:?}") };
     assert_eq!((&result["role"], &result["parts"][0]["state"]), (&json!("tool"), &json!("denied")), "{result}");
@@ -363,12 +370,12 @@ async fn a_call_of_a_stranger_waits_with_its_reason_and_a_no_ends_the_turn() {
     assert_eq!((&last["role"], &last["finish_reason"]), (&json!("assistant"), &json!("stop")), "{last}");
     assert!(last["parts"][0]["text"].as_str().unwrap().starts_with("I stop here, because the action was not approved."), "{last}");
 
-    // The next turn knows of the no, and its own call asks again.
+    // The next run sees the denial, and its own call needs an approval again.
     let again = r#"again [[id:yes]][[call:ledger__append {"text":"two"}]][[next]][[say:Written.]]"#;
     let next = server.start_run(&json!({"input": again, "agent": "react", "conversation_id": conversation})).await;
     let next = next["id"].as_str().unwrap();
     let approval = asked(&server, next).await;
-    assert_eq!(approval.get("rationale"), None, "a model that says nothing gives no reason");
+    assert_eq!(approval.get("rationale"), None, "an answer without text has no rationale");
     decide(&server, &approval, &json!({"decision": "allow"})).await;
     let ended = server.finished(next).await;
     assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("completed"), &json!("stop")), "{ended}");
@@ -380,7 +387,7 @@ async fn a_call_of_a_stranger_waits_with_its_reason_and_a_no_ends_the_turn() {
     model.assert_history_was_sendable();
 }
 
-/// The word for a line of a stream: a step's kind, a part's type, or else the type of the line. None for those in between.
+/// Returns the step kind, the part type, or else the event type. Returns `None` for events in between.
 fn word(line: &Value) -> Option<&str> {
     let kind = line["type"].as_str().unwrap();
     match kind {
@@ -402,7 +409,7 @@ async fn a_whole_turn_is_told_in_lines_in_the_order_of_its_phases() {
     let telling = request.send().await.unwrap();
     assert_eq!((telling.status(), telling.headers()["content-type"].to_str().unwrap()), (StatusCode::OK, "application/x-ndjson"));
     let run = telling.headers()["content-location"].to_str().unwrap().rsplit('/').next().unwrap().to_owned();
-    // The answer is given while the stream goes on.
+    // The approval is answered while the stream goes on.
     let (told, ()) = tokio::join!(wait::within("the last line", Duration::from_secs(60), telling.text()), async {
         let approval = asked(&server, &run).await;
         decide(&server, &approval, &json!({"decision": "allow"})).await;
@@ -420,12 +427,12 @@ async fn a_whole_turn_is_told_in_lines_in_the_order_of_its_phases() {
     assert_eq!(completed["content"][0]["text"], "recorded one", "the observation");
     let answers = said(&lines, "message.completed");
     assert_eq!(answers.last().unwrap()["message"]["parts"][0]["text"], "Written.");
-    assert_eq!(lines.split_last().unwrap().1, server.run_events_json(&run).await, "nothing else is kept");
+    assert_eq!(lines.split_last().unwrap().1, server.run_events_json(&run).await, "the log holds the same lines");
     assert_eq!(site.ledger.count("append", "one"), 1);
     model.assert_history_was_sendable();
 }
 
-/// Pictures of several code points, marks that combine, composed and not, scripts without spaces, and scripts from right to left.
+/// Emoji of several code points, combining marks composed and decomposed, scripts without spaces, and right-to-left scripts.
 const SCRIPTS: [&str; 5] = [
     "\u{1f469}\u{200d}\u{1f469}\u{200d}\u{1f467} \u{1f1e9}\u{1f1ea} \u{1f44d}\u{1f3fd}",
     "e\u{301} \u{e9} o\u{323}\u{308} o\u{308}\u{323} \u{212b}",
@@ -441,7 +448,7 @@ async fn words_of_every_script_pass_byte_for_byte() {
     let server = site.start().await;
     let words = SCRIPTS.join(" / ");
     let call = format!("[[say:{words}]][[call:ledger__append {}]]", json!({"text": words}));
-    // The answer comes in pieces of one code point.
+    // The answer arrives in pieces of one code point.
     let pieces: String = words.chars().map(|piece| format!("[[say:{piece}]]")).collect();
     let input = format!("{words} [[id:utf8]]{call}[[next]]{pieces}");
     let run = run_of(&server, "react", &input).await;
@@ -467,10 +474,10 @@ async fn words_of_every_script_pass_byte_for_byte() {
     assert_eq!((&kept[0]["parts"][0]["text"], &kept[3]["parts"][0]["text"]), (&json!(input), &json!(words)), "{kept}");
     let sent = server.get(&path).send().await.unwrap().bytes().await.unwrap();
     let times = sent.windows(words.len()).filter(|bytes| *bytes == words.as_bytes()).count();
-    assert!(times >= 4, "{times} times as it was written");
+    assert!(times >= 4, "found {times} times as it was written");
     model.assert_history_was_sendable();
 
-    // What is no UTF-8 is not taken.
+    // Invalid UTF-8 is rejected.
     let body = [&br#"{"agent":"react","input":"q "#[..], &[0xff, 0xfe][..], &br#""}"#[..]].concat();
     let request = server.request(reqwest::Method::POST, "/runs").header("content-type", "application/json");
     let refused = request.body(body).send().await.unwrap();

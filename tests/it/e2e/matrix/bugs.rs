@@ -1,7 +1,7 @@
-//! Bugs that are planted in the server, one at a time, each with the smallest case of the matrix that must find it.
+//! Planted bugs, one at a time, each with the smallest case of the matrix that must find it.
 //!
-//! `CAPSTAN_PLANTED=NAME` plants one in a server that is built with failpoints. A case that holds in spite of its bug could not
-//! fail at all. The cases themselves, without the bugs, are among those of the quick form, or are played here first.
+//! `CAPSTAN_PLANTED=NAME` plants one in a server that is built with failpoints. A case that passes with its bug could not fail
+//! at all. The same cases without bugs belong to the quick form, or are played here first.
 
 use std::time::Duration;
 
@@ -14,15 +14,16 @@ use super::{case, reason};
 use crate::support::database::Kind;
 use crate::support::wait;
 
-/// How long a case may take in which something is wrong.
+/// The time limit of a case with a bug.
 const BUG_LIMIT: Duration = Duration::from_secs(60);
 
 const BOTH: [Kind; 2] = [Kind::Sqlite, Kind::Postgres];
 
-/// Of a write that nobody tested by its fence, or only not the outcome of a tool; of a call that is made again though nobody may
-/// know whether it was; of a key that is not written with its message; of a call whose answer was cut and that is made; of events
-/// that a client lags behind and never gets. What is written after the end of a run is in no stream of it, only in the pages of
-/// the log. The first two need a second process, which only Postgres has.
+/// The bugs: a write without its fence, or only a tool result without it; a repeated call of unknown outcome. Then an
+/// idempotency key that is not stored with its message, and a truncated call that runs. Last, events that a lagging client
+/// never gets.
+/// Events that are written after the end of a run are in no stream of it, only in the pages of the log. The first two bugs need
+/// a second process, which only Postgres has.
 #[rstest]
 #[case::any_write("fence-ignored", "C13-outgoing", Way::Stop, &[Kind::Postgres], "and as pages do")]
 #[case::orphan_result("orphan-kept", "C13-outgoing", Way::Stop, &[Kind::Postgres], "and as pages do")]
@@ -47,10 +48,10 @@ async fn a_planted_bug_is_found(
     };
     for kind in kinds {
         if way == Way::Stop {
-            // In the quick form its sleeper wakes sooner.
+            // In the quick form, the stopped process resumes earlier.
             assert_eq!(play(None, *kind).await, None);
         }
         let found = play(Some(bug), *kind).await.unwrap_or_else(|| panic!("{bug} was not found on {kind:?}"));
-        assert!(found.contains(expected), "{bug} was found by something else on {kind:?}: {found}");
+        assert!(found.contains(expected), "another check found {bug} on {kind:?}: {found}");
     }
 }

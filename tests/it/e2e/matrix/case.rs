@@ -1,4 +1,4 @@
-//! One case: what goes on, how it is disturbed at its point, and what must be true in the end.
+//! One case of the matrix: its scenario, the disturbance at its point, and the checks at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,43 +23,37 @@ use crate::support::server::{Server, Site};
 use crate::support::sse::{Frame, stored};
 use crate::support::{audit, wait};
 
-/// What happens at the point.
+/// The disturbance at the point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// The process is killed, and another one started.
+    /// The process is killed and another one started.
     Kill,
-    /// The process stands still until its lease is over. On Postgres another one does its work meanwhile.
+    /// The process is stopped until its lease expires. On Postgres another process takes over meanwhile.
     Stop,
     /// The task panics.
     Panic,
-    /// The database is away for a while: on Postgres the connections break and none is made; the SQLite file is kept locked by
-    /// somebody else.
+    /// The database is away for a while: on Postgres connections break and cannot be opened, and the SQLite file stays locked.
     Cut,
 }
 
 impl Way {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Panic, Self::Cut];
 }
 
-/// A case to play.
 pub struct Case {
-    /// Where.
     pub point: &'static Point,
-    /// How.
     pub way: Way,
-    /// In which store.
     pub kind: Kind,
-    /// What the script is made of. That of 0 is always the same.
+    /// The seed of the script. Seed 0 always yields the same script.
     pub seed: u64,
     turn: Turn,
-    /// At which time that the point is reached.
+    /// The pass of the point at which the disturbance happens, counted from 1.
     pub at: usize,
-    /// How long the database is away.
+    /// The length of the database outage.
     pub outage: Duration,
-    /// When a sleeper whose work another process does meanwhile wakes up.
+    /// When a stopped process resumes, if another process takes over meanwhile.
     waking: Waking,
-    /// Whether each reader lags who is one event behind.
+    /// Whether a reader that is one event behind counts as lagging.
     lags_soon: bool,
     /// A bug that is planted in the servers.
     bug: Option<&'static str>,
@@ -68,14 +62,14 @@ pub struct Case {
 /// See [`Case::waking`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waking {
-    /// As soon as the other one has begun.
+    /// As soon as the other process has begun.
     AtTakeover,
-    /// When the other one has ended.
+    /// After the other process has ended the run.
     AtEnd,
 }
 
 impl Case {
-    /// The case; what its seed leaves open comes from `chance`. `at` is drawn, too, unless it is given.
+    /// Returns the case. `chance` draws the values that the seed leaves open, and `at` if it is `None`.
     pub fn new(point: &'static Point, way: Way, kind: Kind, seed: u64, at: Option<usize>, mut chance: Chance) -> Self {
         let turn = Turn::new(ID, point.scenario, seed, &mut chance);
         let at = at.unwrap_or_else(|| match point.often {
@@ -83,24 +77,24 @@ impl Case {
             _ if seed == 0 => 1,
             often => usize::try_from(chance.between(1, turn.times(often) as u64)).unwrap(),
         });
-        // Short of the lease, about as long, or longer than the statements wait for the file.
+        // Shorter than the lease, about as long, or longer than the statement timeout.
         let outage = if seed == 0 { 1_500 } else { chance.pick(&[50, 400, 1_500, 2_500, 6_000]) };
         let waking = if seed == 0 { Waking::AtTakeover } else { chance.pick(&[Waking::AtTakeover, Waking::AtEnd]) };
         let lags_soon = if seed == 0 { matches!(point.name, "C07" | "C23") } else { chance.pick(&[false, true]) };
         Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage), waking, lags_soon, bug: None }
     }
 
-    /// The same with a bug planted in the servers, or without one.
+    /// Returns the case with a bug planted in the servers, or without one.
     pub fn with_bug(self, bug: Option<&'static str>, waking: Waking) -> Self {
         Self { bug, waking, ..self }
     }
 
-    /// What reports call it.
+    /// Returns the name in reports.
     pub fn name(&self) -> String {
         format!("{}@{} {:?} {:?} seed {};", self.point.name, self.at, self.way, self.kind, self.seed)
     }
 
-    /// Plays it; panics if it is violated. Whether the point was reached.
+    /// Plays the case and panics if a check fails. Returns whether the point was reached.
     pub async fn play(self) -> bool {
         match self.point.scenario {
             Scenario::Rotation => rotation::play(self).await,
@@ -109,16 +103,17 @@ impl Case {
     }
 }
 
-/// What is left out is left out once: the settings leave room for [`checks::much`] alone, and after it is gone for all else.
+/// The context window has room for [`checks::much`] alone. After its eviction every other message fits, so each eviction
+/// happens once.
 const EARLIER_IS_TOO_LONG: [(&str, &str); 3] = [
     ("CAPSTAN_AGENT__CONTEXT__LIMIT", "20000"),
     ("CAPSTAN_AGENT__CONTEXT__EVICT_BELOW", "8000"),
     ("CAPSTAN_AGENT__CONTEXT__KEEP_LAST", "1"),
 ];
 
-/// A case that is being played.
+/// A case under way.
 struct Stage {
-    /// Those that live, the newest last. Dropped first: their logs are in the folder of the site.
+    /// The running servers, newest last. They are dropped first, because their logs are in the site's folder.
     servers: Vec<Server>,
     case: Case,
     model: Arc<ModelMock>,
@@ -137,7 +132,7 @@ struct Following {
 }
 
 impl Following {
-    /// Waits until the client has everything.
+    /// Waits until the client has every event.
     async fn done(&mut self) {
         if self.followed.is_none() {
             match self.task.join_next().await.unwrap() {
@@ -229,7 +224,7 @@ impl Stage {
         is_reached
     }
 
-    /// Has a conversation become so long that its next run leaves something out. Its id.
+    /// Makes a conversation so long that its next run evicts messages. Returns its id.
     async fn say_much(&self) -> Value {
         let mut server = self.site.start().await;
         let run = server.start_run(&json!({"input": checks::much()})).await;
@@ -239,13 +234,13 @@ impl Stage {
         ended["conversation_id"].clone()
     }
 
-    /// Starts the server that is to be disturbed.
+    /// Starts the server that will be disturbed.
     fn arm(&mut self) {
         let (name, value) = self.asker.setting(self.case.at);
         self.add(&[(name, value.as_str())]);
     }
 
-    /// Waits until the point is reached; `None` if the run ends without.
+    /// Waits until the point is reached. Returns `None` if the run ends first.
     async fn reached(&mut self) -> Option<Question> {
         let mut starts = 1;
         loop {
@@ -254,7 +249,7 @@ impl Stage {
                 question = self.asker.next() => return Some(question),
                 () = self.following.done() => break,
                 _ = self.servers.last_mut().unwrap().exit() => {
-                    // Somebody else has taken its port.
+                    // Another process has taken the port.
                     assert!(starts < 3, "the server does not start");
                     starts += 1;
                     self.servers.pop();
@@ -262,11 +257,11 @@ impl Stage {
                 }
             }
         }
-        // The last points come after the client has seen the end. Only a case that does not reach its point waits for all of this.
+        // The last points come after the client has seen the end. Only a case that misses its point waits the full time.
         tokio::time::timeout(Duration::from_secs(10), self.asker.next()).await.ok()
     }
 
-    /// Does to the server what the case says. How things stood then, if it did nothing more.
+    /// Disturbs the server. Returns the state of the database at that time if the process did nothing more.
     async fn disturb(&mut self, question: Question) -> Option<Death> {
         if self.case.point.name == "C12" {
             wait::until("the tool to have acted", Duration::from_secs(10), || async {
@@ -278,9 +273,9 @@ impl Stage {
             (Way::Kill, _) => {
                 question.answer("kill").await;
                 let status = self.newest().ended(Duration::from_secs(10)).await;
-                assert_eq!(status.code(), None, "the process was to die by a signal, not to end with {status}");
+                assert_eq!(status.code(), None, "the process must die by a signal, not exit with {status}");
                 self.servers.pop();
-                // A tool acts on what it was sent though the sender is dead.
+                // A tool acts on the request even if the sender is gone.
                 self.site.ledger.no_server_left().await;
                 let death = Death::of(&self.site, &self.model, true).await;
                 self.add(&[]);
@@ -289,7 +284,7 @@ impl Stage {
             (Way::Stop, kind) => {
                 question.answer("stop").await;
                 self.newest().stopped().await;
-                // At other points something may be on its way that only the sleeper's transport knows of.
+                // At other points, only the stopped process's transport knows whether a request is on its way.
                 let nothing_sent = matches!(self.case.point.name, "C09" | "C10") && self.case.at == 1;
                 let death = Death::of(&self.site, &self.model, nothing_sent).await;
                 if kind == Kind::Postgres {
@@ -318,7 +313,7 @@ impl Stage {
         }
     }
 
-    /// Waits until another process has claimed the run, or found nothing left to claim.
+    /// Waits until another process has claimed the run, or has nothing left to claim.
     async fn taken_over(&mut self, death: &Death) {
         let Self { site, following, .. } = self;
         let claimed = wait::until("the takeover", Duration::from_secs(40), || async {
@@ -330,8 +325,8 @@ impl Stage {
         }
     }
 
-    /// Waits until the client has everything. A server that ends by itself gets a successor: one of whose tasks is gone, and one
-    /// that does not get its database at its start, when it looks for what its predecessor has left.
+    /// Waits until the client has every event. A server that exits by itself is replaced. This happens after a panic of a task,
+    /// and when the database is away while a start looks for the predecessor's leases.
     async fn end(&mut self) {
         loop {
             let status = tokio::select! {
@@ -339,14 +334,14 @@ impl Stage {
                 status = self.servers.last_mut().unwrap().exit() => status,
             };
             let may_end = self.case.way == Way::Panic || self.case.point.scenario == Scenario::Takeover;
-            assert!(may_end, "the server has ended by itself: {status}");
+            assert!(may_end, "the server exited by itself: {status}");
             self.servers.pop();
             self.add(&[]);
         }
     }
 
     async fn check(mut self, death: Option<&Death>, (run, conversation): &(String, String)) {
-        // Whoever lives is well, a sleeper that woke too late among them.
+        // Each running server is healthy, also a stopped one that resumed too late.
         let mut afters = 0;
         for (place, server) in self.servers.iter().enumerate() {
             afters += self.works(server, place).await;
@@ -360,7 +355,7 @@ impl Stage {
             checks::deleted(&self.site, conversation).await;
         } else {
             let before = usize::from(scenario == Scenario::Summary);
-            assert_eq!(usize::try_from(runs).unwrap(), before + 1 + afters, "one run by the key, and those before and after");
+            assert_eq!(usize::try_from(runs).unwrap(), before + 1 + afters, "one run for the key, plus the runs before and after");
             let followed = self.following.followed.take().unwrap();
             let log = self.log(&followed, run).await;
             let ended = server.finished(run).await;
@@ -394,7 +389,7 @@ impl Stage {
                 checks::summary(&self.site, &self.model, conversation, &log).await;
             }
             if scenario == Scenario::Takeover && death.is_some() {
-                assert_eq!(ended["attempt"], 2, "one step of the epoch: {ended}");
+                assert_eq!(ended["attempt"], 2, "the epoch advanced once: {ended}");
             }
         }
         self.model.assert_history_was_sendable();
@@ -405,18 +400,18 @@ impl Stage {
         audit::assert_sound(&self.site.database).await;
     }
 
-    /// Has the server do runs of its own, until one could use a tool and was its own to the end: whatever it had to write before
-    /// is written then, or never will be. How many it took.
+    /// Starts runs on the server until one of them used a tool and kept its lease to the end. By then, earlier writes of the server
+    /// are committed or lost. Returns the number of runs.
     async fn works(&self, server: &Server, place: usize) -> usize {
         let script = json!({"text": checks::AFTER});
         let body = json!({"input": format!("[[id:after]][[call:ledger__lookup {script}]][[next]][[text:1,0]]")});
         let mut count = 0;
         let before = self.site.ledger.count("lookup", checks::AFTER);
-        // Tool servers that could not be started are left alone for a while.
+        // MCP servers that could not be started wait for their backoff.
         let deadline = Instant::now() + Duration::from_secs(40);
         let mut is_own = false;
         while self.site.ledger.count("lookup", checks::AFTER) == before || !is_own {
-            assert!(Instant::now() < deadline, "the tools do not work any more");
+            assert!(Instant::now() < deadline, "the tools do not work again");
             let key = format!("after-{place}-{count}");
             let run = wait::until("the server to answer", Duration::from_secs(30), || async {
                 let answer = server.post("/runs", &body).header("idempotency-key", &key).send().await.ok()?;
@@ -430,19 +425,19 @@ impl Stage {
         count
     }
 
-    /// The log of the run, which is what the client has got, over either wire.
+    /// Returns the log of the run, which must equal the client's events, over either transport.
     async fn log(&self, followed: &Followed, run: &str) -> Vec<Frame> {
-        assert!(!followed.is_gone, "the run is gone");
+        assert!(!followed.is_gone, "the run is missing");
         let server = self.servers.last().unwrap();
         let log = stored(&server.run_events(run).await.all().await);
-        assert_eq!(followed.frames, log, "what the client has got, and the log");
+        assert_eq!(followed.frames, log, "the client's events, and the log");
         let as_json: Vec<Value> = log.iter().map(Frame::json).collect();
         assert_eq!(as_json, server.run_events_json(run).await, "the log as a stream gives it, and as pages do");
         log
     }
 }
 
-/// Takes the database away for a while, from before the process goes on.
+/// Takes the database away for a while, starting before the process continues.
 pub async fn cut(link: Option<&Link>, site: &Site, outage: Duration, question: Question) {
     if let Some(link) = link {
         link.cut();
@@ -452,7 +447,7 @@ pub async fn cut(link: Option<&Link>, site: &Site, outage: Duration, question: Q
     }
     let holding = site.database.hold_writer();
     tokio::pin!(holding);
-    // A process that stands in the middle of a write must go on before anybody else gets the file.
+    // A process in the middle of a write must continue before another connection gets the file lock.
     let held = tokio::time::timeout(Duration::from_millis(200), &mut holding).await;
     question.answer("go on").await;
     let _held = match held {
@@ -462,7 +457,7 @@ pub async fn cut(link: Option<&Link>, site: &Site, outage: Duration, question: Q
     tokio::time::sleep(outage).await;
 }
 
-/// Does what the scenario wants from outside, when its time has come.
+/// Plays the scenario's request from outside when its time has come.
 async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address: watch::Receiver<String>, mut run: Known) {
     match scenario {
         Scenario::Turn
@@ -491,7 +486,8 @@ async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address
     }
 }
 
-/// Allows the call that the run waits for, not before it has let go of everything else. A decision that is stored, though nobody has heard of it, is answered the same again.
+/// Allows the call that the run waits for, after the run has released its lease. A repeated decision gets the stored answer,
+/// even if no worker was notified of the first one.
 async fn allow(address: watch::Receiver<String>, run: &str) {
     let asked = wait::until("the approval", Duration::from_secs(60), || async {
         let state = insist(address.clone(), |http, url| http.get(format!("{url}/api/v1/runs/{run}"))).await;

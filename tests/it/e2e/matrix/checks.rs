@@ -1,4 +1,4 @@
-//! What must be true when a case has ended.
+//! The checks at the end of a case.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,12 +10,12 @@ use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::sse::Frame;
 
-/// A tool call as it stands in the database.
+/// A row of a tool call.
 #[derive(Debug, Clone)]
 pub struct Call {
     state: String,
     tool: String,
-    /// Its argument, which names it.
+    /// The argument, which identifies the call.
     pub text: String,
 }
 
@@ -25,7 +25,7 @@ impl Call {
     }
 }
 
-/// All calls by their ids.
+/// Returns all calls by their ids.
 pub async fn calls(site: &Site) -> HashMap<String, Call> {
     let rows = site.database.rows("SELECT id, state, name, arguments FROM tool_calls").await;
     let call = |row: Vec<Option<String>>| {
@@ -37,24 +37,24 @@ pub async fn calls(site: &Site) -> HashMap<String, Call> {
     rows.into_iter().map(call).collect()
 }
 
-/// How things stood when the process did nothing any more.
+/// The state of the database when the process did nothing more.
 pub struct Death {
     calls: HashMap<String, Call>,
     executed: Vec<Entry>,
     asked: usize,
     answers: usize,
     model_step_open: bool,
-    /// How often runs had been claimed.
+    /// The claims so far.
     pub epochs: i64,
-    /// Whether nothing was on its way to a tool: whatever runs after this was begun after this.
+    /// Whether no request was on its way to a tool: each later effect was started later.
     nothing_on_its_way: bool,
 }
 
 impl Death {
-    /// Looks at the rows. The process must be dead or stand still.
+    /// Reads the rows. The process must be killed or stopped.
     pub async fn of(site: &Site, model: &ModelMock, nothing_on_its_way: bool) -> Self {
         site.database.quiet().await;
-        // Those of the newest run: another one may have come before it.
+        // The rows of the newest run: another run may have come before it.
         let answers =
             "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'assistant' AND run_id = (SELECT max(id) FROM runs)";
         let open = "SELECT CAST(count(*) AS text) FROM run_steps WHERE kind = 'model' AND status = 'started'";
@@ -69,7 +69,7 @@ impl Death {
         }
     }
 
-    /// How often runs have been claimed so far.
+    /// Returns how often runs have been claimed so far.
     pub async fn epochs(site: &Site) -> i64 {
         site.database.count("SELECT CAST(coalesce(sum(epoch), 0) AS text) FROM conversation_heads").await
     }
@@ -78,7 +78,7 @@ impl Death {
 /// The text of a call that shows that tools work.
 pub const AFTER: &str = "after";
 
-/// A run that began while its tool server could not be started went on without, and none of its calls was made.
+/// Asserts that a run whose tool server could not be started went on without it and made no call.
 pub async fn no_tools(site: &Site, turn: &Turn) {
     let mut after = calls(site).await;
     after.retain(|_, call| call.text != AFTER);
@@ -92,11 +92,11 @@ fn count(entries: &[Entry], call: &Call) -> usize {
     entries.iter().filter(|entry| entry.tool == call.tool && entry.arguments["text"] == call.text.as_str()).count()
 }
 
-/// Every call of a completed run has run exactly once, or at most once where nobody can know, and never again after its answer
-/// was stored.
+/// Asserts that each call of a completed run ran exactly once, or at most once if its outcome can be unknown. No call ran after
+/// its result was stored.
 pub async fn tools(site: &Site, turn: &Turn, death: Option<&Death>, log: &[Frame]) {
     let mut after = calls(site).await;
-    // It was made by a run that came later, to see whether its tool works.
+    // A later run made this call to check that its tool works.
     after.retain(|_, call| call.text != AFTER);
     assert_eq!(after.len(), turn.calls(), "{after:#?}");
     let entries = site.ledger.entries();
@@ -128,13 +128,13 @@ pub async fn tools(site: &Site, turn: &Turn, death: Option<&Death>, log: &[Frame
     }
 }
 
-/// What the ledger must say of a call of a run that completed.
+/// Asserts that the ledger agrees with the stored state of a call.
 pub fn effect(entries: &[Entry], id: &str, call: &Call) {
     let total = count(entries, call);
     assert!(call.state == "done" || call.is_unsafe() && call.state == "unknown", "{call:?}");
-    assert!(total >= 1 || call.state == "unknown", "a call that is done did not run: {call:?}");
+    assert!(total >= 1 || call.state == "unknown", "a completed call did not run: {call:?}");
     assert!(total <= 1 || !call.is_unsafe(), "an unsafe call ran {total} times: {call:?}");
-    // A keyed call runs again with the same key, which is ours and not the model's.
+    // A keyed call runs again with the same key. Capstan makes the key, not the model.
     if call.tool == "append_keyed" {
         for entry in entries.iter().filter(|entry| entry.tool == call.tool && entry.arguments["text"] == call.text.as_str()) {
             assert_eq!(entry.arguments["key"], id, "{call:?}");
@@ -142,7 +142,8 @@ pub fn effect(entries: &[Entry], id: &str, call: &Call) {
     }
 }
 
-/// What a dead attempt showed is void, the last answer is of one piece, and no stored answer was asked for again.
+/// Asserts that a killed attempt's text was reset, the last answer comes from one attempt, and no stored answer was requested
+/// again.
 pub fn text(model: &ModelMock, death: Option<&Death>, log: &[Frame]) {
     let last = log.iter().rev().find(|frame| frame.kind() == "message.completed").unwrap().json();
     let parts = last["data"]["message"]["parts"].as_array().unwrap();
@@ -151,43 +152,45 @@ pub fn text(model: &ModelMock, death: Option<&Death>, log: &[Frame]) {
     assert_eq!(tokens.len(), LAST_WORDS, "{text}");
     let (of_request, _) = tokens[0].split_once('t').unwrap();
     let expected: Vec<String> = (0..LAST_WORDS).map(|index| format!("{of_request}t{index}")).collect();
-    assert_eq!(tokens, expected, "text of two attempts in one answer");
+    assert_eq!(tokens, expected, "one answer has text of two attempts");
     let Some(death) = death else { return };
     let resets = log.iter().filter(|frame| frame.kind() == "step.reset").map(Frame::json);
     let by_crash = resets.filter(|reset| reset["data"]["reason"] == "crash").count();
-    assert_eq!(by_crash, usize::from(death.model_step_open), "resets because of the crash");
+    assert_eq!(by_crash, usize::from(death.model_step_open), "one reset for the crash");
     for exchange in model.exchanges(ID).into_iter().filter(|exchange| exchange.number > death.asked) {
-        assert!(exchange.round >= death.answers, "an answer that was stored was asked for again");
+        assert!(exchange.round >= death.answers, "a stored answer was requested again");
     }
 }
 
-/// The retry came once, and not before its time. A worker that lost its lease over the failure asks again without one.
+/// Asserts that the retry came once and not early. A worker that lost its lease because of the failure asks again without a
+/// retry.
 pub fn retry(model: &ModelMock, death: Option<&Death>, log: &[Frame]) {
     let events: Vec<Value> = log.iter().map(Frame::json).collect();
     let retrying: Vec<usize> = (0..events.len()).filter(|at| events[*at]["type"] == "run.retrying").collect();
     assert!(retrying.len() <= 1, "the timer was set {} times", retrying.len());
     if death.is_some() {
-        assert_eq!(model.exchanges(ID).len(), 2, "the failure, and the answer");
+        assert_eq!(model.exchanges(ID).len(), 2, "the failed request and its retry");
     }
     let [retrying] = retrying[..] else { return };
     let next = events[retrying..].iter().find(|event| event["type"] == "step.started").unwrap();
     let at = |event: &Value| event["at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let waited = at(next).duration_since(at(&events[retrying])).as_millis();
     let wanted = i128::from(events[retrying]["data"]["after_ms"].as_i64().unwrap());
-    // The clock of the process writes the events, and that of the database decides.
+    // The process's clock stamps the events, and the database's clock decides.
     assert!(waited >= wanted - 5, "a retry after {waited} ms of {wanted}");
 }
 
-/// A message that leaves no room for much more.
+/// Returns a message that fills most of the context window.
 pub fn much() -> String {
     format!("much {}", "word ".repeat(10_000))
 }
 
-/// A summary was stored once, in one transaction with what says so; what it stands for is in no request and all there.
+/// Asserts that a summary and its event were stored once, in one transaction. Summarized messages are in no request and stay
+/// stored.
 pub async fn summary(site: &Site, model: &ModelMock, conversation: &str, log: &[Frame]) {
     let stored = format!("context_summaries WHERE conversation_id = '{conversation}'");
     assert_eq!(site.database.count(&format!("SELECT CAST(count(*) AS text) FROM {stored}")).await, 1);
-    assert_eq!(log.iter().filter(|frame| frame.kind() == "context.compacted").count(), 1, "said once, with its commit");
+    assert_eq!(log.iter().filter(|frame| frame.kind() == "context.compacted").count(), 1, "one event, stored with its summary");
     let exchanges = model.exchanges(ID);
     for request in exchanges.iter().map(|exchange| &exchange.request) {
         let messages = request["messages"].as_array().unwrap();
@@ -195,10 +198,10 @@ pub async fn summary(site: &Site, model: &ModelMock, conversation: &str, log: &[
         assert!(!messages[1..].iter().any(|message| message["content"].to_string().contains("much word")), "{request}");
     }
     let first = format!("SELECT body FROM messages WHERE conversation_id = '{conversation}' AND position = 1");
-    assert!(site.database.rows(&first).await[0][0].as_deref().unwrap().contains(much().trim_end()), "what a summary stands for");
+    assert!(site.database.rows(&first).await[0][0].as_deref().unwrap().contains(much().trim_end()), "the summarized messages");
 }
 
-/// A cancelled run was not gone on with.
+/// Asserts that a cancelled run was not continued.
 pub async fn cancelled(site: &Site, model: &ModelMock, death: Option<&Death>) {
     assert!(site.ledger.count("slow_append", "endless") <= 1);
     if death.is_some() {
@@ -208,10 +211,10 @@ pub async fn cancelled(site: &Site, model: &ModelMock, death: Option<&Death>) {
         .database
         .rows("SELECT state FROM tool_calls WHERE name = 'ledger__slow_append' AND state NOT IN ('unknown', 'cancelled')")
         .await;
-    assert!(states.is_empty(), "a call that nobody answered: {states:?}");
+    assert!(states.is_empty(), "a call without a result: {states:?}");
 }
 
-/// Nothing of a conversation is left, and no late writer brings any of it back.
+/// Asserts that nothing of a conversation remains, and no late write restores any of it.
 pub async fn deleted(site: &Site, conversation: &str) {
     let of_conversation = [
         "conversations WHERE id",
@@ -226,6 +229,6 @@ pub async fn deleted(site: &Site, conversation: &str) {
     }
     for table in ["run_leases", "run_steps", "tool_calls"] {
         let orphans = format!("SELECT CAST(count(*) AS text) FROM {table} WHERE run_id NOT IN (SELECT id FROM runs)");
-        assert_eq!(site.database.count(&orphans).await, 0, "rows of no run in {table}");
+        assert_eq!(site.database.count(&orphans).await, 0, "rows without a run in {table}");
     }
 }

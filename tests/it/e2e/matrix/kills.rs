@@ -1,4 +1,4 @@
-//! Servers are killed at random instants, again and again, while clients go on talking to them.
+//! Servers that are killed at random instants while clients keep sending messages.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::support::{audit, setting, tell, wait};
 /// Kills in the quick form.
 const KILLS: u64 = 10;
 
-/// How many clients talk at a time.
+/// Concurrent clients.
 const CLIENTS: u64 = 4;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,13 +31,13 @@ async fn random_kills_on_sqlite() {
     play(Kind::Sqlite, 1).await;
 }
 
-/// Two servers, killed in turn: what one was working on goes on in the other.
+/// Two servers, killed in turn: each run of the killed one continues on the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn random_kills_on_postgres() {
     play(Kind::Postgres, 2).await;
 }
 
-/// One message of a client, and what it got.
+/// A message of a client and its result.
 struct Said {
     key: String,
     turn: Turn,
@@ -45,7 +45,7 @@ struct Said {
     followed: Followed,
 }
 
-/// Sends one message after the other, each when the answer to the one before is complete.
+/// Sends one message after the other, each after the end of the previous run.
 async fn talk(client: u64, seed: u64, address: Address, enough: CancellationToken) -> Vec<Said> {
     let mut chance = Chance::new(seed * 1_000 + client);
     let mut said = Vec::new();
@@ -82,7 +82,7 @@ async fn play(kind: Kind, nodes: u64) {
     let mut chance = Chance::new(seed);
     for kill in 0..kills {
         let node = usize::try_from(kill % nodes).unwrap();
-        // From the middle of its start to well into its work.
+        // From the middle of the start to well after it.
         tokio::time::sleep(Duration::from_millis(chance.between(100, 1_400))).await;
         servers[node].kill9().await;
         servers[node] = site.spawn(&[]);
@@ -101,7 +101,7 @@ async fn play(kind: Kind, nodes: u64) {
         "kills on {kind:?}, seed {seed}: {runs} runs, {again} taken up again after {kills} kills; {unknown} unknown outcomes"
     ));
 
-    // No accept was lost or doubled: one run for each key, each with all its calls and no others.
+    // No accept was lost or doubled: one run for each key, with exactly its calls.
     let runs: HashSet<&str> = said.iter().map(|said| said.run.as_str()).collect();
     assert_eq!(runs.len(), said.len(), "one run for two keys");
     assert_eq!(usize::try_from(site.database.count("SELECT CAST(count(*) AS text) FROM runs").await).unwrap(), said.len());
@@ -115,13 +115,13 @@ async fn play(kind: Kind, nodes: u64) {
     for Said { key, turn, run, followed } in &said {
         assert_eq!(server.finished(run).await["status"], "completed", "{key}");
         let log = stored(&server.run_events(run).await.all().await);
-        assert_eq!(followed.frames, log, "what the client has got for {key}, and the log");
+        assert_eq!(followed.frames, log, "the client's events for {key}, and the log");
         checks::text(&model, None, &log);
         for call in turn.rounds.iter().flatten() {
             assert_eq!(calls_of.remove(call.text.as_str()), Some(1), "{key}: {call:?}");
         }
     }
-    assert!(calls_of.is_empty(), "calls that nobody asked for: {calls_of:?}");
+    assert!(calls_of.is_empty(), "calls that no message asked for: {calls_of:?}");
     model.assert_history_was_sendable();
     for mut server in servers {
         server.kill9().await;

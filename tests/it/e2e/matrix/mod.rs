@@ -1,11 +1,11 @@
-//! The process dies, sleeps, panics or loses its database at every boundary between two persisted steps, and the run ends as if
-//! nothing had happened, except for what nobody can know.
+//! The process is killed, stopped, panics or loses its database at each boundary between two stored steps. The run still ends
+//! correctly, except for outcomes that are unknown.
 //!
-//! One generator makes the cases: point, way, store and seed. The quick form tries each point in two ways on each store. The full
-//! form is `make crash-matrix`: `CAPSTAN_MATRIX_SEEDS` says how many seeds every point is tried with, in every way. What is never
-//! reached fails either form, see [`combination`].
-//! Its other half kills at random instants, `CAPSTAN_MATRIX_KILLS` times on each store.
-//! `CAPSTAN_MATRIX_ONLY` plays only the cases whose name contains it, as the summary gives it.
+//! One generator makes the cases: point, way, store and seed. The quick form tries each point in two ways on each store. The
+//! full form is `make crash-matrix`, where `CAPSTAN_MATRIX_SEEDS` is the number of seeds for each point and way. A combination
+//! that is never reached fails either form, see [`combination`].
+//! The other half kills at random instants, `CAPSTAN_MATRIX_KILLS` times on each store.
+//! `CAPSTAN_MATRIX_ONLY` plays only the cases whose name contains it, as the summary prints it.
 
 mod bugs;
 mod case;
@@ -28,7 +28,7 @@ use crate::support::{setting, tell, wait};
 use case::{Case, Way};
 use points::{Often, POINTS, Point, TRIED_ELSEWHERE, WITHOUT_POINT};
 
-/// How long a case may take.
+/// The time limit of a case.
 const CASE_LIMIT: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +48,7 @@ fn every_boundary_is_tried_or_has_its_reason() {
     for file in repository::files("src", "rs") {
         let text = repository::read(&file);
         let found = text.split("failpoint::reached(").skip(1).flat_map(|rest| {
-            // More than one name, if the code says which by a condition.
+            // The code may choose between several names by a condition.
             let arguments = rest.split(')').next().unwrap_or_default().to_owned();
             arguments.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
         });
@@ -56,7 +56,7 @@ fn every_boundary_is_tried_or_has_its_reason() {
     }
     let in_code: HashSet<&str> = in_code.iter().map(String::as_str).collect();
     let tried: HashSet<&str> = tried.into_iter().chain(TRIED_ELSEWHERE.iter().map(|(name, _)| *name)).collect();
-    assert_eq!(tried, in_code, "the failpoints of the table and those of the code");
+    assert_eq!(tried, in_code, "the failpoints of the table and of the code");
     for row in 1..=32 {
         let row = format!("C{row:02}");
         let has_point = POINTS.iter().any(|point| point.name.split('-').next() == Some(&row));
@@ -65,14 +65,14 @@ fn every_boundary_is_tried_or_has_its_reason() {
     }
 }
 
-/// The cases of a store.
+/// Returns the cases of a store.
 fn cases(kind: Kind) -> Vec<Case> {
     let seeds: Option<u64> = setting("CAPSTAN_MATRIX_SEEDS").map(|text| text.parse().unwrap());
     let mut cases = Vec::new();
     for (row, point) in POINTS.iter().enumerate() {
         match seeds {
             None => {
-                // Each point in one more way than death, and in another one on the other store.
+                // Each point in one way besides a kill, and in a different one on the other store.
                 let others = [Way::Stop, Way::Panic, Way::Cut];
                 let place = if kind == Kind::Sqlite { row } else { row + 1 };
                 cases.push(case(point, Way::Kill, kind, 0, None));
@@ -100,15 +100,16 @@ fn case(point: &'static Point, way: Way, kind: Kind, seed: u64, at: Option<usize
     Case::new(point, way, kind, seed, at, Chance::new(seed * 1_000_003 + salt))
 }
 
-/// How many cases of a combination cannot all miss their point by chance. In the longest play so far none of 4,800 did.
+/// The number of cases of a combination that cannot all miss their point by chance. The longest run so far had no such miss in
+/// 4,800.
 const ENOUGH: usize = 10;
 
-/// How often the cases of something were played, and how often they reached their point.
+/// How often the cases of a combination were played, and how often they reached their point.
 #[derive(Default)]
 struct Tally {
     played: usize,
     reached: usize,
-    /// Whether a case is among them that is the same each time.
+    /// Whether one of the cases is the same each time.
     is_certain: bool,
 }
 
@@ -118,21 +119,21 @@ impl Tally {
         self.is_certain |= case.seed == 0 && case.point.often != Often::Siblings;
     }
 
-    /// Whether it is no accident that the point was never reached.
+    /// Returns whether the misses cannot be chance.
     fn is_missing(&self) -> bool {
         self.reached == 0 && (self.is_certain || self.played >= ENOUGH)
     }
 }
 
-/// What must be reached at least once: a point in one of the ways, and in the quick form also at one of the times at which a run gets there.
-/// Counted by point alone, a way that never comes to anything would be hidden behind the others.
+/// Returns the combination that must be reached at least once: a point and a way, in the quick form also the pass. A count by
+/// point alone would hide a way that never works.
 ///
-/// A way does nothing before its point is reached, so that it cannot be why it is not. What can is the script of a seed: when words or
-/// results fall together, its run gets to a point less often than was counted. Each seed of the full form draws its script and its time
-/// anew, and of [`ENOUGH`] of them one gets there. Seed 0 does the same each time, and its time is the first one, or one that the table
-/// names because its run is there for certain: it counts by itself, and the quick form has no other. Only whether two results fall together
-/// is not the script's alone to say. Nothing is demanded of a few other
-/// seeds that `CAPSTAN_MATRIX_ONLY` has picked, but that they reach each of their points in one way.
+/// A way has no effect before its point, so it cannot be the cause of a miss. The script of a seed can: when texts or results
+/// coincide, the run reaches a point less often than expected. Each seed of the full form draws its script and its pass anew,
+/// and of [`ENOUGH`] seeds at least one must get there.
+/// Seed 0 is the same each time. Its pass is the first one, or one in the table that its run certainly reaches. So it counts
+/// alone, and the quick form has no other seed. Only the timing of two results is not fixed by the script. A few other seeds
+/// that `CAPSTAN_MATRIX_ONLY` selects need only reach each of their points in one way.
 fn combination(case: &Case) -> String {
     match setting("CAPSTAN_MATRIX_SEEDS") {
         None => format!("{}@{} {:?}", case.point.name, case.at, case.way),
@@ -140,7 +141,7 @@ fn combination(case: &Case) -> String {
     }
 }
 
-/// Plays the cases of a store, a few at a time, and fails if any is violated, or if any point or [`combination`] was never reached.
+/// Plays the cases of a store, a few at a time. Fails if a check fails, or if a point or [`combination`] was never reached.
 async fn play(kind: Kind) {
     let cases = cases(kind);
     let (count, began) = (cases.len(), Instant::now());
@@ -189,11 +190,11 @@ async fn play(kind: Kind) {
         tell(&format!("  {of}: reached {reached} times of {played}"));
     }
     tell(&format!("  {} violations", violations.len()));
-    assert!(violations.is_empty(), "{} of {count} cases are violated:\n{}", violations.len(), violations.join("\n"));
+    assert!(violations.is_empty(), "{} of {count} cases failed:\n{}", violations.len(), violations.join("\n"));
     let never: Vec<_> = reached.iter().filter(|(_, times)| **times == 0).map(|(point, _)| point).collect();
     assert!(never.is_empty(), "points that were never reached: {never:?}");
     let missing: Vec<_> = tallies.iter().filter(|(_, tally)| tally.is_missing()).map(|(of, _)| of).collect();
-    assert!(missing.is_empty(), "points that were never reached in this way, or at this time: {missing:?}");
+    assert!(missing.is_empty(), "points that were never reached in this way or at this pass: {missing:?}");
 }
 
 fn reason(error: tokio::task::JoinError) -> String {

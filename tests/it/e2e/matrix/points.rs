@@ -1,50 +1,49 @@
-//! The boundaries between two persisted steps at which a process may die.
+//! The boundaries between two stored steps at which a process may be killed.
 
-/// One boundary. `name` is that of RELIABILITY section 5; what follows a dash tells apart several of one row.
+/// One boundary. `name` is its row in RELIABILITY section 5, and a suffix after a dash tells several points of one row apart.
 pub struct Point {
-    /// What reports and coverage call it.
+    /// The name in reports and coverage.
     pub name: &'static str,
     /// The failpoint in the code.
     pub failpoint: &'static str,
-    /// What goes on around it.
     pub scenario: Scenario,
-    /// How often a run gets there.
+    /// How often a run reaches the point.
     pub often: Often,
-    /// At which other times than the first it is tried in the quick form.
+    /// The passes besides the first at which the quick form tries the point.
     pub also: &'static [usize],
 }
 
-/// What goes on around a point.
+/// The work around a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
-    /// Rounds of tools of every class, then an answer in text.
+    /// Rounds of tools of each replay class, then a text answer.
     Turn,
     /// The same with unsafe tools that act at once and answer late.
     SlowTools,
-    /// The model fails at first.
+    /// The first model call fails.
     Retry,
-    /// The model's first answer ends behind a call, without a word that it is whole.
+    /// The model's first answer ends after a call, without a finish reason.
     CutCall,
-    /// A human has to allow the first call, and does.
+    /// The first call needs an approval and gets it.
     Approval,
-    /// The run is cancelled while the model speaks.
+    /// The run is cancelled while the model streams.
     Cancel,
-    /// The run is cancelled while a tool is under way.
+    /// The run is cancelled while a tool call is under way.
     CancelTool,
-    /// The conversation is deleted while the model speaks.
+    /// The conversation is deleted while the model streams.
     Delete,
-    /// The server that worked on the run is dead already.
+    /// The server that worked on the run was killed before.
     Takeover,
-    /// The conversation is longer than the model may read: a summary stands for what was said before.
+    /// The conversation exceeds the context window: a summary replaces the older messages.
     Summary,
-    /// No run, but the command that seals secrets with another master key, beside a server that uses them.
+    /// No run: the command that encrypts secrets with another master key, beside a server that uses them.
     Rotation,
 }
 
 /// How often a point is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Often {
-    /// At this time.
+    /// On this pass.
     At(usize),
     /// At least twice.
     Twice,
@@ -52,9 +51,9 @@ pub enum Often {
     Answers,
     /// Once for each answer of the model but the first.
     LaterAnswers,
-    /// Once for each call of a tool.
+    /// Once for each tool call.
     Calls,
-    /// Once for each result while other calls of the round are under way.
+    /// Once for each result that arrives while other calls of the round are under way.
     Siblings,
 }
 
@@ -62,17 +61,16 @@ const fn point(name: &'static str, scenario: Scenario, often: Often) -> Point {
     Point { name, failpoint: name, scenario, often, also: &[] }
 }
 
-/// Every boundary that exists.
 pub const POINTS: &[Point] = &[
     point("C01", Scenario::Turn, Often::At(1)),
     point("C02", Scenario::Turn, Often::At(1)),
     point("C03", Scenario::Turn, Often::At(1)),
     point("C04", Scenario::Turn, Often::At(1)),
     point("C05", Scenario::Turn, Often::At(1)),
-    // The last answer, too: nothing but text comes after the tools.
+    // The last answer, too: only text follows the tools.
     Point { also: &[3], ..point("C06", Scenario::Turn, Often::Answers) },
     point("C07", Scenario::Turn, Often::Twice),
-    // Given to the database, which may get it long after the lease is over.
+    // The write was sent to the database, which may receive it long after the lease expires.
     Point { failpoint: "outgoing-deltas", ..point("C07-outgoing", Scenario::Turn, Often::At(1)) },
     Point { also: &[3], ..point("C08", Scenario::Turn, Often::Answers) },
     point("C09", Scenario::Turn, Often::Calls),
@@ -83,26 +81,26 @@ pub const POINTS: &[Point] = &[
     Point { failpoint: "outgoing-outcome", ..point("C13-outgoing", Scenario::SlowTools, Often::At(1)) },
     point("C14", Scenario::Turn, Often::Siblings),
     Point { also: &[2], ..point("C15", Scenario::Turn, Often::LaterAnswers) },
-    // It waits for a human, and nothing is held.
+    // The run waits for a human and holds no lease.
     Point { failpoint: "C19", ..point("C17", Scenario::Approval, Often::At(1)) },
-    // The decision is stored, and nobody is told.
+    // The decision is stored, and no worker is notified.
     point("C18-answered", Scenario::Approval, Often::At(1)),
-    // Somebody has taken the run up for it.
+    // A worker has claimed the run for it.
     Point { failpoint: "C04", ..point("C18", Scenario::Approval, Often::At(2)) },
     point("C19", Scenario::Retry, Often::At(1)),
     // The timer has fired: the second claim.
     Point { failpoint: "C04", ..point("C19-fires", Scenario::Retry, Often::At(2)) },
     Point { failpoint: "C19", ..point("C19-cut", Scenario::CutCall, Often::At(1)) },
-    // The request is stored, and nobody is told.
+    // The cancellation is stored, and no worker is notified.
     point("C20-asked", Scenario::Cancel, Often::At(1)),
-    // The owner has heard of it.
+    // The owner has the cancellation.
     point("C20", Scenario::Cancel, Often::At(1)),
     point("C21", Scenario::CancelTool, Often::At(1)),
     point("C22", Scenario::Turn, Often::At(1)),
     point("C23", Scenario::Turn, Often::At(1)),
-    // It is to be stored, with the beginning of the step.
+    // The summary is about to be stored, with the start of the step.
     point("C26", Scenario::Summary, Often::At(1)),
-    // It was stored, or waits for the next commit; the model has answered.
+    // The summary was stored, or waits for the next commit. The model has answered.
     Point { failpoint: "C08", ..point("C26-answered", Scenario::Summary, Often::At(1)) },
     point("C27", Scenario::Delete, Often::At(1)),
     point("C28", Scenario::Takeover, Often::At(1)),

@@ -1,6 +1,6 @@
-//! The command that seals every secret with another master key is disturbed, beside a server that goes on using them.
+//! The command that encrypts every secret with another master key is disturbed while a server uses the secrets.
 //!
-//! There is no run in it and no lease: a command that stands still sleeps until another one has done its work.
+//! The case has no run and no lease: a stopped command resumes after another one has done its work.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const NAMES: [&str; 2] = ["one", "two"];
 
 const ROTATE: [&str; 2] = ["secrets", "rotate"];
 
-/// Plays a case; panics if it is violated. Whether the point was reached.
+/// Plays a case and panics if a check fails. Returns whether the point was reached.
 pub async fn play(case: Case) -> bool {
     let model = ModelMock::start().await;
     let site = Site::scripted(case.kind, &model).await;
@@ -47,19 +47,19 @@ pub async fn play(case: Case) -> bool {
     let extra: Vec<(&str, &str)> = extra.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut command = site.spawn_command(&new_key, &extra);
     let question = wait::within("the command to reach the point", Duration::from_secs(60), asker.next()).await;
-    assert_eq!(sealed_with(&site).await, if case.at == 1 { 1 } else { 2 }, "secrets are sealed anew one by one");
-    // On SQLite nothing is held either: the command stands between two writes.
+    assert_eq!(sealed_with(&site).await, if case.at == 1 { 1 } else { 2 }, "secrets are encrypted again one by one");
+    // On SQLite the stopped command holds no lock either: it is between two writes.
     all_open(&server).await;
     match case.way {
         Way::Kill => {
             question.answer("kill").await;
-            assert_eq!(ended(&mut command).await.code(), None, "the command was to die by a signal");
+            assert_eq!(ended(&mut command).await.code(), None, "the command must die by a signal");
         }
         Way::Panic => {
             question.answer("panic").await;
             assert!(!ended(&mut command).await.success());
         }
-        // Whether it fails, or bears that, is its own affair: what is left is done by the next one.
+        // The command may fail or recover. The next command encrypts the remaining secrets.
         Way::Cut => {
             cut(link.as_ref(), &site, case.outage, question).await;
             ended(&mut command).await;
@@ -69,7 +69,7 @@ pub async fn play(case: Case) -> bool {
             let (ok, said) = site.command(&ROTATE).await;
             assert!(ok && said.contains(&format!("sealed anew: {}", 3 - case.at)), "{said}");
             wake(&command).await;
-            // What it had read was sealed anew meanwhile, and is not what it writes over.
+            // Another command has encrypted the value that this one read, so the stale write is refused.
             let output = wait::within("the sleeper's end", Duration::from_secs(60), command.wait_with_output()).await.unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(!output.status.success() && said.contains("changed by somebody else meanwhile"), "{said}");
@@ -78,18 +78,18 @@ pub async fn play(case: Case) -> bool {
     all_open(&server).await;
     let (ok, said) = site.command(&ROTATE).await;
     assert!(ok, "{said}");
-    assert_eq!(sealed_with(&site).await, 1, "the next one ends what is left");
+    assert_eq!(sealed_with(&site).await, 1, "the next command finishes the rest");
     all_open(&server).await;
     audit::assert_sound(&site.database).await;
     true
 }
 
-/// With how many master keys secrets are sealed.
+/// Returns the number of master keys in use.
 async fn sealed_with(site: &Site) -> i64 {
     site.database.count("SELECT CAST(count(DISTINCT key_id) AS text) FROM providers").await
 }
 
-/// Every secret is of use, whichever key it is sealed with.
+/// Asserts that every secret can be decrypted, with either key.
 async fn all_open(server: &Server) {
     for name in NAMES {
         let run = server.start_run(&json!({"input": "hi", "model": format!("{name}/mock")})).await;

@@ -1,4 +1,4 @@
-//! What the model says in a case.
+//! The model's script in a case.
 
 use serde_json::json;
 
@@ -7,38 +7,35 @@ use crate::support::chance::Chance;
 
 /// A message with its script.
 pub struct Turn {
-    /// The message.
     pub input: String,
-    /// The calls that the model makes, by round.
+    /// The model's calls, by round.
     pub rounds: Vec<Vec<Call>>,
 }
 
-/// A call that the model makes; its text names it.
+/// A call of the model, identified by its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The tool of the ledger.
     pub tool: &'static str,
-    /// Its argument.
     pub text: String,
 }
 
-/// The script's name.
 pub const ID: &str = "matrix";
 
 /// Milliseconds that a slow tool takes to answer after it has acted.
 const SLOW_MS: u64 = 300;
 
-/// The same for a tool that does not answer before it is cancelled.
+/// The same for a tool that answers only after it is cancelled.
 const ENDLESS_MS: u64 = 30_000;
 
-/// What the model says at first when its answer is cut behind a call.
+/// The first answer of the model, truncated after a call.
 const CUT_CALL: &str = r#"[[text:3,0]][[call:ledger__append {"text":"cut"}]][[end]][[or]]"#;
 
-/// How many words the last answer has.
+/// The number of words of the last answer.
 pub const LAST_WORDS: usize = 12;
 
 impl Turn {
-    /// The turn of a scenario. Of seed 0 it is always the same: two rounds, one of them in parallel, of every class.
+    /// Returns the script of a scenario. Seed 0 always has the same two rounds of every replay class, one of them parallel.
     pub fn new(id: &str, scenario: Scenario, seed: u64, chance: &mut Chance) -> Self {
         let (opening, rounds) = match scenario {
             Scenario::Turn | Scenario::Takeover | Scenario::Summary if seed == 0 => ("", classic("append")),
@@ -77,12 +74,12 @@ impl Turn {
         Self { input, rounds }
     }
 
-    /// How many calls the model makes.
+    /// Returns the number of tool calls.
     pub fn calls(&self) -> usize {
         self.rounds.iter().map(Vec::len).sum()
     }
 
-    /// How often the run gets to a point.
+    /// Returns how often the run reaches a point.
     pub fn times(&self, often: Often) -> usize {
         match often {
             Often::At(_) => 1,
@@ -103,7 +100,7 @@ fn classic(append: &'static str) -> Vec<Vec<Call>> {
     vec![vec![named(append, "one"), named("append_keyed", "two"), named("lookup", "three")], vec![named(append, "four")]]
 }
 
-/// One to three rounds of one to four calls, the first of at least two.
+/// Returns one to three rounds of one to four calls, the first of at least two.
 fn any_rounds(id: &str, append: &'static str, chance: &mut Chance) -> Vec<Vec<Call>> {
     let rounds = chance.between(1, 3);
     let round = |index, chance: &mut Chance| {

@@ -1,4 +1,4 @@
-//! Servers that never hear a notification, as behind a pooler in transaction mode: they poll.
+//! Servers that get no notifications, as behind a pooler in transaction mode: they poll.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::server::Site;
 use crate::support::sse::Next;
 use crate::support::{tell, wait};
 
-/// W-14: a client of one server follows runs of another one. The full measurement: `CAPSTAN_POLLED_RUNS=100`. D-14.
+/// W-14, D-14: a client of one server follows runs of another one. The full measurement: `CAPSTAN_POLLED_RUNS=100`.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_carried_by_polling_alone() {
     const USUAL: usize = 20;
@@ -46,7 +46,7 @@ async fn streams_are_carried_by_polling_alone() {
     wait::until("notifications that were kept back", Duration::from_secs(20), || async { (link.kept_back() > 0).then_some(()) })
         .await;
     assert!(delays.len() > runs * 50, "{} events", delays.len());
-    // In the suite other tests have the machine, too.
+    // In the suite, other tests share the machine.
     assert!(most <= if runs == USUAL { 1_000 } else { 500 }, "p99 {most} ms");
     audit::assert_sound(&site.database).await;
 }

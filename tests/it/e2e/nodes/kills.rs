@@ -1,4 +1,4 @@
-//! Workers that are killed, and how long it takes until others have gone on with their runs, at default settings.
+//! The time until another worker continues the runs of a killed one, at default settings.
 //!
 //! The full measurement: `CAPSTAN_NODE_KILLS=20 cargo nextest run --features failpoints --no-capture dead_worker`.
 
@@ -12,15 +12,15 @@ use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::tell;
 
-/// Runs that stand in the middle of an answer when a worker dies.
+/// Runs in the middle of an answer when a worker is killed.
 const HELD: usize = 40;
 
-/// Lease, sweep and claim: the model speaks again within 13 seconds.
+/// Lease, sweep and claim: the model streams again within 13 seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_runs_of_a_dead_worker_are_found_in_time() {
     let kills = size("CAPSTAN_NODE_KILLS", 1);
     let model = ModelMock::start().await;
-    // A worker takes fewer than are held, so both workers have some of them at the time of death.
+    // A worker has fewer slots than there are held runs, so both workers hold some of them at the kill.
     let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_WORKER__SLOTS", "30");
     let (mut one, mut two) = tokio::join!(site.start(), site.start());
     let tools: Vec<String> = plain(160);
@@ -40,7 +40,7 @@ async fn the_runs_of_a_dead_worker_are_found_in_time() {
         for run in &runs {
             assert_eq!(two.finished(run).await["status"], "completed");
         }
-        // The first words of the next attempt.
+        // The first delta of the next attempt.
         let spoken = format!(
             "SELECT CAST(min(d.at) AS text) FROM events d JOIN events r ON r.run_id = d.run_id AND r.conversation_id = d.conversation_id \
              AND r.attempt = d.attempt AND r.kind = 'run.resumed' WHERE d.kind = 'part.delta' AND d.at >= {died_at} GROUP BY d.run_id"
@@ -48,12 +48,12 @@ async fn the_runs_of_a_dead_worker_are_found_in_time() {
         let spoken = site.database.rows(&spoken).await;
         assert!(spoken.len() >= 10, "{spoken:?}");
         delays.extend(spoken.iter().map(|row| row[0].as_deref().unwrap().parse::<i64>().unwrap() - died_at));
-        // The one that is left is killed next.
+        // The remaining worker is killed next.
         one = std::mem::replace(&mut two, site.start().await);
     }
     let [half, most, all] = [50, 99, 100].map(|percent| percentile(&delays, percent));
     tell(&format!("{kills} kills, {} runs taken over: p50 {half} ms, p99 {most} ms, slowest {all} ms", delays.len()));
-    assert!(most <= 13_000, "a dead worker's runs went on only after {most} ms (p99)");
+    assert!(most <= 13_000, "a killed worker's runs continued only after {most} ms (p99)");
     for index in 0..160 {
         assert_eq!(site.ledger.count("append", &format!("n{index}")), 1);
     }

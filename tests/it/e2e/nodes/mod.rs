@@ -43,14 +43,14 @@ async fn two_workers_do_each_run_once() {
         *per_text.entry(entry.arguments["text"].to_string()).or_default() += 1;
     }
     assert_eq!((per_text.len(), per_text.values().max()), (200, Some(&1)));
-    assert_eq!(model.total(), 400, "each answer was asked for once");
+    assert_eq!(model.total(), 400, "each model step made one request");
     let attempts = site.database.rows("SELECT DISTINCT CAST(attempt AS text) FROM runs").await;
     assert_eq!(attempts, [[Some("1".to_owned())]]);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
 
-/// A client of one server follows a run that the other one works on, live.
+/// A client of one server follows a run that another server works on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_may_be_read_where_the_run_is_not() {
     let model = ModelMock::start().await;

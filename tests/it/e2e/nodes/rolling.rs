@@ -1,8 +1,8 @@
-//! Servers that are replaced one after the other, as a deploy does, while runs that use tools are under way.
+//! A rolling deploy: servers are replaced one after the other while runs use tools.
 //!
 //! The full measurement: `CAPSTAN_ROLLING_RUNS=300 cargo nextest run --features failpoints --no-capture replaced_one_by_one`.
-//! `CAPSTAN_OLDER_BINARY` names a server of an earlier version: its processes are replaced by those of this build, and then the
-//! other way round, as a rollback does (`scripts/two-versions.sh`).
+//! `CAPSTAN_OLDER_BINARY` names a server of an earlier version: this build replaces it, and then it replaces this build, as in
+//! a rollback (`scripts/two-versions.sh`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::support::server::{Server, Site};
 use crate::support::sse::stored;
 use crate::support::{setting, tell, wait};
 
-/// Tool calls of each run. A model call before each takes a second, so that runs outlast three restarts.
+/// Tool calls of each run. A model call of one second comes before each, so that runs outlast three restarts.
 const ROUNDS: usize = 20;
 
 fn script(run: usize) -> String {
@@ -39,7 +39,6 @@ struct Cluster {
     servers: Vec<Server>,
     addresses: Vec<watch::Sender<String>>,
     clients: JoinSet<Followed>,
-    /// Runs so far.
     runs: usize,
     slowest_end: Duration,
 }
@@ -52,7 +51,7 @@ impl Cluster {
         Self { model, servers, addresses, clients: JoinSet::new(), runs: 0, slowest_end: Duration::ZERO }
     }
 
-    /// Has clients start so many runs more, and waits until the model was asked in all of them.
+    /// Starts `runs` more runs through clients and waits until the model was asked in each of them.
     async fn load(&mut self, runs: usize) {
         let asked = self.model.total();
         for index in self.runs..self.runs + runs {
@@ -66,8 +65,8 @@ impl Cluster {
         wait::until("all runs to be under way", Duration::from_secs(60), under_way).await;
     }
 
-    /// Ends each server in order, and starts another one in its place. Streams end with their server; clients come back with
-    /// their cursor to the next one.
+    /// Stops each server in order and starts another one instead. Streams end with their server, and clients reconnect to the
+    /// next one with their cursor.
     async fn replace(&mut self, site: &Site) {
         for place in 0..3 {
             let begun = Instant::now();
@@ -88,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the clients have everything: no run has failed, no event is lost or doubled, and each call was made once.
+    /// Waits until the clients have every event. No run failed, no event is lost or doubled, and each call ran once.
     async fn judge(&mut self, site: &Site) {
         let all = wait::within("the clients", Duration::from_secs(120), std::mem::take(&mut self.clients).join_all()).await;
         for Followed { frames, .. } in all {
@@ -107,8 +106,7 @@ impl Cluster {
     }
 }
 
-/// How long nobody worked on runs that were handed back, in milliseconds: from the last event of one attempt to the first of the
-/// next one.
+/// Returns how long each handed-back run waited, in milliseconds: from the last event of one attempt to the first of the next.
 async fn hand_overs(database: &Database) -> Vec<i64> {
     let events = "SELECT run_id, CAST(attempt AS text), CAST(at AS text), kind, data FROM events \
                   WHERE run_id IS NOT NULL AND attempt > 0 ORDER BY run_id, seq";
@@ -118,15 +116,15 @@ async fn hand_overs(database: &Database) -> Vec<i64> {
     for (last, first) in rows.iter().zip(&rows[1..]) {
         if last[0] == first[0] && last[1] != first[1] {
             let (kind, data) = (first[3].as_deref().unwrap(), first[4].as_deref().unwrap());
-            assert_eq!((kind, data), ("run.resumed", r#"{"cause":"handed_back"}"#), "handed over in order");
-            assert_ne!(last[3].as_deref(), Some("step.reset"), "between steps: none was given up");
+            assert_eq!((kind, data), ("run.resumed", r#"{"cause":"handed_back"}"#), "handed back by a drain");
+            assert_ne!(last[3].as_deref(), Some("step.reset"), "between steps: no step was reset");
             hand_overs.push(number(&first[2]) - number(&last[2]));
         }
     }
     hand_overs
 }
 
-/// The newest step of the schema that the database has been brought to.
+/// Returns the newest migration of the database.
 async fn schema(database: &Database) -> i64 {
     database.count("SELECT CAST(max(version) AS text) FROM _sqlx_migrations").await
 }
@@ -175,7 +173,7 @@ async fn replaced_one_by_one() {
         hand_overs.len(),
         cluster.slowest_end
     ));
-    // The first one had a third of the runs, and whoever took them on was replaced next.
-    assert!(hand_overs.len() >= runs / 2, "{} hand-overs", hand_overs.len());
-    assert!(most <= 2_000, "handed over within {most} ms (p99)");
+    // The first server had a third of the runs, and the servers that claimed them were replaced next.
+    assert!(hand_overs.len() >= runs / 2, "{} hand-backs", hand_overs.len());
+    assert!(most <= 2_000, "p99 of hand-backs: {most} ms");
 }
