@@ -132,7 +132,7 @@ impl Records {
         let made = Made {
             id: record.id.clone(),
             version: record.version,
-            client: Arc::new(Breaker::with(&health, client)),
+            client: Arc::new(Breaker::new(&health, client)),
             embeddings: self.embeddings_of(&target),
             models: target.record.models.clone(),
             place: record.base_url.clone(),

@@ -1,40 +1,38 @@
 //! Leaves out of requests the parts that a provider has refused.
 //!
-//! A refused part stands in the history, so that every later request of the conversation would be refused as well. The stored
-//! history is never changed: a note takes the place of the part in the request. A client remembers what a model has refused for
-//! a day, in this process; after a restart it learns it again by one refused request.
+//! A refused part stays in the history, so every later request of the conversation would be refused, too. The stored history never
+//! changes: a note replaces the part in the request. A client remembers the refusals of a model for a day, in this process; after a
+//! restart it learns them again by one refused request.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use moka::Entry;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use serde_json::Value;
-use tokio::time::Instant;
 
-use super::compose::file_text;
-use super::project::Source;
+use super::compose::{Source, file_text};
 use super::refusals::{Meaning, PartKind, Refusal};
 use crate::domain::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::domain::model::{Adaptation, ModelError, ModelRequest};
 use crate::support::json;
 
-/// How long a refusal is remembered: servers get other models under the same name.
+/// The time that a refusal is remembered: servers get other models under the same name.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3_600);
 
-/// Models whose refusals are remembered, and the parts that one of them could not read. The oldest are forgotten.
-const MODELS: usize = 256;
+/// The most models whose refusals are remembered, and the most unreadable parts of one model. The oldest are forgotten.
+const MODELS: u64 = 256;
 const BROKEN_PARTS: usize = 512;
 
-/// How often one request is repeated without refused parts. Before the last time all parts of the refused kind are left out.
+/// The most repetitions of one request without refused parts. The last one leaves out all parts of the refused kind.
 pub(super) const MAX_REPEATS: usize = 4;
 
-/// The parts that requests to a model leave out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Exclusions {
-    /// Kinds that the model does not take.
     kinds: Vec<PartKind>,
-    /// Hashes of the content of parts that the provider could not read.
+    /// Hashes of the contents that the provider could not read.
     broken: VecDeque<String>,
     /// The most images that the model takes; the newest stay.
     most_images: Option<usize>,
@@ -56,7 +54,6 @@ impl Shown<'_> {
     }
 }
 
-/// Why a part is left out.
 #[derive(Debug, Clone, Copy)]
 enum Reason {
     Unsupported(PartKind),
@@ -64,17 +61,23 @@ enum Reason {
     TooMany(usize),
 }
 
+/// Returns the word for a part in notes, its plural there, and the change of requests without such parts.
+fn words(kind: PartKind) -> [&'static str; 3] {
+    match kind {
+        PartKind::Image => ["image", "images", "images_left_out"],
+        PartKind::Document => ["file", "documents", "documents_left_out"],
+        PartKind::Audio => ["audio", "audio", "audio_left_out"],
+        PartKind::Video => ["video", "videos", "videos_left_out"],
+        PartKind::ToolImage => ["image", "images in tool results", "tool_images_left_out"],
+    }
+}
+
 impl Reason {
     /// Returns the note that replaces the part in a request.
     fn note(self, kind: PartKind, name: &str) -> String {
-        let what = match kind {
-            PartKind::Image | PartKind::ToolImage => "image",
-            PartKind::Document => "file",
-            PartKind::Audio => "audio",
-            PartKind::Video => "video",
-        };
+        let [what, ..] = words(kind);
         match self {
-            Self::Unsupported(refused) => format!("[{what} {name}: the model does not accept {}]", refused.plural()),
+            Self::Unsupported(refused) => format!("[{what} {name}: the model does not accept {}]", words(refused)[1]),
             Self::Broken => format!("[{what} {name}: the model's provider could not read it]"),
             Self::TooMany(most) => format!("[{what} {name}: left out, the model accepts at most {most} images]"),
         }
@@ -121,14 +124,13 @@ fn shown(request: &ModelRequest) -> Vec<Shown<'_>> {
     all
 }
 
-/// Whether a request holds a part that a provider may refuse.
 pub(super) fn may_be_refused(request: &ModelRequest) -> bool {
     !shown(request).is_empty()
 }
 
 fn leave_out(file: &mut FilePart, kind: PartKind, reason: Reason) {
     let note = reason.note(kind, &name_of(file.name.as_deref(), &file.media_type));
-    // The text of a document, or the words in an image, are worth more than a note.
+    // The text of a document, or of an image, is worth more than a note alone.
     let words = file.text.take().filter(|text| text.contains('\n')).or_else(|| file_text(file));
     file.text = Some(words.map_or_else(|| note.clone(), |words| format!("{note}\n{words}")));
     file.url = None;
@@ -143,7 +145,6 @@ impl Exclusions {
         *self == Self::default()
     }
 
-    /// Decides about each of the parts, in their order.
     fn judge(&self, parts: &[Shown<'_>]) -> Vec<Option<Reason>> {
         let mut reasons: Vec<Option<Reason>> = parts
             .iter()
@@ -161,7 +162,7 @@ impl Exclusions {
         reasons
     }
 
-    /// Puts notes into the places of the excluded parts. Returns how many there were.
+    /// Replaces the excluded parts by notes. Returns their number.
     fn apply(&self, request: &mut Cow<'_, ModelRequest>) -> usize {
         if self.is_empty() {
             return 0;
@@ -223,10 +224,9 @@ fn hash(part: &Shown<'_>) -> String {
     json::hash_bytes(part.content.as_bytes())
 }
 
-/// A change of one request after a refusal.
 pub(super) struct Change {
     exclusions: Exclusions,
-    adaptation: Adaptation,
+    pub(super) adaptation: Adaptation,
 }
 
 /// Leaves the refused parts out of a request, which was sent as `body`. Returns `None`, and changes nothing, if the request holds no
@@ -246,16 +246,7 @@ pub(super) fn adapt(
             return None;
         }
         match refusal.meaning {
-            Meaning::Unsupported => {
-                let change = match refusal.part {
-                    PartKind::Image => "images_left_out",
-                    PartKind::Document => "documents_left_out",
-                    PartKind::Audio => "audio_left_out",
-                    PartKind::Video => "videos_left_out",
-                    PartKind::ToolImage => "tool_images_left_out",
-                };
-                (Exclusions { kinds: vec![refusal.part], ..Exclusions::default() }, change)
-            }
+            Meaning::Unsupported => (Exclusions { kinds: vec![refusal.part], ..Exclusions::default() }, words(refusal.part)[2]),
             Meaning::TooMany => {
                 let most = most_named(&error.message, parts.len()).unwrap_or(parts.len() / 2);
                 (Exclusions { most_images: Some(most), ..Exclusions::default() }, "images_limited")
@@ -274,13 +265,13 @@ pub(super) fn adapt(
     Some(Change { exclusions, adaptation })
 }
 
-/// The largest number of a text that is smaller than the count: `120 + 0 > 100`.
+/// Returns the largest number in a text below the count: `120 + 0 > 100`.
 fn most_named(text: &str, count: usize) -> Option<usize> {
     let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<usize>().ok());
     numbers.filter(|number| (1..count).contains(number)).max()
 }
 
-/// The parts that an error is about: by their place in the body, by their URL, by their media type; all, if it names none.
+/// Returns the parts that an error is about: by path in the body, by URL, or by media type; all, if it names none.
 fn refused_among<'p, 'a>(parts: &'p [Shown<'a>], error: &ModelError, body: Option<&Value>) -> Vec<&'p Shown<'a>> {
     let fields = error.details.as_deref().map(|details| details.fields.as_slice()).unwrap_or_default();
     let texts = fields.iter().map(String::as_str).chain([error.message.as_str()]);
@@ -301,10 +292,9 @@ fn refused_among<'p, 'a>(parts: &'p [Shown<'a>], error: &ModelError, body: Optio
     narrowed(&is_named).or_else(|| narrowed(&has_type)).unwrap_or_else(|| parts.iter().collect())
 }
 
-/// The lists of messages in bodies.
 const LISTS: [&str; 3] = ["messages", "input", "contents"];
 
-/// The parts at a place such as `messages.4.content.1.image.source.base64.data`, `messages[1].content[0].image_url` or
+/// Returns the parts at a path such as `messages.4.content.1.image.source.base64.data`, `messages[1].content[0].image_url` or
 /// `contents[0].parts[1]`. Steps that the body does not have are names of types.
 fn at_place<'p, 'a>(parts: &'p [Shown<'a>], word: &str, body: &Value) -> Option<Vec<&'p Shown<'a>>> {
     let mut steps = word.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|step| !step.is_empty());
@@ -322,7 +312,7 @@ fn at_place<'p, 'a>(parts: &'p [Shown<'a>], word: &str, body: &Value) -> Option<
             passed.push(next);
         }
     }
-    // A place may lead beside the content, such as to its media type.
+    // A path may lead beside the content, such as to its media type.
     passed.iter().rev().find_map(|place| {
         let found: Vec<_> = parts.iter().filter(|part| holds(place, part.content)).collect();
         (!found.is_empty()).then_some(found)
@@ -338,21 +328,20 @@ fn holds(place: &Value, content: &str) -> bool {
     }
 }
 
-/// The refusals of a provider's models.
-#[derive(Default)]
-pub(super) struct Learned {
-    models: Mutex<BTreeMap<String, (Instant, Exclusions)>>,
+pub(super) struct Learned(Cache<String, Exclusions>);
+
+impl Default for Learned {
+    fn default() -> Self {
+        let cache = Cache::builder().max_capacity(MODELS).eviction_policy(EvictionPolicy::lru());
+        Self(cache.time_to_live(REMEMBERED_FOR).build())
+    }
 }
 
 impl Learned {
     /// Returns a request without the parts that its model is known to refuse.
     pub(super) fn apply<'r>(&self, request: &'r ModelRequest) -> Cow<'r, ModelRequest> {
-        let known = {
-            let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-            models.get(&request.model).filter(|(until, _)| Instant::now() < *until).map(|(_, known)| known.clone())
-        };
         let mut request = Cow::Borrowed(request);
-        if let Some(known) = known {
+        if let Some(known) = self.0.get(&request.model) {
             known.apply(&mut request);
         }
         request
@@ -360,31 +349,15 @@ impl Learned {
 
     /// Remembers changes after which a request was accepted. Returns them for the log of the run.
     pub(super) fn remember(&self, model: &str, changes: Vec<Change>) -> Vec<Adaptation> {
-        if changes.is_empty() {
-            return Vec::new();
-        }
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        models.retain(|_, (until, _)| now < *until);
-        if models.len() >= MODELS
-            && let Some(oldest) = models.iter().min_by_key(|(_, (until, _))| *until).map(|(model, _)| model.clone())
-        {
-            models.remove(&oldest);
-        }
-        let (until, known) = models.entry(model.to_owned()).or_insert_with(|| (now, Exclusions::default()));
-        *until = now + REMEMBERED_FOR;
-        let mut adaptations = Vec::with_capacity(changes.len());
-        for Change { exclusions, adaptation } in changes {
-            known.add(exclusions);
-            adaptations.push(adaptation);
+        let (exclusions, adaptations): (Vec<_>, Vec<_>) =
+            changes.into_iter().map(|change| (change.exclusions, change.adaptation)).unzip();
+        if !exclusions.is_empty() {
+            self.0.entry_by_ref(model).and_upsert_with(|known| {
+                let mut known = known.map(Entry::into_value).unwrap_or_default();
+                exclusions.into_iter().for_each(|more| known.add(more));
+                known
+            });
         }
         adaptations
-    }
-}
-
-impl Change {
-    /// Returns the change as a stable word.
-    pub(super) fn word(&self) -> &str {
-        &self.adaptation.change
     }
 }

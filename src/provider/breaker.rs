@@ -1,5 +1,4 @@
-//! A circuit breaker before a provider: after failures in a row that are the provider's own, runs wait or go to another model at
-//! once.
+//! The circuit breaker before a provider: after several failures in a row, runs wait or use another model at once.
 //!
 //! Decides which ends of an answer are failures. Must not know dialects.
 
@@ -15,7 +14,7 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest}
 pub use crate::support::breaker::BreakerLimits;
 use crate::support::breaker::{BreakerChange, BreakerPermit, CircuitBreaker};
 
-/// The health of a provider. Outlives clients that are made anew for the same place.
+/// The health of a provider. It outlives clients that are made anew for the same endpoint.
 #[derive(Clone)]
 pub struct Health(Arc<Gauge>);
 
@@ -28,13 +27,12 @@ struct Gauge {
 }
 
 impl Health {
-    /// Returns the health of a provider with this name in errors and metrics: the breaker is closed.
+    /// Returns the health of a provider with this name in errors and metrics. Its breaker is closed.
     #[must_use]
     pub fn new(provider: &str, limits: BreakerLimits) -> Self {
         Self(Arc::new(Gauge { provider: provider.to_owned(), breaker: CircuitBreaker::new(limits), metric: Mutex::default() }))
     }
 
-    /// Lets a request through.
     fn enter(&self) -> Result<Watch, ModelError> {
         let permit = self.0.breaker.enter().map_err(|open| {
             let message = format!(
@@ -62,7 +60,7 @@ impl Gauge {
     }
 }
 
-/// A provider without any client is not open either.
+/// Resets the metric: a provider without any client is not open.
 impl Drop for Gauge {
     fn drop(&mut self) {
         if self.breaker.is_open() {
@@ -78,15 +76,9 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Puts a closed breaker before a client. `provider` is its name in errors and metrics.
+    /// Puts the breaker of a provider before a client.
     #[must_use]
-    pub fn new(provider: &str, inner: Arc<dyn ModelClient>, limits: BreakerLimits) -> Self {
-        Self::with(&Health::new(provider, limits), inner)
-    }
-
-    /// Puts a breaker before a client that is as open as the provider's health says.
-    #[must_use]
-    pub fn with(health: &Health, inner: Arc<dyn ModelClient>) -> Self {
+    pub fn new(health: &Health, inner: Arc<dyn ModelClient>) -> Self {
         Self { inner, health: health.clone() }
     }
 }
@@ -105,7 +97,7 @@ impl ModelClient for Breaker {
     }
 }
 
-/// Returns whether a failure says that the provider itself is not well, for all requests.
+/// Returns whether a failure means that the provider fails for all requests.
 fn is_providers_own(error: &ModelError) -> bool {
     if error.over_total_limit {
         return false;
@@ -135,12 +127,12 @@ struct Watch {
 
 impl Watch {
     fn failed(&mut self, error: &ModelError) {
-        // Other errors an unhealthy provider could not have given.
+        // A failing provider could not have given any other error.
         let change = if is_providers_own(error) { self.permit.failed() } else { self.permit.succeeded() };
-        self.tell(change, Some(error));
+        self.report(change, Some(error));
     }
 
-    fn tell(&self, change: BreakerChange, error: Option<&ModelError>) {
+    fn report(&self, change: BreakerChange, error: Option<&ModelError>) {
         let provider = &self.gauge.provider;
         match change {
             BreakerChange::None => return,
@@ -157,19 +149,19 @@ impl Watch {
 struct Watched {
     answer: ModelStream,
     watch: Watch,
-    /// Whether the last look at the answer found an event.
+    /// Whether the last poll returned an event.
     is_speaking: bool,
 }
 
 impl Watched {
     fn succeeded(&mut self) {
         let change = self.watch.permit.succeeded();
-        self.watch.tell(change, None);
+        self.watch.report(change, None);
     }
 }
 
-/// An answer that is left while it comes, for example because its model broke it, is the provider's success. One that is left
-/// while it is waited for says nothing.
+/// An answer that is dropped while it comes, for example because its model broke it, is a success of the provider. One that is
+/// dropped while it is awaited counts for nothing.
 impl Drop for Watched {
     fn drop(&mut self) {
         if self.is_speaking {
@@ -190,7 +182,7 @@ impl Stream for Watched {
             Poll::Ready(Some(Err(error))) => this.watch.failed(error),
             Poll::Ready(Some(Ok(_))) => {
                 let change = this.watch.permit.answering();
-                this.watch.tell(change, None);
+                this.watch.report(change, None);
             }
             Poll::Ready(None) | Poll::Pending => {}
         }
@@ -249,7 +241,7 @@ mod tests {
     fn breaker(script: &[Option<ModelErrorKind>]) -> (Arc<Scripted>, Breaker) {
         let inner = Arc::new(Scripted(Mutex::new((script.iter().copied().collect(), 0))));
         let limits = BreakerLimits { failures: 3, open: Duration::from_secs(30) };
-        (Arc::clone(&inner), Breaker::new("acme", inner, limits))
+        (Arc::clone(&inner), Breaker::new(&Health::new("acme", limits), inner))
     }
 
     const DOWN: Option<ModelErrorKind> = Some(ModelErrorKind::Unavailable);
@@ -326,7 +318,7 @@ mod tests {
         }
 
         let (_, breaker) = breaker(&[DOWN, DOWN, DOWN]);
-        let silent = Breaker::with(&breaker.health, Arc::new(Silent));
+        let silent = Breaker::new(&breaker.health, Arc::new(Silent));
         let _ = (ask(&breaker).await, ask(&breaker).await);
         let mut answer = silent.stream(request()).await.unwrap();
         assert!(answer.next().await.is_some());

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::adapt::{self, Change, Learned, MAX_REPEATS};
 use super::catalog::models;
-use super::connection::Connection;
+use super::connection::{Connection, header, header_name, http_client};
 use super::dialect::Dialect;
 use super::failure::RequestNames;
 use super::limits::{Deadline, StreamLimits, Timed};
@@ -27,32 +28,28 @@ use crate::domain::provider::{CallLimits, ModelEntry};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::outbound::Reach;
 
-/// Where and how to ask.
 pub struct ClientOptions {
     /// The API's URL, such as `https://api.openai.com/v1`. The dialect adds missing parts of the path.
     pub base_url: String,
-    /// The key; local servers need none.
+    /// Local servers need none.
     pub api_key: Option<SecretString>,
-    /// Limits for all models.
     pub limits: StreamLimits,
     /// Limits of single models, by bare name.
     pub model_limits: BTreeMap<String, StreamLimits>,
-    /// Whether models that are known to think long are waited for longer than the limits for all say.
+    /// Whether models that are known to think long get longer limits than `limits`.
     pub patient: bool,
     /// Whether to ask for a streamed answer. A server that cannot stream gives the same events, all at the end.
     pub streaming: bool,
-    /// More headers, which may be secret.
     pub headers: Vec<(String, SecretString)>,
-    /// Where the URL may lead.
     pub reach: Reach,
-    /// Tells how far away the moments are that a provider names.
+    /// Turns moments that a provider names into waits.
     pub clock: SharedClock,
     /// The vendor whose own error codes count here.
     pub vendor: Vendor,
 }
 
 impl ClientOptions {
-    /// An endpoint with the usual limits and no key.
+    /// Returns an endpoint with the usual limits and no key.
     #[must_use]
     pub fn new(base_url: impl Into<String>) -> Self {
         let base_url = base_url.into();
@@ -70,21 +67,19 @@ impl ClientOptions {
         }
     }
 
-    /// Returns the key, unless it is blank.
-    pub(super) fn key(&self) -> Option<&SecretString> {
-        self.api_key.as_ref().filter(|key| !key.expose_secret().trim().is_empty())
+    /// Prepares a connection with the headers of a dialect and the configured ones, which win. Sends nothing.
+    pub(super) fn connect(&self, mut headers: HeaderMap) -> Result<Connection, SetupError> {
+        for (name, value) in &self.headers {
+            headers.insert(header_name(name)?, header(name, value.expose_secret())?);
+        }
+        headers.values_mut().for_each(|value| value.set_sensitive(true));
+        let secrets = Secrets::of(&self.base_url, &headers);
+        let http = http_client(&self.base_url, headers.clone(), &self.limits, self.reach)?;
+        Ok(Connection { http, headers, secrets })
     }
 
-    /// Prepares a connection with the headers of a dialect.
-    ///
-    /// # Errors
-    /// If the URL or a header cannot be used.
-    pub(super) fn connect(&self, headers: HeaderMap) -> Result<Connection, SetupError> {
-        Connection::new(&self.base_url, headers, &self.headers, &self.limits, self.reach)
-    }
-
-    /// Sets the limits for all models and, over those, for single ones. Limits for all hold for models that are known to
-    /// think long, too.
+    /// Sets the limits for all models and, over those, for single ones. Limits for all also hold for models that are known to
+    /// think long.
     pub fn set_limits<'a>(&mut self, all: &CallLimits, single: impl IntoIterator<Item = (&'a str, CallLimits)>) {
         self.limits = StreamLimits::default().with(all);
         self.patient = !all.limits_answers();
@@ -93,66 +88,42 @@ impl ClientOptions {
     }
 }
 
-/// Speaks one dialect with one endpoint.
-pub(super) struct DialectClient<D> {
-    dialect: D,
+/// A provider at one endpoint, in whatever dialects it is used.
+struct Provider {
+    options: ClientOptions,
     connection: Connection,
-    limits: StreamLimits,
-    model_limits: BTreeMap<String, StreamLimits>,
-    patient: bool,
-    streaming: bool,
-    clock: SharedClock,
-    vendor: Vendor,
-    /// The refusals of its models so far.
-    learned: Arc<Learned>,
+    models: Url,
+    learned: Learned,
 }
 
-impl<D: Dialect> DialectClient<D> {
-    /// A client. No connection is made yet. The base URL of the options is the dialect's already.
-    ///
-    /// # Errors
-    /// If the key or a header cannot be used.
-    pub(super) fn new(dialect: D, options: ClientOptions) -> Result<Self, SetupError> {
-        let connection = options.connect(dialect.headers(options.key())?)?;
-        let ClientOptions { limits, model_limits, patient, streaming, clock, vendor, .. } = options;
-        let learned = Arc::default();
-        Ok(Self { dialect, connection, limits, model_limits, patient, streaming, clock, vendor, learned })
-    }
-}
-
-impl<D> DialectClient<D> {
-    /// A client of the same provider in another dialect: with the same key, headers and limits, over the same connections.
-    pub(super) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
-        DialectClient {
-            dialect,
-            connection: self.connection.clone(),
-            limits: self.limits,
-            model_limits: self.model_limits.clone(),
-            patient: self.patient,
-            streaming: self.streaming,
-            clock: Arc::clone(&self.clock),
-            vendor: self.vendor,
-            learned: Arc::clone(&self.learned),
-        }
-    }
-
-    pub(super) fn dialect(&self) -> &D {
-        &self.dialect
+impl Provider {
+    /// Corrects an error by the vendor's own codes, and removes secrets from it.
+    fn clean(&self, error: ModelError) -> ModelError {
+        self.connection.secrets.hide(self.options.vendor.classify(error))
     }
 
     fn limits_of(&self, model: &str) -> StreamLimits {
-        if let Some(own) = self.model_limits.get(model) {
+        if let Some(own) = self.options.model_limits.get(model) {
             return *own;
         }
-        let known = models::model(model).first_byte_s.filter(|_| self.patient);
-        known.map_or(self.limits, |seconds| self.limits.for_thinking(Duration::from_secs(seconds)))
+        let known = models::model(model).first_byte_s.filter(|_| self.options.patient);
+        known.map_or(self.options.limits, |seconds| self.options.limits.for_thinking(Duration::from_secs(seconds)))
     }
 }
 
-/// Waits for the first event that says something.
-///
-/// # Errors
-/// The failure that comes before it.
+pub(super) struct DialectClient<D> {
+    pub(super) dialect: D,
+    provider: Arc<Provider>,
+}
+
+impl<D> DialectClient<D> {
+    /// Returns a client of the same provider in another dialect, with the same key, headers, limits and connections.
+    pub(super) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
+        DialectClient { dialect, provider: Arc::clone(&self.provider) }
+    }
+}
+
+/// Waits for the first event that is not a usage, or the failure before it.
 async fn until_it_speaks(mut answer: ModelStream) -> Result<ModelStream, ModelError> {
     let mut head = Vec::new();
     while let Some(event) = answer.next().await {
@@ -173,18 +144,26 @@ impl<D: Dialect> ModelClient for DialectClient<D> {
     }
 
     async fn list_models(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
-        let asked = list::ask(&self.connection.http, self.dialect.model_list(), patience, self.clock.now()).await;
-        asked.map_err(|error| self.connection.secrets.hide(self.vendor.classify(error)))
+        let Provider { options, connection, models, .. } = &*self.provider;
+        let asked = list::ask(&connection.http, models.clone(), patience, options.clock.now()).await;
+        asked.map_err(|error| self.provider.clean(error))
     }
 }
 
 impl<D: Dialect> DialectClient<D> {
-    /// The headers of one request, each with what is configured under its name, in one line: a header of a request stands in place
-    /// of one of all requests.
+    /// Returns a client whose provider lists its models at this URL. No connection is made yet.
+    pub(super) fn new(dialect: D, models: Url, options: ClientOptions) -> Result<Self, SetupError> {
+        let connection = options.connect(dialect.headers(options.api_key.as_ref())?)?;
+        Ok(Self { dialect, provider: Arc::new(Provider { options, connection, models, learned: Learned::default() }) })
+    }
+
+    /// Returns the headers of one request. Each also holds the values that are configured under its name, because a header of a
+    /// request replaces the one of all requests.
     fn headers_of(&self, request: &ModelRequest) -> HeaderMap {
         let mut all = HeaderMap::new();
         for (name, own) in &self.dialect.request_headers(request) {
-            let values: Vec<&[u8]> = self.connection.headers.get_all(name).iter().chain([own]).map(HeaderValue::as_bytes).collect();
+            let configured = self.provider.connection.headers.get_all(name);
+            let values: Vec<&[u8]> = configured.iter().chain([own]).map(HeaderValue::as_bytes).collect();
             let mut joined = HeaderValue::from_bytes(&values.join(&b", "[..])).unwrap_or_else(|_| own.clone());
             joined.set_sensitive(true);
             all.insert(name, joined);
@@ -193,17 +172,15 @@ impl<D: Dialect> DialectClient<D> {
     }
 
     /// Sends a request, as [`ModelClient::stream`] does. A request that is refused because of a part is repeated without it.
-    ///
-    /// # Errors
-    /// A typed failure, without the key and the other headers.
     pub(super) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let mut request = self.learned.apply(request);
+        let learned = &self.provider.learned;
+        let mut request = learned.apply(request);
         let mut changes: Vec<Change> = Vec::new();
         loop {
             let error = match self.ask_once(&request).await {
                 Ok(answer) => {
                     // A change counts only if the provider took the request after it.
-                    let adaptations = self.learned.remember(&request.model, changes);
+                    let adaptations = learned.remember(&request.model, changes);
                     return Ok(Box::pin(
                         stream::iter(adaptations.into_iter().map(|done| Ok(ModelEvent::Adapted(done)))).chain(answer),
                     ));
@@ -213,7 +190,7 @@ impl<D: Dialect> DialectClient<D> {
             let Some(change) = self.adapt(&mut request, &error, changes.len()) else { return Err(error) };
             tracing::warn!(
                 model = request.model,
-                change = change.word(),
+                change = change.adaptation.change,
                 reason = error.message,
                 "model adapted: the provider refused a part of the request, which is repeated without it"
             );
@@ -221,7 +198,7 @@ impl<D: Dialect> DialectClient<D> {
         }
     }
 
-    /// Leaves out of a request what its provider has refused, if the error says that it is about a part.
+    /// Leaves out of a request what its provider has refused, if the error is about a part.
     fn adapt(&self, request: &mut Cow<'_, ModelRequest>, error: &ModelError, repeats: usize) -> Option<Change> {
         if repeats >= MAX_REPEATS {
             return None;
@@ -231,40 +208,41 @@ impl<D: Dialect> DialectClient<D> {
             return None;
         }
         // The last time all parts of the kind are left out, wherever the error points.
-        let body = if repeats + 1 < MAX_REPEATS { self.dialect.body(request, self.streaming).ok() } else { None };
+        let is_last = repeats + 1 == MAX_REPEATS;
+        let body = if is_last { None } else { self.dialect.body(request, self.provider.options.streaming).ok() };
         let body = body.and_then(|body| serde_json::from_slice(&body).ok());
         refusals.into_iter().find_map(|refusal| adapt::adapt(request, refusal, error, body.as_ref()))
     }
 
     async fn ask_once(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let clean = |secrets: Secrets, vendor: Vendor| move |error| secrets.hide(vendor.classify(error));
-        let stream = self.send(request).await.map_err(clean(self.connection.secrets.clone(), self.vendor))?;
-        let stream: ModelStream = Box::pin(stream.map_err(clean(self.connection.secrets.clone(), self.vendor)));
+        let provider = Arc::clone(&self.provider);
+        let stream = self.send(request).await.map_err(|error| provider.clean(error))?;
+        let stream: ModelStream = Box::pin(stream.map_err(move |error| provider.clean(error)));
         // Some providers refuse a part in the first event of an answer.
         if adapt::may_be_refused(request) { until_it_speaks(stream).await } else { Ok(stream) }
     }
 
     async fn send(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
-        let mut limits = self.limits_of(&request.model);
-        if !self.streaming {
+        let Provider { options: ClientOptions { streaming, clock, .. }, connection, .. } = &*self.provider;
+        let mut limits = self.provider.limits_of(&request.model);
+        if !streaming {
             // The first byte of such an answer comes when all of it is there.
             limits.total = limits.for_whole_answer();
             limits.first_byte = limits.total;
         }
         let total = Deadline::after(limits.total);
-        let body = self.dialect.body(request, self.streaming)?;
+        let body = self.dialect.body(request, *streaming)?;
         let mut decoder = self.dialect.decoder(request, body.len());
-        let post = self
-            .connection
+        let post = connection
             .http
-            .post(self.dialect.url(&request.model, self.streaming)?)
+            .post(self.dialect.url(&request.model, *streaming)?)
             .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, if self.streaming { "text/event-stream" } else { "application/json" })
+            .header(ACCEPT, if *streaming { "text/event-stream" } else { "application/json" })
             .headers(self.headers_of(request))
             .body(body);
-        let framing = self.streaming.then_some(D::FRAMING);
+        let framing = streaming.then_some(D::FRAMING);
         let names = RequestNames { model: &request.model, tools: &request.tools };
-        match transport::send(post, framing, &limits, total, self.clock.now(), names).await? {
+        match transport::send(post, framing, &limits, total, clock.now(), names).await? {
             Answer::Events(frames) => {
                 let events = Events::new(frames, decoder, limits);
                 Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))

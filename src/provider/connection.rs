@@ -12,7 +12,6 @@ use crate::support::http::client_for;
 use crate::support::outbound::{self, Reach};
 
 /// The connection to one provider.
-#[derive(Clone)]
 pub(super) struct Connection {
     /// Sends the headers with every request.
     pub(super) http: Client,
@@ -22,32 +21,7 @@ pub(super) struct Connection {
     pub(super) secrets: Secrets,
 }
 
-impl Connection {
-    /// Prepares a connection with the headers of a dialect and the configured ones, which win. Nothing is sent yet.
-    ///
-    /// # Errors
-    /// If the URL or a header cannot be used.
-    pub(super) fn new(
-        base_url: &str,
-        mut headers: HeaderMap,
-        configured: &[(String, SecretString)],
-        limits: &StreamLimits,
-        reach: Reach,
-    ) -> Result<Self, SetupError> {
-        for (name, value) in configured {
-            headers.insert(header_name(name)?, header(name, value.expose_secret())?);
-        }
-        headers.values_mut().for_each(|value| value.set_sensitive(true));
-        let secrets = Secrets::of(base_url, &headers);
-        let http = http_client(base_url, headers.clone(), limits, reach)?;
-        Ok(Self { http, headers, secrets })
-    }
-}
-
 /// Builds an HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
-///
-/// # Errors
-/// If the URL is not usable.
 pub(super) fn http_client(url: &str, headers: HeaderMap, limits: &StreamLimits, reach: Reach) -> Result<Client, SetupError> {
     outbound::check(&endpoint_url(url, "")?, reach)?;
     outbound::guarded(client_for(url), reach)
@@ -59,28 +33,22 @@ pub(super) fn http_client(url: &str, headers: HeaderMap, limits: &StreamLimits, 
         .map_err(|error| SetupError::Client(error.without_url()))
 }
 
-/// Returns the value of a header.
-///
-/// # Errors
-/// If it holds a character that no header can carry; the error names the header only.
-fn header(name: &str, value: &str) -> Result<HeaderValue, SetupError> {
+/// Returns the value of a header. The error names the header only, because its value may be secret.
+pub(super) fn header(name: &str, value: &str) -> Result<HeaderValue, SetupError> {
     HeaderValue::try_from(value).map_err(|_| SetupError::Header { name: name.to_owned() })
 }
 
-/// Returns the header that holds the key: `authorization` as a bearer token, any other one the bare key.
-///
-/// # Errors
-/// If the name is none of a header, or the key holds a character that no header can carry.
+pub(super) fn header_name(name: &str) -> Result<HeaderName, SetupError> {
+    HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.to_owned() })
+}
+
+/// Returns the header that holds the key: `authorization` as a bearer token, any other one the bare key. A blank key is none.
 pub(super) fn key_header(name: &str, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
     let mut headers = HeaderMap::new();
-    if let Some(key) = key.map(|key| key.expose_secret().trim()) {
+    if let Some(key) = key.map(|key| key.expose_secret().trim()).filter(|key| !key.is_empty()) {
         let is_bearer = name.eq_ignore_ascii_case("authorization");
         let value = if is_bearer { header(name, &format!("Bearer {key}"))? } else { header(name, key)? };
         headers.insert(header_name(name)?, value);
     }
     Ok(headers)
-}
-
-fn header_name(name: &str) -> Result<HeaderName, SetupError> {
-    HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.to_owned() })
 }

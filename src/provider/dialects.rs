@@ -1,4 +1,4 @@
-//! Clients of providers by their dialects: the only place that knows all of them.
+//! Clients by dialect: the only place that knows all dialects.
 
 use std::sync::Arc;
 
@@ -8,10 +8,7 @@ use super::quirks::Quirks;
 use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::provider::ProviderKind;
 
-/// Returns a client of an endpoint in its dialect. The quirks are for chat completions alone.
-///
-/// # Errors
-/// If the base URL, the key or a header cannot be used.
+/// Returns a client of an endpoint in its dialect, which makes no connection yet. The quirks are for chat completions alone.
 pub fn client(kind: ProviderKind, options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
     match kind {
         ProviderKind::Openai => openai::client(options, quirks),

@@ -6,37 +6,30 @@ use super::model_client::SetupError;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::redact::error_text;
 
-/// The URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
-///
-/// # Errors
-/// If the base is no URL of HTTP.
-pub fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
+/// Returns the URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
+pub(super) fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
     let (url, path) = base_url(base)?;
-    let path = if path.is_empty() { "/v1".to_owned() } else { path };
-    Ok(with_operation(url, path, operation))
+    Ok(with_operation(url, if path.is_empty() { "/v1" } else { &path }, operation))
 }
 
-/// The URL of an operation of an API whose paths have a version in front, below a base URL that may end in one.
-///
-/// # Errors
-/// If the base is no URL of HTTP.
+/// Returns the URL of an operation of an API whose paths begin with a version, below a base URL that may end in one.
 pub(super) fn versioned_url(base: &str, version: &str, operation: &str) -> Result<Url, SetupError> {
     let (url, path) = base_url(base)?;
     let whole = !operation.is_empty() && path.ends_with(operation);
     let mut segments = path.rsplit('/');
-    // Vertex names project and publisher behind the version.
+    // Vertex has project and publisher behind the version.
     let has_version = segments.next().is_some_and(is_version) || segments.next() == Some("publishers");
     let path = if whole || has_version { path } else { format!("{path}/{version}") };
-    Ok(with_operation(url, path, operation))
+    Ok(with_operation(url, &path, operation))
 }
 
-/// `v1`, `v1beta` and the like.
+/// Recognises `v1`, `v1beta` and the like.
 fn is_version(segment: &str) -> bool {
     let rest = segment.strip_prefix('v').unwrap_or_default();
     rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// A base URL, and its path without a slash at the end.
+/// Reads a base URL. Also returns its path without a slash at the end.
 fn base_url(base: &str) -> Result<(Url, String), SetupError> {
     let refuse = |reason: &str| SetupError::BaseUrl { url: error_text(base), reason: reason.to_owned() };
     let url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
@@ -47,19 +40,15 @@ fn base_url(base: &str) -> Result<(Url, String), SetupError> {
     Ok((url, path))
 }
 
-fn with_operation(mut url: Url, path: String, operation: &str) -> Url {
-    if path.ends_with(operation) {
-        url.set_path(&path);
-    } else {
-        url.set_path(&format!("{path}{operation}"));
-    }
+pub(super) fn host(base: &str) -> Option<String> {
+    Some(Url::parse(base.trim()).ok()?.host_str()?.to_owned())
+}
+
+fn with_operation(mut url: Url, path: &str, operation: &str) -> Url {
+    url.set_path(&format!("{}{operation}", path.strip_suffix(operation).unwrap_or(path)));
     url
 }
 
-/// The URL of an operation of an Ollama.
-///
-/// # Errors
-/// If the base is no URL of HTTP.
 pub(super) fn ollama_url(base: &str, operation: &str) -> Result<Url, SetupError> {
     // OLLAMA_HOST may be a host and a port.
     let base = base.trim();
@@ -71,7 +60,7 @@ pub(super) fn ollama_url(base: &str, operation: &str) -> Result<Url, SetupError>
     Ok(url)
 }
 
-/// A base URL that may name chat completions already, without them, so that another operation can stand there.
+/// Removes chat completions from the end of a base URL, so that another operation can stand there.
 pub(super) fn without_operation(base: &str) -> String {
     let Ok(mut url) = Url::parse(base.trim()) else { return base.to_owned() };
     if let Some(path) = url.path().trim_end_matches('/').strip_suffix("/chat/completions").map(str::to_owned) {
@@ -80,7 +69,6 @@ pub(super) fn without_operation(base: &str) -> String {
     url.into()
 }
 
-/// The URL template of a provider at a base URL.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     root: Url,
@@ -90,10 +78,6 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads the template.
-    ///
-    /// # Errors
-    /// If the base is no URL of HTTP, or the template stands below no base.
     pub(super) fn new(base: &str, template: &str) -> Result<Self, SetupError> {
         let (below, is_versioned) = match (template.strip_prefix("{base}"), template.strip_prefix("{host}")) {
             (Some(below), _) => (below, true),
@@ -119,10 +103,7 @@ impl Endpoint {
         Ok(Self { root, path: path.to_owned(), query })
     }
 
-    /// Where a request for a model goes.
-    ///
-    /// # Errors
-    /// `InvalidRequest` if the model's name would have to be part of the URL, and cannot be.
+    /// Returns the URL of a request to a model, or `InvalidRequest` if the model's name cannot be part of the URL.
     pub(super) fn of(&self, model: &str) -> Result<Url, ModelError> {
         let mut url = self.root.clone();
         let root = url.path().trim_end_matches('/').to_owned();
@@ -137,7 +118,7 @@ impl Endpoint {
         url.set_path(&format!("{root}{}", self.path.replace("{model}", model)));
         if let Some(query) = &self.query {
             let query = match url.query() {
-                // What the operator has put into the base URL is meant.
+                // The operator's own query wins.
                 Some(given) if !given.is_empty() => given.to_owned(),
                 Some(_) | None => query.clone(),
             };

@@ -1,6 +1,6 @@
-//! The meaning of statuses, codes and phrases of providers' errors, by the tables `catalog/errors.toml` and `catalog/vendors.toml`.
+//! The kinds of statuses, codes and phrases of providers' errors, by the tables `catalog/errors.toml` and `catalog/vendors.toml`.
 //!
-//! Owns the lookups. Must not know where in an error a code or a phrase stands.
+//! Owns the lookups. Must not know the fields of an error.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -13,7 +13,6 @@ use crate::domain::model::{ModelError, ModelErrorKind};
 static ERRORS: Table<ErrorFacts> = Table::new("errors", include_str!("catalog/errors.toml"));
 static VENDORS: Table<BTreeMap<String, VendorCodes>> = Table::new("vendors", include_str!("catalog/vendors.toml"));
 
-/// The table of errors.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ErrorFacts {
@@ -24,11 +23,10 @@ pub(super) struct ErrorFacts {
     pub(super) fields: Fields,
     refused_reasoning: Texts,
     pub(super) refused_tool: RefusedToolFacts,
-    waits: Waits,
-    served_over_responses: ServedElsewhere,
+    waits: Texts,
+    served_over_responses: Texts,
 }
 
-/// Phrases of one meaning.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Phrases {
@@ -40,17 +38,16 @@ struct Phrases {
     unless: Vec<String>,
 }
 
-/// How much phrases count beside codes.
+/// The rank of phrases beside codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Rank {
-    /// More than any code.
+    /// Before any code.
     First,
-    /// Only where no code is specific.
+    /// Only without a specific code.
     Last,
 }
 
-/// The fields of an error that hold its words and its codes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fields {
@@ -61,6 +58,8 @@ pub(super) struct Fields {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Texts {
+    #[serde(default)]
+    status: Vec<u16>,
     texts: Vec<String>,
 }
 
@@ -74,20 +73,6 @@ pub(super) struct RefusedToolFacts {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Waits {
-    before: Vec<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ServedElsewhere {
-    status: Vec<u16>,
-    texts: Vec<String>,
-}
-
-/// The codes and statuses of one vendor.
-#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct VendorCodes {
     pub(super) providers: Vec<String>,
@@ -96,12 +81,10 @@ pub(super) struct VendorCodes {
     pub(super) statuses: BTreeMap<String, ModelErrorKind>,
 }
 
-/// Returns the table of errors.
 pub(super) fn error_facts() -> &'static ErrorFacts {
     ERRORS.get()
 }
 
-/// Returns the vendors with codes of their own, by name.
 pub(super) fn vendors() -> &'static BTreeMap<String, VendorCodes> {
     VENDORS.get()
 }
@@ -111,13 +94,12 @@ pub(super) fn vendor_code(vendor: &str, code: &str) -> String {
     format!("{vendor}_{code}")
 }
 
-/// Returns the class of an error by its status alone.
 pub(super) fn kind_of_status(status: u16) -> ModelErrorKind {
     let known = error_facts().statuses.iter().find(|(_, statuses)| statuses.contains(&status)).map(|(kind, _)| *kind);
     known.unwrap_or(if status >= 500 { ModelErrorKind::Unavailable } else { ModelErrorKind::InvalidRequest })
 }
 
-/// Returns the class of a code or type, in lower case. Behind a point some say which of them it is.
+/// Returns the kind of a code or type, in lower case. Some codes have a detail behind a point.
 pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
     static CODES: OnceLock<HashMap<String, ModelErrorKind>> = OnceLock::new();
     let codes = CODES.get_or_init(|| {
@@ -130,13 +112,13 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
     codes.get(code).copied().or_else(|| kind_of_code(code.split_once('.')?.0))
 }
 
-/// Returns the class of a code that counts only in an error without a status.
+/// Returns the kind of a code that counts only in an error without a status.
 pub(super) fn kind_without_status(code: &str) -> Option<ModelErrorKind> {
     let mut known = error_facts().codes_without_status.iter();
     known.find(|(_, codes)| codes.iter().any(|known| known == code)).map(|(kind, _)| *kind)
 }
 
-/// Returns the class of an error by its words. One without a status matches phrases of every status.
+/// Returns the kind of an error by its words. One without a status matches phrases of every status.
 pub(super) fn kind_of_words(words: &str, status: Option<u16>, rank: Rank) -> Option<ModelErrorKind> {
     let words = words.to_lowercase();
     let has = |phrases: &[String]| phrases.iter().any(|phrase| words.contains(phrase.as_str()));
@@ -161,10 +143,9 @@ pub(super) fn is_served_over_responses(error: &ModelError) -> bool {
 
 /// Returns what follows the phrases that announce a wait, in words in lower case.
 pub(super) fn after_wait_phrase(lower: &str) -> impl Iterator<Item = &str> {
-    error_facts().waits.before.iter().filter_map(move |before| Some(lower.split_once(before.as_str())?.1))
+    error_facts().waits.texts.iter().filter_map(move |before| Some(lower.split_once(before.as_str())?.1))
 }
 
-/// Returns whether a kind says more than that the request failed.
 pub(super) fn is_specific(kind: ModelErrorKind) -> bool {
     match kind {
         ModelErrorKind::Auth
@@ -239,7 +220,7 @@ mod tests {
             assert!(phrases.unless.iter().all(|text| *text == text.to_lowercase()));
         }
         let facts = facts();
-        let all = [&facts.refused_reasoning.texts, &facts.waits.before, &facts.fields.words, &facts.refused_tool.lists];
+        let all = [&facts.refused_reasoning.texts, &facts.waits.texts, &facts.fields.words, &facts.refused_tool.lists];
         assert!(!facts.served_over_responses.texts.is_empty() && !facts.served_over_responses.status.is_empty());
         assert!(all.iter().all(|texts| !texts.is_empty() && texts.iter().all(|text| !text.is_empty())));
     }

@@ -1,8 +1,7 @@
-//! The meaning of a provider's error.
+//! The kind of a provider's error, by the status and the typed fields of the body.
 //!
-//! The class comes from the status and from the typed fields of the body. Words decide where most providers have no code: for a
-//! request that is larger than the model's window, for money that is spent, for a prompt that is blocked, and for what in a
-//! request is refused.
+//! Words decide where most providers have no code: for a request that is larger than the model's window, spent money, a blocked
+//! prompt, and refused parts of a request.
 
 use std::sync::Arc;
 
@@ -24,9 +23,7 @@ use crate::support::redact;
 /// The names that a request sent. A provider's error that repeats them reveals no secret.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RequestNames<'a> {
-    /// The model, without its provider.
     pub model: &'a str,
-    /// The offered tools.
     pub tools: &'a [Arc<ToolDefinition>],
 }
 
@@ -58,7 +55,6 @@ pub(super) fn from_response(
     ModelError { message, status, retry_after_ms, refused_tool, refused_signed, details, ..ModelError::new(kind, "") }
 }
 
-/// The error that a provider sent as part of an answer that had begun well.
 pub(super) fn from_event(error: &Value) -> ModelError {
     let mut said = ErrorBody::default();
     said.take(error, 0);
@@ -71,20 +67,20 @@ pub(super) fn from_event(error: &Value) -> ModelError {
     ModelError { status, retry_after_ms, details, ..ModelError::new(kind, &words) }
 }
 
-/// The error that an event, or a whole answer, is without the form of one: a list that holds it (Google), or an envelope of some
-/// gateway's own in the place of an answer.
-pub(super) fn unannounced(data: &str) -> Option<ModelError> {
-    let said: Value = serde_json::from_str(data).ok()?;
+/// Fails if an event, or a whole answer, is an error without the form of one: a list that holds it (Google), or an envelope that only
+/// one gateway has.
+pub(super) fn check_unannounced(data: &str) -> Result<(), ModelError> {
+    let Ok(answer) = serde_json::from_str::<Value>(data) else { return Ok(()) };
     let fails = |value: &&Value| value.as_object().is_some_and(says_failure);
-    let error = match &said {
+    let error = match &answer {
         Value::Array(items) => items.iter().find(|item| item.get("error").is_some() || fails(item)),
-        Value::Object(_) => Some(&said).filter(fails),
+        Value::Object(_) => Some(&answer).filter(fails),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     };
-    error.map(from_event)
+    error.map_or(Ok(()), |error| Err(from_event(error)))
 }
 
-/// Whether an object says that something failed: that it has, or so in words beside a code.
+/// Returns whether an object reports a failure: by itself, or by words beside a code.
 fn says_failure(fields: &Map<String, Value>) -> bool {
     let is_given = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
     let mut words = error_facts().fields.words.iter().filter_map(|name| fields.get(name)?.as_str());
@@ -108,27 +104,23 @@ fn says_failure(fields: &Map<String, Value>) -> bool {
     is_given("detail") || is_denied || has_code("error_code") || (has_words && codes.any(|name| has_code(name)))
 }
 
-/// Whether a number is the status of a refusal.
 fn is_status(code: u64) -> bool {
     (400..600).contains(&code)
 }
 
-/// Whether a code, or words, say that all is well.
 fn is_success(text: &str) -> bool {
     let is_number = || text.parse::<u16>().is_ok_and(|code| matches!(code, 0 | 200..=299));
     is_number() || ["success", "succeeded", "ok"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// The fields of an error's body that mean something.
 #[derive(Debug, Default)]
 struct ErrorBody {
     words: String,
     codes: Vec<String>,
-    /// Fields of the request that it is about, as paths.
+    /// Paths of the fields of the request that the error is about.
     places: Vec<String>,
     status: Option<u16>,
     retry_after_ms: Option<u64>,
-    /// Headers of the provider behind a gateway.
     headers: HeaderMap,
 }
 
@@ -137,7 +129,7 @@ impl ErrorBody {
         let mut said = Self::default();
         match serde_json::from_slice::<Value>(body) {
             Ok(value) => said.take(&value, 0),
-            // A page of HTML says nothing to anyone and must not reach a log or a history; a line of text may.
+            // A page of HTML must not reach a log or a history; a line of text may.
             Err(_) => {
                 let text = String::from_utf8_lossy(body);
                 if !text.trim_start().starts_with('<') {
@@ -148,7 +140,6 @@ impl ErrorBody {
         said
     }
 
-    /// The offered tool whose definition is refused.
     fn refused_tool(&self, status: StatusCode, tools: &[Arc<ToolDefinition>]) -> Option<String> {
         let is_of_the_answer = self.codes.iter().any(|code| error_facts().refused_tool.not_of_codes.contains(code));
         if is_of_the_answer || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
@@ -157,13 +148,14 @@ impl ErrorBody {
         refused_tool::find(self.places.iter().map(String::as_str).chain([self.words.as_str()]), tools)
     }
 
-    /// Returns whether it is about reasoning that is not taken back: signed or sealed for others, or of an item that is not there.
+    /// Returns whether the provider refuses reasoning: signed or encrypted for others, or of an item that it does not have.
     fn refuses_signed(&self) -> bool {
         let all = self.codes.iter().chain(&self.places).chain([&self.words]);
         all.into_iter().any(|text| refuses_reasoning(text))
     }
 
-    /// The error object is at the top, under `error` or `detail`, in a list, or part of the first choice; nested ones carry the more exact code.
+    /// Reads an error object: at the top, under `error` or `detail`, in a list, or in the first choice. Nested ones have the more exact
+    /// code, so they are read first.
     fn take(&mut self, value: &Value, depth: u8) {
         if depth > 4 {
             return;
@@ -173,20 +165,13 @@ impl ErrorBody {
                 if let Some(metadata) = fields.get("metadata") {
                     self.take_metadata(metadata, fields.get("message").and_then(Value::as_str).unwrap_or_default(), depth);
                 }
-                for name in ["error", "errors", "detail", "choices", "innererror", "inner_error"] {
-                    if let Some(inner) = fields.get(name) {
-                        self.take(inner, depth + 1);
-                    }
-                }
+                let inner = ["error", "errors", "detail", "choices", "innererror", "inner_error"];
+                let inner = inner.into_iter().filter_map(|name| fields.get(name));
                 // Mistral's words may be a list of complaints.
-                if let Some(inner @ (Value::Object(_) | Value::Array(_))) = fields.get("message") {
-                    self.take(inner, depth + 1);
-                }
-                for name in &error_facts().fields.words {
-                    if let Some(text) = fields.get(name).and_then(Value::as_str) {
-                        self.add_words(text);
-                    }
-                }
+                let complaints = fields.get("message").filter(|message| message.is_object() || message.is_array());
+                inner.chain(complaints).for_each(|value| self.take(value, depth + 1));
+                let words = error_facts().fields.words.iter().filter_map(|name| fields.get(name)?.as_str());
+                words.for_each(|text| self.add_words(text));
                 self.places.extend(fields.get("param").and_then(Value::as_str).map(str::to_owned));
                 // Pydantic's way: `["body", "tools", 2, "function", "parameters"]`.
                 if let Some(path) = fields.get("loc").and_then(Value::as_array) {
@@ -222,7 +207,7 @@ impl ErrorBody {
         }
     }
 
-    /// A detail of Google's errors: <https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto>.
+    /// Reads a detail of Google's errors: <https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto>.
     fn take_detail(&mut self, detail: &Value) {
         let text = |name: &str| detail.get(name).and_then(Value::as_str);
         if let Some(reason) = text("reason") {
@@ -234,14 +219,14 @@ impl ErrorBody {
         for violation in detail.get("fieldViolations").and_then(Value::as_array).into_iter().flatten() {
             self.places.extend(violation.get("field").and_then(Value::as_str).map(str::to_owned));
         }
-        // The name of a limit says for how long it holds. That of a day is not worth waiting for.
+        // The name of a limit contains its period. A daily limit is not worth waiting for.
         let mut limits = detail.get("violations").and_then(Value::as_array).into_iter().flatten();
         if limits.any(|limit| limit.get("quotaId").and_then(Value::as_str).is_some_and(|id| id.contains("PerDay"))) {
             self.codes.insert(0, "quota_of_the_day".to_owned());
         }
     }
 
-    /// A code, or a status, which some write as a text.
+    /// Adds a code or a status, which some providers write as a text.
     fn add_code(&mut self, code: String) {
         match code.parse::<u16>() {
             Ok(status) if is_status(status.into()) => self.status = self.status.or(Some(status)),
@@ -249,7 +234,7 @@ impl ErrorBody {
         }
     }
 
-    /// `OpenRouter`'s: what the provider behind it said, why a prompt was blocked, and how long to wait.
+    /// Reads `OpenRouter`'s metadata: the upstream provider's error, the reason of a blocked prompt, and the wait.
     fn take_metadata(&mut self, metadata: &Value, said: &str, depth: u8) {
         if let Some(raw) = metadata.get("raw").and_then(Value::as_str) {
             self.places.push(raw.to_owned());
@@ -271,14 +256,13 @@ impl ErrorBody {
         }
     }
 
-    /// How long the provider asks us to wait, where no header of the answer says it.
     fn wait(&self, kind: ModelErrorKind) -> Option<u64> {
         let in_words = || wait::in_words(&self.words).filter(|_| kind == ModelErrorKind::RateLimit);
         self.retry_after_ms.or_else(in_words)
     }
 
-    /// Returns the words, and the typed rest. Many providers name a field in their words only; it is kept apart from them, because it
-    /// looks like a key to the redaction.
+    /// Returns the words and the details. Fields that only the words name are copied to the details, because the redaction takes such a
+    /// name for a key.
     fn into_parts(self) -> (String, Option<Box<ErrorDetails>>) {
         const MOST_FIELDS: usize = 16;
         let has_index = |word: &&str| word.contains('.') || word.contains('[');
@@ -612,7 +596,7 @@ mod tests {
     #[case(r#"[1,[],{}]"#, None)]
     #[case("x", None)]
     fn errors_that_nothing_announces(#[case] data: &str, #[case] kind: Option<ModelErrorKind>) {
-        assert_eq!(unannounced(data).map(|error| error.kind), kind);
+        assert_eq!(check_unannounced(data).err().map(|error| error.kind), kind);
     }
 
     #[test]

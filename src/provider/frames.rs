@@ -10,7 +10,6 @@ use crate::domain::model::ModelError;
 /// The bytes of an answer; every failure is already typed.
 pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
 
-/// How a dialect cuts a streamed answer into frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     /// Server-sent events.
@@ -23,9 +22,7 @@ pub(super) enum Framing {
 pub(super) struct Frame {
     /// The type of a server-sent event, if it has one.
     pub(super) event: Option<String>,
-    /// Its text.
     pub(super) data: String,
 }
 
-/// The frames of an answer; every failure is already typed.
 pub(super) type Frames = Pin<Box<dyn Stream<Item = Result<Frame, ModelError>> + Send>>;

@@ -1,7 +1,6 @@
-//! What fuzzers and the bench of decoding are let in to: bytes in, events out, without a network, and what must hold of them.
+//! The entry points of the fuzzers and of the decoding bench: bytes in, events out, without a network.
 //!
-//! Only with the feature `fuzzing`, and in tests, which play the seeds of the fuzzers. The checks panic where something does
-//! not hold: that is how a fuzzer hears of it.
+//! Exists with the feature `fuzzing`, and in tests, which play the seeds of the fuzzers. A check panics if a property does not hold.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -14,32 +13,26 @@ use serde_json::Value;
 use super::frames::{ByteStream, Frames, Framing};
 use super::limits::StreamLimits;
 use super::lines::LineFrames;
-use super::schema::{self, Dress};
+use super::schema::{self, schema_profiles};
 use super::sse::SseFrames;
 use super::stream::{AnswerDecoder, Events, StreamAdapter};
 use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 
-/// A wire.
+/// A dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
-    /// OpenAI's chat completions.
     ChatCompletions,
-    /// Anthropic's Messages.
     Anthropic,
-    /// Gemini's `generateContent`.
     Gemini,
-    /// OpenAI's Responses.
     Responses,
-    /// Ollama's own.
     Ollama,
 }
 
 impl Wire {
-    /// Every wire.
     pub const ALL: [Self; 5] = [Self::ChatCompletions, Self::Anthropic, Self::Gemini, Self::Responses, Self::Ollama];
 
-    /// The name of its target and of the folder of its seeds.
+    /// Returns the name of its target and of the folder of its seeds.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,40 +45,33 @@ impl Wire {
     }
 
     fn framing(self) -> Framing {
-        match self {
-            Self::ChatCompletions | Self::Anthropic | Self::Gemini | Self::Responses => Framing::Events,
-            Self::Ollama => Framing::Lines,
-        }
+        if self == Self::Ollama { Framing::Lines } else { Framing::Events }
     }
 }
 
-/// What an answer says, and how it ends.
+/// The events of an answer, and its failure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
-    /// What it says.
     pub events: Vec<ModelEvent>,
-    /// Why it is none.
     pub failed: Option<ModelErrorKind>,
 }
 
-/// How bytes come.
+/// The sizes of the chunks that bytes come in, over and over: at least one, and none of them 0.
 #[derive(Debug, Clone)]
 pub struct Chunking(Vec<usize>);
 
 impl Chunking {
-    /// All at once.
     #[must_use]
     pub fn whole() -> Self {
         Self(vec![usize::MAX])
     }
 
-    /// In pieces of these sizes, over and over; at least one, and none of them 0.
     #[must_use]
     pub fn sizes(sizes: Vec<usize>) -> Self {
         Self(sizes)
     }
 
-    /// In pieces of sizes that are made of some bytes: often small ones, so that everything is cut somewhere.
+    /// Makes sizes of a fuzzer's bytes: often small ones, so that every place is cut at some time.
     #[must_use]
     pub fn of(sizes: &[u8]) -> Self {
         let sizes: Vec<usize> =
@@ -110,7 +96,7 @@ fn frames_of(framing: Framing, bytes: ByteStream) -> Frames {
     }
 }
 
-/// Everything that a stream has, one after the other; what is read here is there already, so that nothing waits.
+/// Takes all items of a stream that never waits.
 fn each<T>(stream: impl Stream<Item = T>, take: impl FnMut(T)) {
     let mut stream = pin!(stream);
     std::iter::from_fn(|| stream.next().now_or_never().flatten()).for_each(take);
@@ -122,7 +108,7 @@ fn drained<T>(stream: impl Stream<Item = T>) -> Vec<T> {
     items
 }
 
-/// Decodes a streamed answer, and gives each event away as it comes. Needs the context of a tokio runtime.
+/// Decodes a streamed answer event by event. Needs the context of a tokio runtime.
 pub fn decode_each(wire: Wire, bytes: &[u8], chunking: &Chunking, take: impl FnMut(Result<ModelEvent, ModelError>)) {
     let frames = frames_of(wire.framing(), chunking.cut(bytes));
     match wire {
@@ -157,7 +143,7 @@ pub fn decode_document(wire: Wire, bytes: &[u8]) -> Said {
     }
 }
 
-/// The frames of a stream, as the payloads that a bench parses alone.
+/// Returns the frames of a stream, which the bench parses alone.
 #[must_use]
 pub fn payloads(wire: Wire, bytes: &[u8]) -> Vec<String> {
     let frames = frames_of(wire.framing(), Chunking::whole().cut(bytes));
@@ -173,13 +159,13 @@ fn document(mut decoder: AnswerDecoder<impl StreamAdapter>, bytes: &[u8]) -> Sai
     Said { events: decoder.into_events().into(), failed }
 }
 
-/// Divides a fuzzer's bytes: a few that say how the rest is cut, and the rest.
+/// Divides a fuzzer's bytes into the sizes of chunks and the content.
 fn divided(data: &[u8]) -> (Chunking, &[u8]) {
     let (sizes, body) = data.split_at(data.len().min(4));
     (Chunking::of(sizes), body)
 }
 
-/// Frames are the same however their bytes come, and no larger than those.
+/// Checks that frames are the same in all chunkings, and no larger than their bytes.
 pub fn check_frames(data: &[u8]) {
     let (chunking, body) = divided(data);
     for framing in [Framing::Events, Framing::Lines] {
@@ -194,7 +180,7 @@ pub fn check_frames(data: &[u8]) {
     }
 }
 
-/// What must hold of any answer on a wire, streamed or not. Needs the context of a tokio runtime.
+/// Checks an answer in a dialect, streamed and whole. Needs the context of a tokio runtime.
 pub fn check_answer(wire: Wire, data: &[u8]) {
     let (chunking, body) = divided(data);
     let streamed = decode(wire, body, &chunking);
@@ -210,7 +196,7 @@ fn check_said(wire: Wire, body: &[u8], said: &Said) {
         None => assert!(ends == 1 && is_last, "{wire:?}: an answer ends once: {said:?}"),
         Some(_) => assert!(ends == 0, "{wire:?}: no end of what has failed: {said:?}"),
     }
-    // A JSON text may be written shorter than we write it again, but not by much.
+    // Written again, JSON may be somewhat longer.
     let size: usize = said.events.iter().map(size).sum();
     assert!(size <= 8 * body.len() + 64, "{wire:?}: {size} bytes of {}", body.len());
     let mut calls: HashMap<usize, String> = HashMap::new();
@@ -241,19 +227,19 @@ fn check_said(wire: Wire, body: &[u8], said: &Said) {
     }
 }
 
-/// Whether nothing in the bytes can be the model's own word that it stopped: then a call is whole only if its arguments are.
-/// With that word, arguments are the model's, and may be anything.
+/// Returns whether the bytes have no reason to stop: then a call is whole only if its arguments are. With a reason, the model may have
+/// written any arguments.
 fn ends_without_reason(wire: Wire, body: &[u8]) -> bool {
     let word: &[u8] = match wire {
         Wire::ChatCompletions => b"finish_reason",
         Wire::Anthropic => b"stop_reason",
-        // Arguments are JSON themselves there, and are never anything else.
+        // Arguments are always JSON values there.
         Wire::Gemini => return true,
-        // An end without its word is none there. Arguments that come as a text are the model's.
+        // These answers always need a reason to stop.
         Wire::Responses | Wire::Ollama => return false,
     };
     let has = |word: &[u8]| body.windows(word.len()).any(|window| window == word);
-    // An escape may spell the word in another way.
+    // An escape may hide the word.
     !has(word) && !has(b"\\u")
 }
 
@@ -269,8 +255,8 @@ fn size(event: &ModelEvent) -> usize {
     }
 }
 
-/// Pieces of tool calls in any order, with or without what tells them apart, said as a stream of chat completions. Each byte
-/// pair is a piece. Needs the context of a tokio runtime.
+/// Checks pieces of tool calls in any order, with or without index, id and name. Each byte pair is a piece. Needs the context of a tokio
+/// runtime.
 pub fn check_calls(data: &[u8]) {
     let (_, pieces) = divided(data);
     let mut body = String::new();
@@ -285,7 +271,7 @@ pub fn check_calls(data: &[u8]) {
         let call = format!(r#"{{{index}{id}"type":"function","function":{{{name}"arguments":"{arguments}"}}}}"#);
         body.push_str(&format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n"));
     }
-    // The reason stands or does not stand; without it, calls must be whole.
+    // Without a reason to stop, calls must be whole.
     if data.first().is_some_and(|byte| byte % 2 == 0) {
         body.push_str("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n");
     }
@@ -294,13 +280,13 @@ pub fn check_calls(data: &[u8]) {
     check_said(Wire::ChatCompletions, body.as_bytes(), &said);
 }
 
-/// A schema is projected to JSON that is an object and of bounded size, whatever refers to whatever.
+/// Checks that a projected schema is an object of bounded size, in spite of any references.
 pub fn check_schema(data: &[u8]) {
     let Ok(wanted) = serde_json::from_slice::<Value>(data) else { return };
-    for dress in [&Dress::GEMINI, &Dress::ANTHROPIC_OUTPUT] {
-        let projected = schema::dressed(&wanted, dress);
+    for profile in [&schema_profiles().gemini, &schema_profiles().anthropic_output] {
+        let projected = schema::projected(&wanted, profile);
         assert!(projected.is_object(), "{projected}");
-        // At most so many parts, each no larger than what it is made of.
+        // The number of parts is bounded, and each is no larger than its source.
         assert!(projected.to_string().len() <= 64 + data.len().saturating_mul(16 * 5_000), "{} bytes", data.len());
     }
     let plain = schema::plain_object(&wanted);

@@ -5,12 +5,11 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::domain::model::{ModelError, ModelErrorKind};
 
-/// The body of a request as JSON text.
 pub(super) fn written(body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
     serde_json::to_vec(body).map_err(|error| cannot_write(&error))
 }
 
-/// A part of a body as JSON text, which is written into the body as it is.
+/// Writes a part of a body, which goes into the body unchanged.
 pub(super) fn raw(part: &impl Serialize) -> Result<Box<RawValue>, ModelError> {
     to_raw_value(part).map_err(|error| cannot_write(&error))
 }

@@ -1,8 +1,8 @@
-//! How long a provider may keep us waiting.
+//! Time limits of a model call.
 //!
-//! Two clocks watch every answer. One sees bytes: it tells a dead connection from a live one. The other sees events: comments
-//! keep a connection alive for ever, but they are no answer. Both measure only while somebody waits for the provider, so that
-//! a slow reader of ours is never mistaken for a slow provider.
+//! Two timeouts watch every answer. One sees bytes, and tells a dead connection from a live one. The other sees events, because
+//! comments keep a connection alive for ever without an answer. Both run only while a reader waits for the provider, so that a slow
+//! reader is never mistaken for a slow provider.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,10 +14,9 @@ use tokio::time::{Instant, Sleep};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::CallLimits;
 
-/// Limits of one model call. Models that think for minutes need longer ones, which are data of their provider.
+/// The limits of one model call. Models that think for minutes have longer ones in the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// Until the connection stands.
     pub connect: Duration,
     /// From sending the request to the first byte of the answer's body.
     pub first_byte: Duration,
@@ -25,9 +24,9 @@ pub struct StreamLimits {
     pub idle: Duration,
     /// Between two events that carry something, the first one included.
     pub progress: Duration,
-    /// The whole call; [`StreamLimits::NO_LIMIT`] for none. An answer that makes progress has no such limit unless an operator sets one.
+    /// The whole call. An answer that makes progress has no such limit unless an operator sets one.
     pub total: Duration,
-    /// How long to wait for figures and the end mark once the model has said why it stopped.
+    /// From the reason to stop to usage and end mark.
     pub after_finish: Duration,
 }
 
@@ -44,20 +43,19 @@ impl Default for StreamLimits {
     }
 }
 
-/// How long an answer that is not streamed is waited for, where no total limit is set.
+/// The limit of an answer that is not streamed, without a total limit.
 const WHOLE_ANSWER: Duration = Duration::from_secs(600);
 
 impl StreamLimits {
-    /// No total limit.
     pub const NO_LIMIT: Duration = Duration::MAX;
 
-    /// Returns how long to wait for an answer that comes in one piece: nothing shows its progress.
+    /// Returns the limit of an answer that comes in one piece, without signs of progress.
     #[must_use]
     pub fn for_whole_answer(&self) -> Duration {
         if self.total == Self::NO_LIMIT { WHOLE_ANSWER.max(self.first_byte.saturating_mul(2)) } else { self.total }
     }
 
-    /// The same, but for what somebody has set.
+    /// Replaces the limits that are set.
     #[must_use]
     pub fn with(self, set: &CallLimits) -> Self {
         let limit = |ms: Option<u64>, usual: Duration| ms.map_or(usual, Duration::from_millis);
@@ -71,7 +69,7 @@ impl StreamLimits {
         }
     }
 
-    /// Limits for a model that may think so long before it says anything. Some keep silent meanwhile, others send signs of life.
+    /// Extends the limits for a model that may think so long before its answer. Some send nothing meanwhile, others comments.
     #[must_use]
     pub fn for_thinking(self, time: Duration) -> Self {
         Self {
@@ -84,20 +82,14 @@ impl StreamLimits {
     }
 }
 
-/// What did not come where nothing came at all.
-const SILENCE: &str = "no byte came";
+/// The failure of a stream of bytes.
+pub(super) const SILENCE: &str = "no byte came";
 
-/// The failure of a provider that says nothing for so long.
-pub(super) fn silence(limit: Duration) -> ModelError {
-    timeout(SILENCE, limit)
-}
-
-/// A time-out, in words.
 pub(super) fn timeout(what: &str, limit: Duration) -> ModelError {
     ModelError::new(ModelErrorKind::Timeout, &format!("{what} for {}", seconds(limit)))
 }
 
-/// The failure of an answer that has reached the total limit of a call.
+/// Returns the failure of an answer that has reached the total limit of a call.
 pub(super) fn over_total(limit: Duration) -> ModelError {
     let words = format!("the answer was not whole, waited for {}: raise the limit `total_ms` or remove it", seconds(limit));
     ModelError { over_total_limit: true, ..ModelError::new(ModelErrorKind::Timeout, &words) }
@@ -123,26 +115,21 @@ impl Deadline {
     }
 }
 
-/// A stream whose items must come in time. After a time-out it has ended, and what it read from is dropped.
+/// A stream whose items must come in time. After a timeout it has ended, and its source is dropped.
 pub(super) struct Timed<S> {
     inner: Option<S>,
-    /// What did not come, such as `no byte came`.
+    /// The words of the failure, such as `no byte came`.
     what: &'static str,
     longest_wait: Duration,
     waiting_since: Option<Instant>,
-    /// When the last item was taken. What passes from there until the next is asked for is the reader's own time.
+    /// The time of the last item. The time from there to the next poll is the reader's own.
     taken: Option<Instant>,
     deadline: Deadline,
-    // Set again only when it fires: one token must not cost an operation on the runtime's timers.
+    // Reset only when it fires, because a timer operation for each token would be too expensive.
     alarm: Pin<Box<Sleep>>,
 }
 
 impl<S> Timed<S> {
-    /// A stream of bytes, which fails with [`silence`].
-    pub(super) fn bytes(inner: S, idle: Duration, deadline: Deadline) -> Self {
-        Self::new(inner, SILENCE, idle, deadline)
-    }
-
     pub(super) fn new(inner: S, what: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
         let first = Deadline::after(longest_wait).at.min(deadline.at);
         let alarm = Box::pin(tokio::time::sleep_until(first));
@@ -243,7 +230,7 @@ mod tests {
     async fn slow_stream_has_no_total_limit_by_default() {
         let limits = StreamLimits::default();
         let deadline = Deadline::after(limits.total);
-        let mut stream = Timed::bytes(after_pauses(&[1_000; 1_200]), limits.idle, deadline);
+        let mut stream = Timed::new(after_pauses(&[1_000; 1_200]), SILENCE, limits.idle, deadline);
         for second in 0..1_200 {
             assert_eq!(stream.next().await, Some(Ok(1_000)), "after {second} s");
         }

@@ -13,19 +13,18 @@ use crate::domain::model::{ModelError, ModelErrorKind};
 
 type Bytes = Pin<Box<dyn Stream<Item = Result<bytes::Bytes, std::io::Error>> + Send>>;
 
-/// The lines of an answer that say something.
+/// The lines of an answer that are not blank.
 pub(super) struct LineFrames {
     lines: FramedRead<StreamReader<Bytes, bytes::Bytes>, AnyDelimiterCodec>,
     total: usize,
-    /// The lines that said something so far.
     events: u64,
-    /// What broke the answer, to be told after its last line.
+    /// The failure of the answer, which is returned after its last line.
     broken: Option<ModelError>,
 }
 
 impl LineFrames {
     pub(super) fn new(bytes: ByteStream) -> Self {
-        // The reader knows errors of input and output only; ours travels inside one and is unpacked below.
+        // The reader takes only I/O errors, so ours travels inside one and is unpacked below.
         let bytes: Bytes = Box::pin(bytes.map_err(std::io::Error::other));
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), b"\n".to_vec(), MAX_EVENT_BYTES);
         Self { lines: FramedRead::new(StreamReader::new(bytes), codec), total: 0, events: 0, broken: None }

@@ -8,43 +8,28 @@ use std::time::Duration;
 
 use reqwest::{Client, Url};
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
 
-use super::failure::RequestNames;
-use super::limits;
-use super::transport::{network_error, refusal};
+use super::transport::fetch;
 use crate::domain::cost::{LongPrices, Price, Prices};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::ModelEntry;
 use crate::support::clock::UnixMillis;
-use crate::support::http::body_within;
 
-/// The most bytes of a list. That of OpenRouter has half of one.
+/// The most bytes of a list. OpenRouter's has half a MiB.
 const MAX_LIST_BYTES: usize = 8 * 1024 * 1024;
 
-/// The most models of a list.
 const MAX_MODELS: usize = 2_000;
 
 /// Asks for the models that an endpoint lists, in its order.
-///
-/// # Errors
-/// A typed failure, like that of a model call.
 pub(super) async fn ask(http: &Client, url: Url, patience: Duration, now: UnixMillis) -> Result<Vec<ModelEntry>, ModelError> {
-    let asked = timeout(patience, async {
-        let response = http.get(url).send().await.map_err(network_error)?;
-        if !response.status().is_success() {
-            return Err(refusal(response, Instant::now() + patience, now, RequestNames::default()).await);
-        }
-        let body = body_within(response, MAX_LIST_BYTES).await.map_err(network_error)?;
-        body.ok_or_else(|| ModelError::new(ModelErrorKind::BadStream, "the list of models is too long"))
-    });
-    let body = asked.await.map_err(|_| limits::timeout("the list of models did not come", patience))??;
-    let list: Value = serde_json::from_slice(&body)
-        .map_err(|error| ModelError::new(ModelErrorKind::BadStream, &format!("the list of models is not JSON: {error}")))?;
-    read(&list).ok_or_else(|| ModelError::new(ModelErrorKind::BadStream, "the list of models has no models in it"))
+    let bad = |why: &str| ModelError::new(ModelErrorKind::BadStream, &format!("the list of models {why}"));
+    let body = fetch(http.get(url), MAX_LIST_BYTES, "the list of models did not come", patience, now).await?;
+    let body = body.ok_or_else(|| bad("is too long"))?;
+    let list: Value = serde_json::from_slice(&body).map_err(|error| bad(&format!("is not JSON: {error}")))?;
+    read(&list).ok_or_else(|| bad("has no models in it"))
 }
 
-/// The models of a list in any of the known shapes. Those without a name are left out.
+/// Reads a list in any of the known shapes, without models that have no name.
 fn read(list: &Value) -> Option<Vec<ModelEntry>> {
     let models = [&list["data"], &list["models"], list].into_iter().find_map(Value::as_array)?;
     Some(models.iter().take(MAX_MODELS).filter_map(read_model).collect())
@@ -69,8 +54,8 @@ fn read_model(model: &Value) -> Option<ModelEntry> {
     (!name.is_empty()).then_some(entry)
 }
 
-/// OpenRouter's prices: US dollars for one token, as text. Some of its models cost what others decide, which is a negative one.
-/// Of the prices of longer requests, those of the shortest such are taken.
+/// Reads OpenRouter's prices: US dollars for one token, as text. A negative one means that another provider decides. Of the prices of
+/// longer requests, the lowest size counts.
 fn read_prices(pricing: &Value) -> Option<Prices> {
     fn price(pricing: &Value, key: &str) -> Option<Price> {
         let dollars: f64 = pricing[key].as_str()?.parse().ok()?;
@@ -78,7 +63,7 @@ fn read_prices(pricing: &Value) -> Option<Prices> {
     }
     let long = pricing["overrides"].as_array().into_iter().flatten().filter_map(|long| {
         Some(LongPrices {
-            // They are those of requests of that size, too.
+            // A request of exactly that size has these prices, too.
             above: long["min_prompt_tokens"].as_u64()?.saturating_sub(1),
             input: price(long, "prompt")?,
             cached_input: price(long, "input_cache_read"),

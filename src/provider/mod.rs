@@ -31,7 +31,6 @@ pub mod ollama;
 pub mod openai;
 pub mod openrouter;
 mod priced;
-mod project;
 mod quirk_forms;
 mod quirks;
 mod refusals;
@@ -49,14 +48,10 @@ mod wait;
 
 pub use self::client::ClientOptions;
 pub use self::dialects::client;
-pub use self::endpoint::endpoint_url;
 pub use self::limits::StreamLimits;
 pub use self::model_client::{ModelClient, ModelStream, SetupError};
 pub use self::priced::priced;
-pub use self::quirk_forms::{
-    CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, OutputLimit, ReasoningForm, ReasoningSpan, SchemaForm, SchemaRules,
-    SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
-};
+pub use self::quirk_forms::ThoughtsInText;
 pub use self::quirks::Quirks;
 pub use self::router::Router;
 pub use self::vendors::Vendor;

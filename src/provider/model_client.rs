@@ -14,25 +14,17 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest}
 use crate::domain::provider::ModelEntry;
 use crate::support::outbound::Forbidden;
 
-/// A model's answer as it comes. Ends after [`ModelEvent::Finished`] or the first error; an end without either cannot happen,
-/// because every client turns it into [`crate::domain::model::ModelErrorKind::IncompleteStream`]. Dropping it closes the
-/// connection.
+/// A model's answer as it comes. It ends after [`ModelEvent::Finished`] or the first error, because every client turns another end into
+/// [`ModelErrorKind::IncompleteStream`]. Dropping it closes the connection.
 pub type ModelStream = Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>;
 
 /// A source of answers: one dialect at one endpoint, the demo model, or the router in front of them.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Sends a request. Returns when the provider has begun to answer; limits on first byte, idle and total time are the
-    /// client's own.
-    ///
-    /// # Errors
-    /// A typed failure; none is retried here.
+    /// Sends a request. Returns when the provider has begun to answer. The client has its own time limits, and retries no failure.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 
-    /// Lists the models of the provider in its order, waiting at most this long.
-    ///
-    /// # Errors
-    /// A typed failure; also of a client that is not of one provider.
+    /// Lists the models of the provider in its order, waiting at most this long. Fails for a client that is not of one provider.
     async fn list_models(&self, _patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
         Err(ModelError::new(ModelErrorKind::InvalidRequest, "there is no list of models"))
     }
@@ -46,24 +38,16 @@ pub trait ModelClient: Send + Sync {
 /// A provider that cannot be used as it is configured. The messages name the setting, never its value if that is a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The base URL is no URL, or not an HTTP one.
     #[error("base URL {url:?} is not usable: {reason}; give one such as https://api.openai.com/v1")]
     BaseUrl {
-        /// The URL, without user part and query.
+        /// Without user part and query.
         url: String,
-        /// The fault.
         reason: String,
     },
-    /// The base URL leads where it must not.
     #[error("base URL: {0}")]
     Forbidden(#[from] Forbidden),
-    /// The key or an extra header holds a character that no HTTP header can carry.
     #[error("{name} cannot be sent as an HTTP header: it holds a line break or another control character")]
-    Header {
-        /// The header's name.
-        name: String,
-    },
-    /// The HTTP client could not be built.
+    Header { name: String },
     #[error("the HTTP client for the provider could not be built")]
     Client(#[source] reqwest::Error),
 }

@@ -1,7 +1,6 @@
-//! The wire monitor: what goes to a provider and what comes back, for whoever names it in `log.level` as `wire=trace`.
+//! The wire monitor: logs requests and answers at `log.level` `wire=trace`.
 //!
-//! Its lines hold what users and models say, so that no plain level shows them. They hold neither headers nor what is secret in a
-//! URL: the key is there.
+//! Its lines hold texts of users and models, so no plain level shows them. Headers and secrets of URLs are left out.
 
 use reqwest::{RequestBuilder, StatusCode};
 use tracing::Level;
@@ -9,15 +8,14 @@ use tracing::Level;
 use crate::support::redact::error_text;
 use crate::support::text;
 
-/// The most bytes of a body that one line holds: files stand in requests in full.
+/// The most bytes of a body in one line: requests hold whole files.
 const MAX_SHOWN_BYTES: usize = 128 * 1024;
 
-/// Whether anybody listens. A line costs a copy of what it holds.
-pub(super) fn listens() -> bool {
+/// Returns whether the monitor is on. A line costs a copy of its body.
+fn listens() -> bool {
     tracing::enabled!(target: "wire", Level::TRACE)
 }
 
-/// A request as it is sent.
 pub(super) fn sent(request: &RequestBuilder) {
     if !listens() {
         return;
@@ -28,12 +26,10 @@ pub(super) fn sent(request: &RequestBuilder) {
     tracing::trace!(target: "wire", method = %request.method(), url, bytes = body.len(), body = shown(body), "to the provider");
 }
 
-/// The beginning of an answer.
 pub(super) fn began(status: StatusCode) {
     tracing::trace!(target: "wire", status = status.as_u16(), "the provider answers");
 }
 
-/// A piece of an answer, as it came.
 pub(super) fn came(piece: &[u8]) {
     if listens() {
         tracing::trace!(target: "wire", bytes = piece.len(), body = shown(piece), "from the provider");

@@ -1,4 +1,4 @@
-//! Puts what tokens cost before an answer.
+//! Puts the prices of tokens before an answer.
 
 use futures_util::StreamExt as _;
 
@@ -6,7 +6,7 @@ use super::model_client::ModelStream;
 use crate::domain::cost::Prices;
 use crate::domain::model::ModelEvent;
 
-/// The same answer, behind its prices: whoever counts its tokens, or has to estimate them because it broke off, knows their cost.
+/// Puts the prices before an answer, so that its reader knows the cost even if the answer breaks off.
 #[must_use]
 pub fn priced(stream: ModelStream, prices: Option<Prices>) -> ModelStream {
     let Some(prices) = prices else { return stream };

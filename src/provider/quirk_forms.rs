@@ -1,41 +1,33 @@
-//! The forms that the fields of a request may have, as values of quirks.
+//! The values of quirks: the forms that the fields of a request may have.
 
 use serde::Deserialize;
 
 use crate::domain::model::ReasoningEffort;
 
-/// Whether answers may begin with thoughts between tags, which are then shown as reasoning. Servers that do not take them out leave
-/// them there.
+/// Whether answers may begin with reasoning between tags, which some servers leave in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThoughtsInText {
-    /// Those of the models that are known for it.
+    /// Answers of the models that are known for it.
     ByModel,
-    /// Those of all models.
     Always,
-    /// None: a tag is a text.
+    /// A tag is a text.
     Never,
 }
 
-/// The name of the limit of output tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputLimit {
-    /// `max_tokens`.
     MaxTokens,
-    /// `max_completion_tokens`.
     MaxCompletionTokens,
 }
 
-/// Where the system prompt stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SystemPlace {
-    /// A message of the role `system`.
     System,
-    /// A message of the role `developer`.
     Developer,
-    /// At the beginning of the first message of the user, for models without a system role.
+    /// The first user message begins with it, for models without a system role.
     User,
 }
 
@@ -43,37 +35,31 @@ pub enum SystemPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallIdRule {
-    /// Anything.
     Any,
     /// Exactly nine letters and digits (Mistral).
     NineAlphanumerics,
 }
 
-/// Which of the choices of tools a provider takes.
+/// The values of `tool_choice` that a provider takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolChoices {
-    /// All of them.
     All,
-    /// All but that of one named tool: then it is the only one on offer, and required.
+    /// All but a named tool. In its place the request offers that tool alone and requires a call.
     Unnamed,
-    /// Only `auto`. With `none` no tools are offered; what cannot be said is an error.
+    /// Only `auto`. With `none` the request offers no tools; other choices are errors.
     AutoOnly,
 }
 
-/// How a schema of the answer is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchemaForm {
-    /// `response_format` with the schema.
     JsonSchema,
     /// `response_format` asks for any JSON object, and the system prompt shows the schema.
     JsonObject,
-    /// The system prompt shows the schema.
     Prompt,
 }
 
-/// How the reasoning effort is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EffortForm {
@@ -87,28 +73,22 @@ pub enum EffortForm {
     EnableThinking,
     /// `chat_template_kwargs: {enable_thinking: true}` or `false` (vLLM, llama.cpp).
     ChatTemplate,
-    /// Not at all.
     Unsaid,
 }
 
-/// A provider's words for how hard to think; an empty word is not sent.
+/// A provider's words for the reasoning efforts. An empty word is not sent.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EffortWords {
-    /// For [`ReasoningEffort::None`].
-    pub none: String,
-    /// For [`ReasoningEffort::Minimal`].
-    pub minimal: String,
-    /// For [`ReasoningEffort::Low`].
-    pub low: String,
-    /// For [`ReasoningEffort::Medium`].
-    pub medium: String,
-    /// For [`ReasoningEffort::High`].
-    pub high: String,
-    /// For [`ReasoningEffort::XHigh`]; like `high` if absent.
-    pub xhigh: Option<String>,
-    /// For [`ReasoningEffort::Max`]; like `xhigh` if absent.
-    pub max: Option<String>,
+    none: String,
+    minimal: String,
+    low: String,
+    medium: String,
+    high: String,
+    /// Like `high` if absent.
+    xhigh: Option<String>,
+    /// Like `xhigh` if absent.
+    max: Option<String>,
 }
 
 impl Default for EffortWords {
@@ -118,7 +98,6 @@ impl Default for EffortWords {
     }
 }
 
-/// From `none` to `max`.
 impl From<&[String; 7]> for EffortWords {
     fn from(words: &[String; 7]) -> Self {
         let [none, minimal, low, medium, high, xhigh, max] = words.clone();
@@ -127,19 +106,12 @@ impl From<&[String; 7]> for EffortWords {
 }
 
 impl EffortWords {
-    /// The word for an effort, if there is one.
     #[must_use]
     pub fn of(&self, effort: ReasoningEffort) -> Option<&str> {
-        let word = match effort {
-            ReasoningEffort::None => &self.none,
-            ReasoningEffort::Minimal => &self.minimal,
-            ReasoningEffort::Low => &self.low,
-            ReasoningEffort::Medium => &self.medium,
-            ReasoningEffort::High => &self.high,
-            ReasoningEffort::XHigh => self.xhigh.as_ref().unwrap_or(&self.high),
-            ReasoningEffort::Max => self.max.as_ref().or(self.xhigh.as_ref()).unwrap_or(&self.high),
-        };
-        Some(word.as_str()).filter(|word| !word.is_empty())
+        let Self { none, minimal, low, medium, high, xhigh, max } = self;
+        let xhigh = xhigh.as_ref().unwrap_or(high);
+        let words = [none, minimal, low, medium, high, xhigh, max.as_ref().unwrap_or(xhigh)];
+        Some(words[effort as usize].as_str()).filter(|word| !word.is_empty())
     }
 }
 
@@ -147,53 +119,45 @@ impl EffortWords {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasoningForm {
-    /// Not at all.
     None,
-    /// As the text `reasoning_content`.
     ReasoningContent,
-    /// As the text `reasoning`.
     Reasoning,
-    /// As the list `reasoning_details`, signatures and encrypted pieces as they came (`OpenRouter`).
+    /// As a list with signatures and encrypted pieces (`OpenRouter`).
     ReasoningDetails,
     /// As `thinking` chunks of the content (Mistral).
     ThinkingChunks,
-    /// As the list `thinking_blocks`, with their signatures as they came (`LiteLLM`).
+    /// As a list with signatures (`LiteLLM`).
     ThinkingBlocks,
     /// As text between `<think>` tags before the answer (`MiniMax`).
     ThinkTags,
 }
 
-/// Which messages without reasoning get the filler.
+/// The messages without reasoning that get the filler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FillerSpan {
-    /// Those with calls.
     Calls,
-    /// All.
     All,
 }
 
-/// Of which messages a model gets its reasoning back.
+/// The messages of which a model gets its reasoning back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasoningSpan {
-    /// Those after the last message of the user.
+    /// Messages after the last user message.
     Turn,
-    /// All.
     All,
 }
 
-/// Where the images of tool results go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolImages {
-    /// Into a message of the user after the results: OpenAI's results are texts.
+    /// A user message after the results: OpenAI's results are texts.
     UserMessage,
-    /// Into the result.
     Result,
 }
 
-/// How files are sent. A note stands for a file that cannot be sent so.
+/// How files are sent. A note stands for a file that has no such form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileForm {
@@ -201,21 +165,18 @@ pub enum FileForm {
     FileData,
     /// As `document_url` chunks with any URL (Mistral).
     DocumentUrl,
-    /// Not at all.
     None,
 }
 
-/// The parts of JSON Schema that a provider refuses. Parts without another form are left out: that makes the schema wider, never
-/// narrower.
+/// The parts of JSON Schema that a provider refuses. Leaving one out makes a schema wider, never narrower.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchemaRules {
-    /// Keywords that are left out everywhere.
     pub drop: Vec<String>,
-    /// Whether `$ref` is understood. Where not, what it points to stands in its place.
+    /// Whether `$ref` is understood. If not, its target replaces it.
     pub refs: bool,
-    /// Whether the parameters of a tool may be a union (`anyOf`, `oneOf`, `allOf`) at the top. Where not, the properties of its
-    /// branches stand in one object.
+    /// Whether the parameters of a tool may be a union (`anyOf`, `oneOf`, `allOf`) at the top. If not, one object has the properties of
+    /// all branches.
     pub top_unions: bool,
 }
 

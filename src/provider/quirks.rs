@@ -1,15 +1,14 @@
-//! How one provider's chat completions differ from OpenAI's own: data, so that a provider which speaks them needs no code.
-//! In settings and records: `accent`.
+//! The deviations of one provider's chat completions from OpenAI's own, as data. Settings and records call them `accent`.
 //!
-//! Owns the differences in requests, and in reasoning within the text. Must not know connections, keys or answers: one decoder
-//! reads the answers of all providers.
+//! Owns the differences in requests and in reasoning within the text. Must not know connections, keys or answers: one decoder reads
+//! the answers of all providers.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::catalog::quirks::model_quirks;
+use super::catalog::quirks::{model_quirks, starts_with_any};
 use super::catalog::table::longest_start;
 use super::json_body::written;
 use super::quirk_forms::{
@@ -23,70 +22,54 @@ use crate::domain::model::{ModelError, ReasoningEffort};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quirks {
-    /// Where requests go. `{base}` is the base URL with `/v1` where it has no path, `{host}` the base URL as it is, `{model}` the
-    /// model's name. Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
+    /// The URL of requests. `{base}` is the base URL, with `/v1` if it has no path; `{host}` is the base URL as it is.
+    /// Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
     pub url: String,
-    /// Where requests go that the provider refuses here and takes over Responses, as OpenAI does for tools of its newer models; an
-    /// empty one if there is no such place.
+    /// The URL of Responses, for requests that the provider refuses over chat completions: OpenAI's newer models refuse tools. Empty
+    /// if there is none.
     pub responses_url: String,
     /// The header that bears the key: `authorization` as a bearer token, any other one the bare key (Azure: `api-key`).
     pub key_header: String,
-    /// The name of the limit of output tokens.
     pub output_limit: OutputLimit,
     /// Models that know the limit as `max_completion_tokens` only, by the start of their bare names.
     pub new_limit_models: Vec<String>,
-    /// Where the system prompt stands.
     pub system: SystemPlace,
-    /// Whether streamed answers must be asked for their figures (`stream_options`). Servers that refuse unknown fields give them
-    /// unasked.
+    /// Whether streamed requests ask for usage (`stream_options`). Servers that refuse unknown fields send it unasked.
     pub stream_usage: bool,
-    /// The form of the ids of tool calls.
     pub call_ids: CallIdRule,
-    /// Which of the choices of tools the provider takes.
     pub tool_choices: ToolChoices,
     /// The word for "must call a tool" (Mistral: `any`).
     pub required_choice: String,
-    /// How a schema of the answer is asked for.
     pub output_schema: SchemaForm,
-    /// How the reasoning effort is asked for.
     pub effort: EffortForm,
-    /// The provider's words for the efforts; an empty word is not sent.
     pub effort_words: EffortWords,
     /// The words of single models, by the start of their bare names; the longest counts.
     pub efforts_of: BTreeMap<String, EffortWords>,
     /// Models that refuse `temperature`, `top_p` and `stop`, by the start of their bare names; the longest counts.
     pub fixed_sampling: BTreeMap<String, bool>,
-    /// Whether answers may begin with thoughts between tags.
     pub thoughts_in_text: ThoughtsInText,
-    /// Models that write such thoughts, by a part of their bare names.
+    /// Models that write reasoning between tags, by a part of their bare names.
     pub think_models: Vec<String>,
-    /// Those of them whose prompt ends with the opening tag, so that answers begin within the thoughts, by a part of their bare
-    /// names: R1 on vLLM without its reasoning parser. Where no closing tag comes either, what was thought is also the answer.
+    /// Models whose prompt ends with the opening tag, so that answers begin within the reasoning, by a part of their bare names: R1 on
+    /// vLLM without its reasoning parser. Without a closing tag the reasoning is also the answer.
     pub think_opened: Vec<String>,
-    /// The tags: what opens thoughts and what closes them.
+    /// The opening and the closing tags.
     pub think_tags: Vec<[String; 2]>,
-    /// The form in which the model gets its own reasoning back.
     pub reasoning: ReasoningForm,
-    /// Of which messages it gets it back.
     pub reasoning_of: ReasoningSpan,
-    /// Text in place of reasoning in a message with tool calls that has none, for providers that refuse such messages.
-    /// Only for the forms that are a text.
+    /// Text in place of missing reasoning, for providers that refuse messages without it. Only for forms that are a text.
     pub reasoning_filler: Option<String>,
-    /// Which messages without reasoning get the filler.
     pub filler_of: FillerSpan,
-    /// Whether models of this provider see images at all; else a note stands in their place.
+    /// Whether models see images; if not, a note replaces each.
     pub images: bool,
-    /// Where the images of tool results go.
     pub tool_images: ToolImages,
-    /// How files are sent.
     pub files: FileForm,
-    /// Whether the result of a tool bears the tool's name.
+    /// Whether the result of a tool has the tool's name.
     pub result_names: bool,
-    /// Whether a user may speak directly after tool results. Where not, a short message of the assistant stands between.
+    /// Whether a user message may follow tool results. If not, a short assistant message stands between.
     pub user_after_tools: bool,
-    /// Whether an answer of calls alone goes back with the content `null`, as `OpenAI` gives it, or with an empty text.
+    /// Whether an answer of calls alone goes back with the content `null`, or with an empty text.
     pub null_content: bool,
-    /// The parts of JSON Schema that the provider refuses in tools and answers.
     pub schemas: SchemaRules,
     /// Fields of the body under other names (Mistral: `seed = "random_seed"`).
     pub rename: BTreeMap<String, String>,
@@ -156,8 +139,7 @@ impl Quirks {
     /// Returns whether a model knows the limit of output tokens by its newer name only.
     #[must_use]
     pub fn knows_new_limit_only(&self, model: &str) -> bool {
-        let bare = bare_name(model);
-        self.new_limit_models.iter().any(|start| bare.starts_with(start.as_str()))
+        starts_with_any(&bare_name(model), &self.new_limit_models)
     }
 
     /// Returns whether a model takes `temperature`, `top_p` and `stop`.
@@ -172,25 +154,20 @@ impl Quirks {
         longest(&self.efforts_of, model).unwrap_or(&self.effort_words).of(effort)
     }
 
-    /// Writes the body of a request as JSON text, with fields renamed, left out and added.
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Writes the body of a request as JSON text, with fields renamed, omitted and added.
     pub(super) fn written(&self, body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
         if self.rename.is_empty() && self.omit.is_empty() && self.extra.is_empty() {
             return written(body);
         }
         let Value::Object(fields) = serde_json::to_value(body).unwrap_or_default() else { return written(body) };
-        let mut said: Map<String, Value> = fields
-            .into_iter()
-            .filter(|(name, _)| !self.omit.contains(name))
-            .map(|(name, value)| (self.rename.get(&name).cloned().unwrap_or(name), value))
-            .collect();
-        said.extend(self.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
-        written(&said)
+        let sent = fields.into_iter().filter(|(name, _)| !self.omit.contains(name));
+        let mut sent: Map<String, Value> =
+            sent.map(|(name, value)| (self.rename.get(&name).cloned().unwrap_or(name), value)).collect();
+        sent.extend(self.extra.clone());
+        written(&sent)
     }
 
-    /// Returns whether the answer of a model may begin with thoughts between tags.
+    /// Returns whether the answer of a model may begin with reasoning between tags.
     #[must_use]
     pub fn thinks_aloud(&self, model: &str) -> bool {
         match self.thoughts_in_text {
@@ -200,7 +177,7 @@ impl Quirks {
         }
     }
 
-    /// Returns the reader of the thoughts in the text of a model's answer.
+    /// Returns the reader of reasoning in the text of a model's answer.
     pub(super) fn think_tags(&self, model: &str) -> ReasoningTags {
         match self.thinks_aloud(model) {
             true if is_among(&self.think_opened, model) => ReasoningTags::within(&self.think_tags),

@@ -1,4 +1,4 @@
-//! Which refusals of providers are about a part of the request, by the table `catalog/refusals.toml`.
+//! Recognises refusals of a part of the request, by the table `catalog/refusals.toml`.
 
 use serde::Deserialize;
 
@@ -11,27 +11,12 @@ use crate::domain::model::{ModelError, ModelErrorKind};
 pub(super) enum PartKind {
     /// An image, of the user or of a tool.
     Image,
-    /// A document, such as a PDF.
+    /// Such as a PDF.
     Document,
-    /// Sound.
     Audio,
-    /// A video.
     Video,
     /// An image in the result of a tool.
     ToolImage,
-}
-
-impl PartKind {
-    /// Returns the plural, for notes to the model.
-    pub(super) fn plural(self) -> &'static str {
-        match self {
-            Self::Image => "images",
-            Self::Document => "documents",
-            Self::Audio => "audio",
-            Self::Video => "videos",
-            Self::ToolImage => "images in tool results",
-        }
-    }
 }
 
 /// The cause of a refusal.
@@ -51,9 +36,7 @@ pub(super) enum Meaning {
 /// A recognised refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The kind of the refused part.
     pub(super) part: PartKind,
-    /// The cause.
     pub(super) meaning: Meaning,
 }
 
@@ -105,7 +88,7 @@ impl Rule {
     }
 }
 
-/// Returns what an error may say about a part of the request, the likeliest first.
+/// Returns the refusals of parts that an error may be, the likeliest first.
 pub(super) fn find(error: &ModelError) -> Vec<Refusal> {
     let may_be = match error.kind {
         ModelErrorKind::InvalidRequest

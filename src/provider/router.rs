@@ -1,4 +1,4 @@
-//! The client in front of all others: picks one by the part of the model's name before the first slash.
+//! The client before all others: picks one by the part of the model's name before the first slash.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,26 +15,24 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router that knows no provider.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The router with one more provider; a provider of the same name is replaced.
+    /// Adds or replaces a provider.
     #[must_use]
     pub fn with(mut self, provider: impl Into<String>, client: Arc<dyn ModelClient>) -> Self {
         self.clients.insert(provider.into(), client);
         self
     }
 
-    /// Whether `model`, a `provider/name`, can be sent somewhere. Whether the provider has such a model is not asked.
+    /// Returns whether `model`, a `provider/name`, has a known provider. The provider may have no such model.
     #[must_use]
     pub fn knows(&self, model: &str) -> bool {
         self.route(model).is_some()
     }
 
-    /// The names of the providers, in order.
     #[must_use]
     pub fn providers(&self) -> Vec<String> {
         self.clients.keys().cloned().collect()

@@ -1,82 +1,57 @@
-//! Projects a JSON Schema to what a provider takes of it. What is lost here is lost for the model only: arguments are always
-//! validated against the schema as its owner wrote it.
+//! Projects a JSON Schema to the parts that a provider takes. The original schema still validates the arguments.
 
 use std::borrow::Cow;
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// The deepest nesting that is projected. What is below may be anything.
+use super::catalog::table::Table;
+
+/// The deepest nesting that is projected. Deeper parts accept anything.
 const MAX_DEPTH: usize = 24;
 /// The most parts that a projected schema has: references that refer to references grow without bounds.
 const MAX_PARTS: usize = 5_000;
-/// The most schemas that are merged into one.
 const MAX_STEPS: usize = 64;
 /// How often a definition may stand within itself.
 const MAX_RECURSION: usize = 1;
 
-/// What a provider takes.
-pub(super) struct Dress {
-    /// Keywords that are taken over as they are.
-    keywords: &'static [&'static str],
-    /// The formats that are known.
-    formats: &'static [&'static str],
-    /// Whether definitions may be referred to. If not, they are put in their places.
+static PROFILES: Table<SchemaProfiles> = Table::new("schemas", include_str!("catalog/schemas.toml"));
+
+/// The parts of JSON Schema that each dialect takes; `schemas.toml` explains them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SchemaProfiles {
+    pub(super) gemini: SchemaProfile,
+    pub(super) anthropic_output: SchemaProfile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SchemaProfile {
+    keywords: Vec<String>,
+    formats: Vec<String>,
     references: bool,
-    /// Whether `null` is a word beside a type, not a type.
     nullable: bool,
-    /// Whether each object must say that it has no other properties.
     closed: bool,
-    /// Whether each part must have a type, each list one for its items, and values to choose from must be texts.
     typed: bool,
 }
 
-impl Dress {
-    /// Gemini's `Schema`: <https://ai.google.dev/api/caching#Schema>.
-    pub(super) const GEMINI: Self = Self {
-        keywords: &[
-            "description",
-            "title",
-            "minItems",
-            "maxItems",
-            "minProperties",
-            "maxProperties",
-            "minLength",
-            "maxLength",
-            "minimum",
-            "maximum",
-            "pattern",
-            "propertyOrdering",
-            "nullable",
-        ],
-        formats: &["date-time", "enum", "float", "double", "int32", "int64"],
-        references: false,
-        nullable: true,
-        closed: false,
-        typed: true,
-    };
+pub(super) fn schema_profiles() -> &'static SchemaProfiles {
+    PROFILES.get()
+}
 
-    /// Anthropic's schemas of answers:
-    /// <https://docs.anthropic.com/en/docs/build-with-claude/structured-outputs#json-schema-limitations>.
-    pub(super) const ANTHROPIC_OUTPUT: Self = Self {
-        keywords: &["description", "title", "default", "const", "$ref"],
-        formats: &["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"],
-        references: true,
-        nullable: false,
-        closed: true,
-        typed: false,
-    };
-
+impl SchemaProfile {
     fn anything(&self) -> Value {
         if self.typed { json!({ "type": "string" }) } else { json!({}) }
     }
 }
 
-/// The schema as a provider takes it.
-pub(super) fn dressed(schema: &Value, dress: &Dress) -> Value {
-    Walk { root: schema, dress, inside: Vec::new(), parts: 0 }.any(schema, 0)
+/// Returns a schema with the parts that a provider takes.
+pub(super) fn projected(schema: &Value, profile: &SchemaProfile) -> Value {
+    Walk { root: schema, profile, inside: Vec::new(), parts: 0 }.any(schema, 0)
 }
 
-/// The schema of a tool's arguments for providers that take all keywords, but want an object at the top and nothing beside it.
+/// Returns the schema of a tool's arguments as an object without a union or reference at the top.
 pub(super) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     let is_plain = schema.get("type").and_then(Value::as_str) == Some("object")
         && ["anyOf", "oneOf", "allOf", "$ref"].iter().all(|keyword| schema.get(keyword).is_none());
@@ -91,7 +66,7 @@ pub(super) fn plain_object(schema: &Value) -> Cow<'_, Value> {
         for branch in branches {
             let Value::Object(branch) = branch else { continue };
             let mut branch = resolved(schema, branch, &mut 0);
-            // Only what every branch wants can be wanted.
+            // A property is required only if every branch requires it.
             let wants = branch.shift_remove("required").and_then(|names| names.as_array().cloned()).unwrap_or_default();
             common = Some(match common {
                 Some(common) => common.into_iter().filter(|name| wants.contains(name)).collect(),
@@ -107,9 +82,9 @@ pub(super) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     Cow::Owned(Value::Object(object))
 }
 
-/// An object schema with what it refers to and what all of it must be in its place.
+/// Merges the target of `$ref` and the parts of `allOf` into an object schema.
 fn resolved(root: &Value, mut object: Map<String, Value>, steps: &mut usize) -> Map<String, Value> {
-    // Whether a definition stands within itself is not asked; there is an end to the steps.
+    // The number of steps also bounds recursive definitions.
     let target = object.shift_remove("$ref").and_then(|name| lookup(root, name.as_str()?).cloned());
     let all = object.shift_remove("allOf");
     let parts = target.into_iter().chain(all.into_iter().flat_map(|all| all.as_array().cloned().unwrap_or_default()));
@@ -123,7 +98,7 @@ fn resolved(root: &Value, mut object: Map<String, Value>, steps: &mut usize) -> 
     object
 }
 
-/// Adds what another schema says of the same value; where both speak, the first counts.
+/// Adds the keywords of another schema of the same value. The first schema wins.
 fn merge(into: &mut Map<String, Value>, other: Map<String, Value>) {
     for (keyword, value) in other {
         match (into.get_mut(&keyword), value) {
@@ -153,7 +128,7 @@ fn lookup<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
 
 struct Walk<'a> {
     root: &'a Value,
-    dress: &'a Dress,
+    profile: &'a SchemaProfile,
     /// The definitions that the current part stands in.
     inside: Vec<String>,
     parts: usize,
@@ -165,17 +140,17 @@ impl Walk<'_> {
         match schema {
             Value::Object(map) if depth < MAX_DEPTH && self.parts < MAX_PARTS => self.object(map.clone(), depth),
             Value::Object(_) | Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                self.dress.anything()
+                self.profile.anything()
             }
         }
     }
 
     fn object(&mut self, mut schema: Map<String, Value>, depth: usize) -> Value {
-        // What refers to itself by way of `allOf` and a single branch comes back here without a part of its own.
+        // A reference to itself through `allOf` and a single branch comes back here without a part of its own.
         if depth >= MAX_DEPTH {
-            return self.dress.anything();
+            return self.profile.anything();
         }
-        if !self.dress.references {
+        if !self.profile.references {
             if let Some(Value::String(reference)) = schema.shift_remove("$ref") {
                 return self.reference(reference, schema, depth);
             }
@@ -192,10 +167,10 @@ impl Walk<'_> {
         let mut nullable = self.take_null(&mut schema);
         if let Some(Value::Array(branches)) = schema.shift_remove("anyOf").or_else(|| schema.shift_remove("oneOf")) {
             let before = branches.len();
-            let branches: Vec<Value> = branches.into_iter().filter(|branch| !(self.dress.nullable && is_null(branch))).collect();
+            let branches: Vec<Value> = branches.into_iter().filter(|branch| !(self.profile.nullable && is_null(branch))).collect();
             nullable |= branches.len() < before;
-            // Branches of an object with properties say which of these belong together, which is more than can be said here.
-            let says_nothing = branches.is_empty() || (self.dress.typed && schema.contains_key("properties"));
+            // A typed object cannot express which of its properties belong together.
+            let says_nothing = branches.is_empty() || (self.profile.typed && schema.contains_key("properties"));
             if !says_nothing {
                 return self.union(branches, schema, nullable, depth);
             }
@@ -212,7 +187,7 @@ impl Walk<'_> {
         let target = lookup(self.root, &reference).and_then(Value::as_object).cloned();
         let times = self.inside.iter().filter(|name| **name == reference).count();
         let (Some(target), true) = (target, times <= MAX_RECURSION && depth < MAX_DEPTH) else {
-            let mut rest = self.dress.anything();
+            let mut rest = self.profile.anything();
             if let (Some(object), Some(words)) = (rest.as_object_mut(), beside.get("description")) {
                 object.insert("description".to_owned(), words.clone());
             }
@@ -238,8 +213,8 @@ impl Walk<'_> {
         let mut projected = Vec::with_capacity(branches.len());
         for branch in &branches {
             let mut branch = self.any(branch, depth + 1);
-            if let Some(branch) = branch.as_object_mut().filter(|_| self.dress.typed) {
-                // A union stands alone, so its branches say what was said beside it.
+            if let Some(branch) = branch.as_object_mut().filter(|_| self.profile.typed) {
+                // A union has no keywords beside it, so its branches take them.
                 if let Some(words) = beside.get("description") {
                     branch.entry("description").or_insert_with(|| words.clone());
                 }
@@ -249,17 +224,17 @@ impl Walk<'_> {
             }
             projected.push(branch);
         }
-        let mut out = if self.dress.typed { Map::new() } else { self.leaf(&beside) };
-        if !self.dress.typed {
+        let mut out = if self.profile.typed { Map::new() } else { self.leaf(&beside) };
+        if !self.profile.typed {
             self.children(&beside, &mut out, depth);
         }
         out.insert("anyOf".to_owned(), Value::Array(projected));
         Value::Object(out)
     }
 
-    /// Takes `null` out of a list of types, and of several others makes a union.
+    /// Removes `null` from a list of types, and makes a union of several others.
     fn take_null(&self, schema: &mut Map<String, Value>) -> bool {
-        if !self.dress.nullable {
+        if !self.profile.nullable {
             return false;
         }
         let Some(Value::Array(types)) = schema.get("type") else { return false };
@@ -280,28 +255,28 @@ impl Walk<'_> {
         nullable
     }
 
-    /// What a part says of itself.
+    /// Projects the keywords of a part without those of its children.
     fn leaf(&self, schema: &Map<String, Value>) -> Map<String, Value> {
         let mut out = Map::new();
-        let kind = schema.get("type").cloned().or_else(|| self.dress.typed.then(|| Value::from(guess(schema))));
+        let kind = schema.get("type").cloned().or_else(|| self.profile.typed.then(|| Value::from(guess(schema))));
         let is_text = kind.as_ref().is_some_and(|kind| kind == "string");
         if let Some(kind) = kind {
             out.insert("type".to_owned(), kind);
         }
         for (keyword, value) in schema {
             let known = match keyword.as_str() {
-                "format" => value.as_str().is_some_and(|format| self.dress.formats.contains(&format)),
-                "minItems" if self.dress.closed => value.as_u64().is_some_and(|least| least <= 1),
-                keyword => self.dress.keywords.contains(&keyword),
+                "format" => value.as_str().is_some_and(|format| self.profile.formats.iter().any(|known| known == format)),
+                "minItems" if self.profile.closed => value.as_u64().is_some_and(|least| least <= 1),
+                keyword => self.profile.keywords.iter().any(|known| known == keyword),
             };
             if known {
                 out.insert(keyword.clone(), value.clone());
             }
         }
         let choices = schema.get("enum").and_then(Value::as_array).cloned();
-        let choices = choices.or_else(|| schema.get("const").filter(|_| self.dress.typed).map(|only| vec![only.clone()]));
+        let choices = choices.or_else(|| schema.get("const").filter(|_| self.profile.typed).map(|only| vec![only.clone()]));
         match choices {
-            Some(choices) if self.dress.typed => {
+            Some(choices) if self.profile.typed => {
                 let texts: Vec<Value> =
                     choices.into_iter().filter(|choice| choice.as_str().is_some_and(|text| !text.is_empty())).collect();
                 if is_text && !texts.is_empty() {
@@ -316,10 +291,10 @@ impl Walk<'_> {
         out
     }
 
-    /// The schemas within a part.
+    /// Projects the schemas within a part.
     fn children(&mut self, schema: &Map<String, Value>, out: &mut Map<String, Value>, depth: usize) {
         let mut maps = vec!["properties"];
-        if self.dress.references {
+        if self.profile.references {
             maps.extend(["$defs", "definitions"]);
         }
         for keyword in maps {
@@ -329,8 +304,8 @@ impl Walk<'_> {
                 .filter(|(_, schema)| **schema != false)
                 .map(|(name, schema)| (name.clone(), self.any(schema, depth + 1)))
                 .collect();
-            // An object without properties is one that says nothing of them.
-            if !(inner.is_empty() && self.dress.typed) {
+            // A typed object with empty properties is refused.
+            if !(inner.is_empty() && self.profile.typed) {
                 out.insert(keyword.to_owned(), Value::Object(inner));
             }
         }
@@ -341,7 +316,7 @@ impl Walk<'_> {
                 out.insert("required".to_owned(), Value::Array(names));
             }
         }
-        if self.dress.references
+        if self.profile.references
             && let Some(Value::Array(all)) = schema.get("allOf")
         {
             let all = all.iter().map(|part| self.any(part, depth + 1)).collect();
@@ -354,12 +329,12 @@ impl Walk<'_> {
                 let items = self.any(items, depth + 1);
                 out.insert("items".to_owned(), items);
             }
-            None if is_list && self.dress.typed => {
-                out.insert("items".to_owned(), self.dress.anything());
+            None if is_list && self.profile.typed => {
+                out.insert("items".to_owned(), self.profile.anything());
             }
             None => {}
         }
-        if self.dress.closed && (is_object || out.contains_key("properties")) {
+        if self.profile.closed && (is_object || out.contains_key("properties")) {
             out.insert("additionalProperties".to_owned(), false.into());
         }
     }
@@ -369,7 +344,7 @@ fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null") || schema.get("const").is_some_and(Value::is_null)
 }
 
-/// The type of a part that names none.
+/// Guesses the type of a part without one.
 fn guess(schema: &Map<String, Value>) -> &'static str {
     let has = |keyword: &str| schema.contains_key(keyword);
     let choice = schema.get("const").or_else(|| schema.get("enum").and_then(|choices| choices.get(0)));
@@ -387,6 +362,11 @@ fn guess(schema: &Map<String, Value>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schema_table_is_valid() {
+        PROFILES.checked().unwrap();
+    }
     use rstest::rstest;
 
     #[rstest]
@@ -430,22 +410,22 @@ mod tests {
     )]
     #[case::a_definition_that_is_not_there(json!({"$ref": "https://host/x", "description": "d"}), json!({"type": "string", "description": "d"}))]
     fn for_gemini(#[case] schema: Value, #[case] expected: Value) {
-        assert_eq!(dressed(&schema, &Dress::GEMINI), expected);
+        assert_eq!(projected(&schema, &schema_profiles().gemini), expected);
     }
 
     #[test]
     fn what_grows_without_end_is_cut() {
         let tree = json!({"$ref": "#/$defs/node", "$defs": {"node": {
             "type": "object", "properties": {"left": {"$ref": "#/$defs/node"}, "right": {"$ref": "#/$defs/node"}}}}});
-        let cut = dressed(&tree, &Dress::GEMINI);
+        let cut = projected(&tree, &schema_profiles().gemini);
         assert_eq!(cut["properties"]["left"]["properties"]["right"], json!({"type": "string"}));
         let itself = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
-        assert_eq!(dressed(&itself, &Dress::GEMINI), json!({"type": "string"}));
+        assert_eq!(projected(&itself, &schema_profiles().gemini), json!({"type": "string"}));
         let both = json!({"allOf": [{"$ref": "#"}]});
-        assert_eq!(dressed(&both, &Dress::GEMINI), json!({"type": "string"}));
+        assert_eq!(projected(&both, &schema_profiles().gemini), json!({"type": "string"}));
         // Found by a fuzzer: it had no end, and took the stack of the process.
         let branch = json!({"anyOf": [{"allOf": [{"$ref": "#"}, {"type": "object"}]}]});
-        assert_eq!(dressed(&branch, &Dress::GEMINI), json!({"type": "string"}));
+        assert_eq!(projected(&branch, &schema_profiles().gemini), json!({"type": "string"}));
 
         // Each definition uses the next one twice.
         let mut definitions = Map::new();
@@ -454,7 +434,7 @@ mod tests {
             definitions.insert(format!("d{level}"), json!({"type": "object", "properties": {"a": next.clone(), "b": next}}));
         }
         let bomb = json!({"$ref": "#/$defs/d0", "$defs": definitions});
-        assert!(dressed(&bomb, &Dress::GEMINI).to_string().len() < 1_000_000);
+        assert!(projected(&bomb, &schema_profiles().gemini).to_string().len() < 1_000_000);
     }
 
     #[test]
@@ -464,7 +444,7 @@ mod tests {
             "u": {"oneOf": [{"type": "string", "minLength": 1}, {"type": "null"}]}},
             "required": ["n"], "$defs": {"x": {"type": "object", "properties": {}}}});
         assert_eq!(
-            dressed(&schema, &Dress::ANTHROPIC_OUTPUT),
+            projected(&schema, &schema_profiles().anthropic_output),
             json!({"type": "object", "properties": {
                 "n": {"type": "integer"}, "l": {"type": "array", "items": {"$ref": "#/$defs/x"}},
                 "u": {"anyOf": [{"type": "string"}, {"type": "null"}]}},

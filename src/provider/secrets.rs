@@ -1,4 +1,4 @@
-//! Keeps what we send as a secret out of what a provider says about it, whatever it looks like.
+//! Removes the secrets that we send from a provider's error messages, whatever they look like.
 
 use reqwest::Url;
 use reqwest::header::HeaderMap;
@@ -6,12 +6,12 @@ use reqwest::header::HeaderMap;
 use crate::domain::model::ModelError;
 use crate::support::redact::{MAX_ERROR_BYTES, REDACTED, names_secret};
 
-/// What is shorter is no secret, and a part of many words.
+/// A shorter value is no secret, and a part of many words.
 const SHORTEST: usize = 4;
-/// What is shorter may be a part of a word, and is only looked for as a whole one: local servers take keys such as `test`.
+/// A shorter secret is only replaced as a whole word: local servers take keys such as `test`.
 const SHORTEST_WITHIN: usize = 8;
 
-/// The secrets of one endpoint. They have no `Debug`, and are in no log.
+/// The secrets of one endpoint. Without `Debug`, so that no log shows them.
 #[derive(Clone, Default)]
 pub(super) struct Secrets {
     /// The longest first: one may be a part of another.
@@ -19,7 +19,7 @@ pub(super) struct Secrets {
 }
 
 impl Secrets {
-    /// Those in the headers of every request, and in the URL.
+    /// Collects the secrets in a URL and in the headers of every request.
     pub(super) fn of(url: &str, headers: &HeaderMap) -> Self {
         let mut values = Vec::new();
         for value in headers.values().filter(|value| value.is_sensitive()).filter_map(|value| value.to_str().ok()) {
@@ -34,7 +34,6 @@ impl Secrets {
         Self::new(values)
     }
 
-    /// These, as they stand in a request.
     pub(super) fn new(mut values: Vec<String>) -> Self {
         values.retain(|value| value.len() >= SHORTEST);
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -42,14 +41,13 @@ impl Secrets {
         Self { values }
     }
 
-    /// The error without them.
     pub(super) fn hide(&self, mut error: ModelError) -> ModelError {
         let was_cut = error.message.len() + 4 > MAX_ERROR_BYTES;
         for secret in &self.values {
             if error.message.contains(secret.as_str()) {
                 error.message = without(&error.message, secret);
             }
-            // Long words are cut, perhaps within a secret.
+            // A long message was cut, perhaps within a secret.
             let half = (SHORTEST..secret.len()).rev().find_map(|end| error.message.strip_suffix(secret.get(..end)?));
             if let Some(before) = half.filter(|_| was_cut) {
                 error.message = format!("{before}{REDACTED}");

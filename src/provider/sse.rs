@@ -1,7 +1,7 @@
 //! Frames of a server-sent event stream, with bounds.
 //!
-//! The grammar (line ends, comments, byte order mark, text split between chunks) is `sse-stream`'s; it keeps an unfinished
-//! event for as long as bytes come, so the bounds are counted here, before the bytes reach it.
+//! The crate `sse-stream` knows the grammar: line ends, comments, byte order mark, text split between chunks. It keeps an unfinished
+//! event for as long as bytes come, so the bytes are counted here before they reach it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,12 +16,9 @@ use super::frames::{ByteStream, Frame};
 use super::strays::Strays;
 use crate::domain::model::{ModelError, ModelErrorKind};
 
-/// The most bytes that one event may have.
 pub(super) const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
-/// The most bytes that one answer may have.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// The error for an answer that is larger than we take.
 pub(super) fn too_large(what: &str, limit: usize) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("{what} is larger than {} MiB", limit / (1024 * 1024)))
 }
@@ -30,7 +27,6 @@ pub(super) fn too_large(what: &str, limit: usize) -> ModelError {
 pub(super) struct SseFrames {
     parser: SseByteStream<Counted>,
     since_event: Arc<AtomicUsize>,
-    /// The events that came so far.
     events: u64,
 }
 
@@ -56,14 +52,13 @@ impl Stream for SseFrames {
     }
 }
 
-/// The error for an event that cannot be read, with its number.
 pub(super) fn bad_frame(event: u64, why: &dyn std::fmt::Display) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {event} of the answer: {why}"))
 }
 
 fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
     match error {
-        // The bytes come from us, so their errors are ours and only have to be unpacked.
+        // The bytes come from `Counted`, so their errors are typed and only have to be unpacked.
         sse_stream::Error::Body(source) => match source.downcast::<ModelError>() {
             Ok(error) => *error,
             Err(source) => ModelError::new(ModelErrorKind::IncompleteStream, &source.to_string()),
@@ -72,10 +67,10 @@ fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
     }
 }
 
-/// What gateways write into events to show that they are there.
+/// The texts that gateways send in events to keep a connection alive.
 const SIGNS_OF_LIFE: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
 
-/// How gateways write the mark of the end, beside `[DONE]`.
+/// Other forms of the end mark `[DONE]`.
 const MARKS_OF_THE_END: [&str; 3] = ["[done]", "done", "\"[done]\""];
 
 fn frame(event: Sse) -> Frame {
@@ -85,7 +80,7 @@ fn frame(event: Sse) -> Frame {
     // A gateway that takes comments for data passes them on as `data: : still here`. No JSON begins so.
     let says_nothing = data.is_empty() || data.starts_with(':') || data == "null" || is_sign(data) || is_named(&is_sign);
     let data = match event.data {
-        // It fails without a word.
+        // An error event without words.
         _ if says_nothing && is_named(&|name| name == "error") => "{}".to_owned(),
         _ if says_nothing => String::new(),
         Some(data) if MARKS_OF_THE_END.iter().any(|mark| data.trim().eq_ignore_ascii_case(mark)) => "[DONE]".to_owned(),

@@ -1,30 +1,28 @@
-//! What providers write into an event stream beside its fields, made fields of it.
+//! Turns content of an event stream that stands in no field into events.
 //!
-//! Older servers of llama.cpp report errors in a field `error:`. Gemini writes an error that comes within an answer as bare JSON
-//! over several lines, and gateways do the same with errors of their own. No parser knows either, and an answer whose error is
-//! overlooked may look whole.
+//! Older llama.cpp servers report errors in a field `error:`. Gemini and gateways write an error within an answer as bare JSON over
+//! several lines. No parser reads either, and an answer without its error may look whole.
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
 use super::stream::Shape;
 
-/// Mends the bytes of a stream, however they are cut.
 #[derive(Debug, Default)]
 pub(super) struct Strays(Line);
 
-/// How far the line is that is being read.
+/// The state of the current line.
 #[derive(Debug)]
 enum Line {
     /// So many of its bytes came, all of them of [`ERROR`].
     Begun(usize),
-    /// It is a field, or nothing to anybody.
+    /// A field, or unknown content, which passes unchanged.
     Field,
-    /// It stands within a document outside of any field.
+    /// Within a document outside of any field.
     Document(Document),
-    /// Such a document ended in it, and another may follow.
+    /// Such a document ended in this line, and another may follow.
     Between,
-    /// The rest of it is nothing to anybody.
+    /// The rest of the line is dropped.
     Rest,
 }
 
@@ -34,7 +32,6 @@ impl Default for Line {
     }
 }
 
-/// The field of llama.cpp.
 const ERROR: &[u8] = b"error:";
 
 fn is_end(byte: u8) -> bool {
@@ -42,7 +39,7 @@ fn is_end(byte: u8) -> bool {
 }
 
 impl Strays {
-    /// The same bytes with strays as events. Holds back a document that is not whole: as many bytes as one event may have.
+    /// Returns the bytes with stray content as events. A document that is not whole is held back, within the limit of an event.
     pub(super) fn mend(&mut self, bytes: Bytes) -> Bytes {
         if !self.may_hold_any(&bytes) {
             match bytes.last() {
@@ -82,11 +79,11 @@ impl Strays {
                     }
                     rest = after;
                 }
-                // What begins like a document and goes on as an event is none.
+                // It began like a document and goes on as an event.
                 Line::Document(document) if document.ends_before(byte) => self.0 = Line::Begun(0),
                 Line::Document(document) => {
                     if document.is_whole_with(byte) {
-                        self.0 = if document.say(&mut mended) { Line::Between } else { Line::Rest };
+                        self.0 = if document.write(&mut mended) { Line::Between } else { Line::Rest };
                     }
                     rest = after;
                 }
@@ -95,7 +92,7 @@ impl Strays {
         mended.into()
     }
 
-    /// Whether there is anything to do, which there nearly never is.
+    /// Returns whether the bytes may hold strays, which is rare.
     fn may_hold_any(&self, bytes: &[u8]) -> bool {
         let begins = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b'e' | b'{' | b'['));
         match &self.0 {
@@ -114,21 +111,21 @@ struct Document {
 }
 
 impl Document {
-    /// Whether this byte begins a line as none begins within JSON.
+    /// Returns whether no line of JSON begins with this byte.
     fn ends_before(&self, byte: u8) -> bool {
         let within = |byte: u8| byte.is_ascii_whitespace() || byte.is_ascii_digit() || b"{}[],\"-tfn".contains(&byte);
         self.json.last().is_some_and(|last| is_end(*last)) && !within(byte)
     }
 
-    /// Takes in a byte; whether it is the last one.
+    /// Takes in a byte. Returns whether it is the last one.
     fn is_whole_with(&mut self, byte: u8) -> bool {
         self.shape.feed(&[byte]);
         self.json.push(byte);
-        self.shape.is_complete()
+        self.shape.complete
     }
 
-    /// Says it as an event of its own, in one line, if it is JSON; whether it is.
-    fn say(&mut self, mended: &mut Vec<u8>) -> bool {
+    /// Writes the document as an event of one line, if it is JSON. Returns whether it is.
+    fn write(&mut self, mended: &mut Vec<u8>) -> bool {
         if serde_json::from_slice::<IgnoredAny>(&self.json).is_err() {
             return false;
         }

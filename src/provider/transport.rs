@@ -1,5 +1,7 @@
 //! HTTP to a provider: one POST, its limits, and the beginning of the answer.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::header::HeaderMap;
@@ -9,26 +11,25 @@ use tokio::time::{Instant, timeout_at};
 
 use super::failure::RequestNames;
 use super::frames::{Frames, Framing};
-use super::limits::{Deadline, StreamLimits, Timed, over_total, timeout};
+use super::limits::{Deadline, SILENCE, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
 use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
 use super::{failure, monitor};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::clock::UnixMillis;
-use crate::support::http::chain_without_url;
+use crate::support::http::{body_within, chain_without_url};
 
-/// The most bytes that the headers of an answer may have together. What is above some hundred thousand is not even read.
+/// The most bytes that the headers of an answer may have together. The HTTP client itself refuses some hundred thousand.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
 
-/// The most bytes of an error's body that are looked at.
+/// The most bytes of an error's body that are read.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// An answer that has begun, by what its first byte says. The content type is not asked: gateways send events as JSON, JSON
-/// as events, and both as text.
+/// An answer that has begun, by its first byte. The content type does not count: gateways send events as JSON, JSON as events, and
+/// both as text.
 pub(super) enum Answer {
-    /// A streamed one.
     Events(Frames),
-    /// One JSON document, whole.
+    /// One whole JSON document.
     Document(Vec<u8>),
 }
 
@@ -61,14 +62,16 @@ pub(super) async fn send(
             return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the provider closed the connection without an answer"));
         }
     };
-    let rest = raw.map(|chunk| chunk.map_err(cut_error));
+    let cut =
+        |error| ModelError::new(ModelErrorKind::IncompleteStream, &format!("the answer was cut: {}", chain_without_url(error)));
+    let rest = raw.map(move |chunk| chunk.map_err(cut));
     // Nothing shows the progress of an answer in one piece.
     let whole = Deadline::after(limits.for_whole_answer());
     let whole = if whole.at < total.at { whole } else { total };
-    begin(first, Timed::bytes(rest, limits.idle, total), framing, whole).await
+    begin(first, Timed::new(rest, SILENCE, limits.idle, total), framing, whole).await
 }
 
-/// Bounds what the rest of the program has to do with.
+/// Bounds the headers that the rest of the program works with.
 fn check_headers(headers: &HeaderMap) -> Result<(), ModelError> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if bytes <= MAX_HEADER_BYTES {
@@ -81,7 +84,7 @@ fn check_headers(headers: &HeaderMap) -> Result<(), ModelError> {
     Err(ModelError::new(ModelErrorKind::BadStream, &words))
 }
 
-/// Looks at the first byte that is not blank.
+/// Tells the kind of an answer by its first byte that is not blank.
 async fn begin<S>(first: Bytes, mut rest: S, framing: Option<Framing>, whole: Deadline) -> Result<Answer, ModelError>
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Send + Unpin + 'static,
@@ -114,7 +117,7 @@ where
     }
 }
 
-/// Whether a body goes on after a first JSON document: gateways send one a line, or an error before the events of an answer.
+/// Returns whether a body goes on after a first JSON document: gateways send one a line, or an error before the events.
 fn goes_on(body: &[u8]) -> bool {
     let mut documents = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();
     let is_first_whole = matches!(documents.next(), Some(Ok(_)));
@@ -122,7 +125,7 @@ fn goes_on(body: &[u8]) -> bool {
     is_first_whole && !rest.trim_ascii().is_empty()
 }
 
-/// The events of a body that is there already.
+/// Returns the events of a whole body.
 fn events(body: Vec<u8>) -> Frames {
     let body = Bytes::from(body.trim_ascii_start().to_vec());
     Box::pin(SseFrames::new(Box::pin(futures_util::stream::iter([Ok(body)]))))
@@ -142,7 +145,7 @@ where
         let next = timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))?;
         match next {
             Some(Ok(chunk)) => body.extend_from_slice(&chunk),
-            // A document shows itself that it is whole.
+            // A whole document needs no end of the body.
             Some(Err(_)) if serde_json::from_slice::<IgnoredAny>(&body).is_ok() => return Ok(body),
             Some(Err(error)) => return Err(error),
             None => return Ok(body),
@@ -153,8 +156,8 @@ where
     }
 }
 
-/// An answer with an error status. Its body is a help, not a need: what has not come in time is left out.
-pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, names: RequestNames<'_>) -> ModelError {
+/// Reads an answer with an error status. Its body is optional, so bytes that come late are left out.
+async fn refusal(response: Response, until: Instant, now: UnixMillis, names: RequestNames<'_>) -> ModelError {
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
     let mut chunks = Box::pin(response.bytes_stream().inspect(|piece| piece.iter().for_each(|piece| monitor::came(piece))));
@@ -168,12 +171,28 @@ pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis,
     failure::from_response(status, &headers, &body, now, names)
 }
 
-/// A connection that could not be made, or broke before the answer began.
-pub(super) fn network_error(error: reqwest::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::Network, &chain_without_url(error))
+/// Sends a request whose answer is one document. Returns `None` if that has more than `limit` bytes.
+///
+/// # Errors
+/// A typed failure. One of a document that does not come in time says `late`.
+pub(super) async fn fetch(
+    request: RequestBuilder,
+    limit: usize,
+    late: &str,
+    patience: Duration,
+    now: UnixMillis,
+) -> Result<Option<Vec<u8>>, ModelError> {
+    let fetched = tokio::time::timeout(patience, async {
+        let response = request.send().await.map_err(network_error)?;
+        if !response.status().is_success() {
+            return Err(refusal(response, Instant::now() + patience, now, RequestNames::default()).await);
+        }
+        body_within(response, limit).await.map_err(network_error)
+    });
+    fetched.await.map_err(|_| timeout(late, patience))?
 }
 
-/// A connection that broke within the answer.
-fn cut_error(error: reqwest::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::IncompleteStream, &format!("the answer was cut: {}", chain_without_url(error)))
+/// Returns the failure of a connection that could not be made, or broke before the answer began.
+fn network_error(error: reqwest::Error) -> ModelError {
+    ModelError::new(ModelErrorKind::Network, &chain_without_url(error))
 }

@@ -1,7 +1,6 @@
-//! The error codes that mean something at one vendor only.
+//! The error codes that only one vendor has.
 
-use reqwest::Url;
-
+use super::endpoint::host;
 use super::error_facts::{VendorCodes, is_specific, vendors};
 use crate::domain::model::{ModelError, ModelErrorKind};
 
@@ -13,14 +12,12 @@ impl Vendor {
     /// Finds the vendor of a base URL by its host.
     #[must_use]
     pub fn at(base_url: &str) -> Self {
-        let Some(host) = Url::parse(base_url.trim()).ok().and_then(|url| url.host_str().map(str::to_owned)) else {
-            return Self(None);
-        };
+        let Some(host) = host(base_url) else { return Self(None) };
         let is_below = |own: &String| host.strip_suffix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         Self(vendors().values().find(|vendor| vendor.hosts.iter().any(is_below)))
     }
 
-    /// Finds the vendor of a provider by its name, which counts before the host: a gateway may stand in front of the vendor.
+    /// Finds the vendor of a provider by its name, which wins over the host: a gateway may stand before the vendor.
     #[must_use]
     pub fn named(self, provider: &str) -> Self {
         Self(vendors().values().find(|vendor| vendor.providers.iter().any(|name| name == provider)).or(self.0))

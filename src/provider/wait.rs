@@ -1,16 +1,15 @@
-//! How long a provider asks us to wait.
+//! The wait that a provider asks for before the next request.
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
 use super::error_facts::after_wait_phrase;
 use crate::support::clock::UnixMillis;
 
-/// From this number on it is a moment in milliseconds, from the next on one in seconds; less is a number of seconds.
+/// A larger number is a moment in milliseconds, one above `MOMENT_S` a moment in seconds; a smaller one is a number of seconds.
 const MOMENT_MS: f64 = 1e11;
 const MOMENT_S: f64 = 1e8;
 
-/// How long to wait by the headers of a refusal, in milliseconds: the first that can be read, rounded up. A moment that is past
-/// is no wait.
+/// Returns the wait of the first readable header of a refusal, in milliseconds, rounded up. A past moment is no wait.
 pub(super) fn retry_after(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(millis) = text("retry-after-ms").and_then(|text| duration(text, 1.0)) {
@@ -23,8 +22,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
     after.or_else(|| of_used_up_limits(headers, now))
 }
 
-/// The longest of the waits for limits of which nothing is left: `x-ratelimit-reset-tokens: 6m0s` beside
-/// `x-ratelimit-remaining-tokens: 0`, and their like.
+/// Returns the longest wait for a used-up limit, such as `x-ratelimit-reset-tokens: 6m0s` beside `x-ratelimit-remaining-tokens: 0`.
 fn of_used_up_limits(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
     let waits = headers.iter().filter_map(|(name, value)| {
         let which = name.as_str().strip_prefix("x-ratelimit-reset")?;
@@ -42,7 +40,7 @@ fn of_used_up_limits(headers: &HeaderMap, now: UnixMillis) -> Option<u64> {
     waits.max()
 }
 
-/// The wait that a sentence names: `Please try again in 1m2.5s`.
+/// Returns the wait in a sentence such as `Please try again in 1m2.5s`.
 pub(super) fn in_words(words: &str) -> Option<u64> {
     let lower = words.to_ascii_lowercase();
     after_wait_phrase(&lower).find_map(|rest| {
@@ -51,14 +49,14 @@ pub(super) fn in_words(words: &str) -> Option<u64> {
     })
 }
 
-/// A number of a unit, rounded up, in milliseconds.
+/// Returns a number of a unit in milliseconds, rounded up.
 pub(super) fn duration(text: &str, unit_ms: f64) -> Option<u64> {
     let amount: f64 = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0)?;
     // A float that is too large becomes the largest integer.
     Some((amount * unit_ms).ceil() as u64)
 }
 
-/// `1h2m3.5s`, `34s`, `120ms`.
+/// Reads `1h2m3.5s`, `34s`, `120ms`.
 fn in_units(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum: Option<u64> = None;
@@ -72,11 +70,11 @@ fn in_units(text: &str) -> Option<u64> {
     sum
 }
 
-/// A moment in any of the forms of HTTP: <https://www.rfc-editor.org/rfc/rfc9110#name-date-time-formats>.
+/// Reads a moment in any of the forms of HTTP: <https://www.rfc-editor.org/rfc/rfc9110#name-date-time-formats>.
 fn date(text: &str) -> Option<jiff::Timestamp> {
     let usual = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok();
     usual.or_else(|| {
-        // The name of the day says nothing new, and may be wrong.
+        // The name of the day is redundant, and may be wrong.
         let civil = match text.split_once(", ") {
             Some((_, date)) => jiff::civil::DateTime::strptime("%d-%b-%y %H:%M:%S GMT", date),
             None => jiff::civil::DateTime::strptime("%b %e %H:%M:%S %Y", text.get(4..)?.trim_start()),

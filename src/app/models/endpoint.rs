@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use crate::app::config::{Environment, ProviderConfig};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::{CallLimits, ModelEntry};
-use crate::provider::breaker::{Breaker, BreakerLimits};
+use crate::provider::breaker::{Breaker, BreakerLimits, Health};
 use crate::provider::catalog::{KnownProvider, ProviderKind};
 use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
 use crate::provider::{self, ClientOptions, ModelClient, Quirks, SetupError};
@@ -114,7 +114,7 @@ impl Endpoint {
     /// If the base URL, the key or a header cannot be used.
     pub(super) fn client(&self, breaker: BreakerLimits) -> anyhow::Result<Arc<dyn ModelClient>> {
         let client = self.bare_client().with_context(|| format!("provider {} cannot be used", self.provider))?;
-        Ok(Arc::new(Breaker::new(&self.provider, client, breaker)))
+        Ok(Arc::new(Breaker::new(&Health::new(&self.provider, breaker), client)))
     }
 
     /// The same without a breaker, for one who wants to know how it is.

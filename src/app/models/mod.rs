@@ -17,7 +17,7 @@ use super::config::{EmbeddingsConfig, Environment, Loaded};
 use crate::domain::ids::UserId;
 use crate::provider::Router;
 use crate::provider::catalog;
-use crate::provider::demo::{DemoClient, DemoPace};
+use crate::provider::demo::DemoClient;
 use crate::provider::embeddings::EmbeddingClient;
 use crate::store::Store;
 
@@ -112,7 +112,7 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
         }
     }
 
-    let mut router = Router::new().with("demo", Arc::new(DemoClient::new(DemoPace::default())));
+    let mut router = Router::new().with("demo", Arc::new(DemoClient));
     for endpoint in &endpoints {
         router = router.with(&endpoint.provider, endpoint.client(loaded.config.breaker.limits())?);
     }

@@ -1,7 +1,7 @@
-//! Puts the content blocks of an answer together.
+//! Assembles the content blocks of an answer.
 //!
-//! Blocks come one after the other, but the wire lets them interleave by index. What is said of text and reasoning has no
-//! address, so a block waits until the text and reasoning before it is over; calls have one and hold nobody up.
+//! Blocks may interleave by index. Events of text and reasoning have no index, so a block waits until the text and reasoning before it
+//! is over. Events of calls have one and block nothing.
 
 use std::borrow::Cow;
 
@@ -12,16 +12,15 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 use crate::provider::stream::AnswerAssembler;
 use crate::provider::stream::lenient::{json_text, storable_text};
 
-/// More blocks than any answer has: what comes with more is a flood.
+/// More blocks than any real answer has.
 const MAX_BLOCKS: usize = 10_000;
 
-/// The blocks of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     blocks: Vec<Open>,
-    /// The first block that may still say something without an address. Those behind it wait.
+    /// The first block that may still emit text or reasoning. Blocks behind it wait.
     front: usize,
-    /// Whether reasoning was shown that no block has closed.
+    /// Whether reasoning was emitted that no reasoning block has closed.
     open_reasoning: bool,
 }
 
@@ -44,7 +43,7 @@ enum Kind {
         given: String,
         arguments: String,
     },
-    /// Something that is nothing to us: what tools of the provider do, and what is newer than this code.
+    /// Ignored content: of the provider's own tools, and of kinds that are newer than this code.
     Other,
 }
 
@@ -57,12 +56,11 @@ impl Blocks {
         self.blocks.iter().all(|block| matches!(block.kind, Kind::Other))
     }
 
-    /// Whether every block that says something was ended.
     pub(super) fn all_stopped(&self) -> bool {
         self.blocks.iter().all(|block| block.stopped || matches!(block.kind, Kind::Other))
     }
 
-    /// Whether no call is cut: its block was ended, or its arguments are whole all the same.
+    /// Returns whether no call is cut: its block was ended, or its arguments are whole.
     pub(super) fn no_call_is_cut(&self) -> bool {
         self.blocks.iter().all(|block| match &block.kind {
             Kind::Call { arguments, .. } => block.stopped || arguments.is_empty() || is_json(arguments),
@@ -70,7 +68,6 @@ impl Blocks {
         })
     }
 
-    /// Whether the arguments of all calls can be read.
     pub(super) fn all_calls_parse(&self) -> bool {
         self.blocks.iter().all(|block| match &block.kind {
             Kind::Call { arguments, given, .. } if arguments.is_empty() => given.is_empty() || is_json(given),
@@ -79,19 +76,18 @@ impl Blocks {
         })
     }
 
-    /// A block begins.
     pub(super) fn start(&mut self, index: Option<i64>, block: Block<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let index = index.unwrap_or_else(|| self.next_index());
         match &*block.kind.0 {
             "text" => {
                 let at = self.open(index, Kind::Text)?;
-                self.text(at, block.text.0, answer);
+                self.emit_text(at, ModelEvent::Text, block.text.0, answer);
             }
             "thinking" => {
                 let at = self.open(index, Kind::Thinking { signature: block.signature.0.into_owned() })?;
-                // A part of its own, even if the reasoning before it was never signed.
+                // Begins a new part, even if the reasoning before it was never signed.
                 self.emit(at, ModelEvent::ReasoningBlock(Value::Null), answer);
-                self.thinking(at, block.thinking.0, answer);
+                self.emit_text(at, ModelEvent::Reasoning, block.thinking.0, answer);
             }
             "redacted_thinking" => {
                 let at = self.open(index, Kind::Other)?;
@@ -116,18 +112,21 @@ impl Blocks {
         Ok(())
     }
 
-    /// More of a block.
     pub(super) fn delta(&mut self, index: Option<i64>, delta: Delta<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let mut known = self.find(index);
-        // Gateways exist that begin one block for thoughts and text together.
-        if let Some(at) = known.filter(|at| self.is_of_another(*at, &delta.kind.0)) {
+        // Some gateways begin one block for reasoning and text together.
+        let is_of_another = |at: &usize| {
+            let kind = self.blocks.get(*at).map(|block| &block.kind);
+            matches!((&*delta.kind.0, kind), ("text_delta", Some(Kind::Thinking { .. })) | ("thinking_delta", Some(Kind::Text)))
+        };
+        if let Some(at) = known.filter(is_of_another) {
             self.end(at, answer);
             self.advance(answer);
             known = None;
         }
         let at = match known {
             Some(at) => at,
-            // Gateways exist that say nothing of the beginning of a block; a call without one has no name.
+            // Some gateways send no beginning of a block. A call without one has no name.
             None => {
                 let index = index.unwrap_or_else(|| self.next_index());
                 match &*delta.kind.0 {
@@ -140,8 +139,8 @@ impl Blocks {
         };
         let Open { kind, stopped, .. } = &mut self.blocks[at];
         match (&*delta.kind.0, kind) {
-            ("text_delta", Kind::Text) => self.text(at, delta.text.0, answer),
-            ("thinking_delta", Kind::Thinking { .. }) => self.thinking(at, delta.thinking.0, answer),
+            ("text_delta", Kind::Text) => self.emit_text(at, ModelEvent::Text, delta.text.0, answer),
+            ("thinking_delta", Kind::Thinking { .. }) => self.emit_text(at, ModelEvent::Reasoning, delta.thinking.0, answer),
             ("signature_delta", Kind::Thinking { signature }) => {
                 if !delta.signature.0.is_empty() {
                     *signature = delta.signature.0.into_owned();
@@ -161,31 +160,24 @@ impl Blocks {
             ("input_json_delta", Kind::Text | Kind::Thinking { .. }) => {
                 return Err(violation("arguments came for a block that is no call"));
             }
-            // Citations, and what is newer than this code.
+            // Citations, and deltas that are newer than this code.
             (_, Kind::Text | Kind::Thinking { .. } | Kind::Call { .. } | Kind::Other) => {}
         }
         Ok(())
     }
 
-    /// A block is over.
     pub(super) fn stop(&mut self, index: Option<i64>, answer: &mut AnswerAssembler) {
         let Some(at) = self.find(index) else { return };
         self.end(at, answer);
         self.advance(answer);
     }
 
-    /// The answer is over, and whole: says what is still held back.
+    /// Emits what is still held back of a whole answer.
     pub(super) fn finish(&mut self, answer: &mut AnswerAssembler) {
         for at in 0..self.blocks.len() {
             self.end(at, answer);
         }
         self.advance(answer);
-    }
-
-    /// Whether a piece of words fits no block of thoughts, or one of thoughts no block of words.
-    fn is_of_another(&self, at: usize, piece: &str) -> bool {
-        let kind = self.blocks.get(at).map(|block| &block.kind);
-        matches!((piece, kind), ("text_delta", Some(Kind::Thinking { .. })) | ("thinking_delta", Some(Kind::Text)))
     }
 
     fn find(&self, index: Option<i64>) -> Option<usize> {
@@ -195,7 +187,6 @@ impl Blocks {
         }
     }
 
-    /// The index of a block that has none.
     fn next_index(&self) -> i64 {
         i64::try_from(self.blocks.len()).unwrap_or(i64::MAX)
     }
@@ -208,15 +199,9 @@ impl Blocks {
         Ok(self.blocks.len() - 1)
     }
 
-    fn text(&mut self, at: usize, text: Cow<'_, str>, answer: &mut AnswerAssembler) {
+    fn emit_text(&mut self, at: usize, event: fn(String) -> ModelEvent, text: Cow<'_, str>, answer: &mut AnswerAssembler) {
         if !text.is_empty() {
-            self.emit(at, ModelEvent::Text(storable_text(text)), answer);
-        }
-    }
-
-    fn thinking(&mut self, at: usize, text: Cow<'_, str>, answer: &mut AnswerAssembler) {
-        if !text.is_empty() {
-            self.emit(at, ModelEvent::Reasoning(storable_text(text)), answer);
+            self.emit(at, event(storable_text(text)), answer);
         }
     }
 
@@ -230,7 +215,7 @@ impl Blocks {
                 let signature = std::mem::take(signature);
                 self.emit(at, ModelEvent::ReasoningBlock(json!({ "signature": signature })), answer);
             }
-            // Arguments that came in pieces count; those of the beginning are only their announcement then.
+            // Arguments of the beginning count only if none came in pieces.
             Kind::Call { at: call, given, arguments } if arguments.is_empty() && !given.is_empty() => {
                 let (call, given) = (*call, std::mem::take(given));
                 given.clone_into(arguments);
@@ -240,10 +225,10 @@ impl Blocks {
         }
     }
 
-    /// Says something of a block, at once if all before it has been said.
+    /// Emits an event of a block, once all blocks before it are over.
     fn emit(&mut self, at: usize, event: ModelEvent, answer: &mut AnswerAssembler) {
         if at <= self.front {
-            self.say(event, answer);
+            self.pass_on(event, answer);
         } else {
             self.blocks[at].waiting.push(event);
         }
@@ -261,15 +246,15 @@ impl Blocks {
             self.front += 1;
             let waiting = self.blocks.get_mut(self.front).map(|next| std::mem::take(&mut next.waiting));
             for event in waiting.into_iter().flatten() {
-                self.say(event, answer);
+                self.pass_on(event, answer);
             }
         }
     }
 
-    fn say(&mut self, event: ModelEvent, answer: &mut AnswerAssembler) {
+    fn pass_on(&mut self, event: ModelEvent, answer: &mut AnswerAssembler) {
         match &event {
             ModelEvent::Reasoning(_) => self.open_reasoning = true,
-            // The mark of a beginning: unsigned reasoning before it is closed by a block that holds nothing.
+            // Marks the beginning of a block: an empty reasoning block closes unsigned reasoning before it.
             ModelEvent::ReasoningBlock(Value::Null) => {
                 if std::mem::take(&mut self.open_reasoning) {
                     answer.emit(ModelEvent::ReasoningBlock(json!({})));

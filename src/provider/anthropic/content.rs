@@ -5,12 +5,9 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::domain::message::{
-    FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolCallPart, ToolContent, ToolResultPart,
-};
-use crate::provider::project::{CallIds, Source, not_sent};
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolContent, ToolResultPart};
+use crate::provider::compose::{CallIds, NO_OUTPUT, Source, arguments_object, not_sent, tool_results};
 
-/// The pictures that the wire takes.
 const IMAGES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 const PDF: &str = "application/pdf";
 
@@ -21,55 +18,32 @@ pub(super) struct WireMessage<'a> {
 }
 
 /// A content block, perhaps the last one of what the provider should cache.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 pub(super) struct Block<'a> {
     #[serde(flatten)]
     pub(super) kind: Kind<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cache_control: Option<CacheControl>,
 }
 
+/// Asks the provider to cache everything up to here for the next request.
 #[derive(Clone, Copy, Serialize)]
-pub(super) struct CacheControl {
-    #[serde(rename = "type")]
-    kind: &'static str,
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum CacheControl {
+    Ephemeral,
 }
 
-/// Everything up to here is worth keeping for the next request.
-pub(super) const CACHE: CacheControl = CacheControl { kind: "ephemeral" };
-
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Kind<'a> {
-    Text {
-        text: Cow<'a, str>,
-    },
-    Image {
-        source: WireSource<'a>,
-    },
-    Document {
-        source: WireSource<'a>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        title: Option<&'a str>,
-    },
-    Thinking {
-        thinking: &'a str,
-        signature: &'a str,
-    },
-    RedactedThinking {
-        data: &'a str,
-    },
-    ToolUse {
-        id: Cow<'a, str>,
-        name: &'a str,
-        input: Cow<'a, Value>,
-    },
-    ToolResult {
-        tool_use_id: Cow<'a, str>,
-        content: Vec<Block<'a>>,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        is_error: bool,
-    },
+    Text { text: Cow<'a, str> },
+    Image { source: WireSource<'a> },
+    Document { source: WireSource<'a>, title: Option<&'a str> },
+    Thinking { thinking: &'a str, signature: &'a str },
+    RedactedThinking { data: &'a str },
+    ToolUse { id: &'a str, name: &'a str, input: Cow<'a, Value> },
+    ToolResult { tool_use_id: &'a str, content: Vec<Block<'a>>, is_error: Option<bool> },
 }
 
 #[derive(Serialize)]
@@ -86,7 +60,8 @@ impl<'a> From<Kind<'a>> for Block<'a> {
     }
 }
 
-/// The messages of a request. Blank texts, which are refused, are left out. One side never speaks twice in a row, so results stand before what the user says after them.
+/// Writes the messages without blank texts, which are refused. Adjacent messages of one role are joined, so tool results stand
+/// before the text of the user that follows them.
 pub(super) fn messages(messages: &[Message]) -> Vec<WireMessage<'_>> {
     let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(messages.len());
     let mut ids = CallIds::default();
@@ -94,7 +69,7 @@ pub(super) fn messages(messages: &[Message]) -> Vec<WireMessage<'_>> {
         let (role, content) = match message.role {
             Role::User => ("user", message.parts.iter().filter_map(said).map(Block::from).collect::<Vec<_>>()),
             Role::Assistant => ("assistant", message.parts.iter().filter_map(|part| answered(part, &mut ids)).collect()),
-            Role::Tool => ("user", message.parts.iter().filter_map(|part| result(part, &ids)).collect()),
+            Role::Tool => ("user", tool_results(message).map(|answer| result(answer, &ids)).collect()),
         };
         match wire.last_mut() {
             _ if content.is_empty() => {}
@@ -147,15 +122,13 @@ fn answered<'a>(part: &'a Part, ids: &mut CallIds<'a>) -> Option<Block<'a>> {
         Part::Text(text) if text.text.trim().is_empty() => return None,
         Part::Text(text) => Kind::Text { text: Cow::Borrowed(&text.text) },
         Part::Reasoning(reasoning) => signed(reasoning)?,
-        Part::ToolCall(call) => {
-            Kind::ToolUse { id: ids.mint(&call.call_id, call.provider_call_id.as_deref()), name: &call.name, input: input(call) }
-        }
+        Part::ToolCall(call) => Kind::ToolUse { id: ids.id(call), name: &call.name, input: arguments_object(call) },
         Part::ToolResult(_) | Part::Image(_) | Part::File(_) => return None,
     };
     Some(kind.into())
 }
 
-/// Reasoning as the provider gave it: with its signature, or hidden. Unsigned reasoning is refused, so it is never sent.
+/// Returns reasoning as the provider gave it: signed or redacted. Unsigned reasoning is refused, so it is never sent.
 pub(super) fn signed(reasoning: &ReasoningPart) -> Option<Kind<'_>> {
     let raw = reasoning.raw.as_ref()?;
     let text = |name: &str| raw.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -165,26 +138,12 @@ pub(super) fn signed(reasoning: &ReasoningPart) -> Option<Kind<'_>> {
     text("data").map(|data| Kind::RedactedThinking { data })
 }
 
-fn input(call: &ToolCallPart) -> Cow<'_, Value> {
-    if call.arguments.is_object() {
-        Cow::Borrowed(&call.arguments)
-    } else {
-        Cow::Owned(serde_json::json!({ "_raw": call.arguments }))
+fn result<'a>(result: &'a ToolResultPart, ids: &CallIds<'a>) -> Block<'a> {
+    let mut content: Vec<Block<'_>> = result.content.iter().filter_map(shown).map(Block::from).collect();
+    if content.is_empty() {
+        content.push(Kind::Text { text: NO_OUTPUT.into() }.into());
     }
-}
-
-fn result<'a>(part: &'a Part, ids: &CallIds<'a>) -> Option<Block<'a>> {
-    let Part::ToolResult(result) = part else { return None };
-    let tool_use_id = ids.of(&result.call_id);
-    Some(Kind::ToolResult { tool_use_id, content: output(result), is_error: result.is_error }.into())
-}
-
-fn output(result: &ToolResultPart) -> Vec<Block<'_>> {
-    let mut blocks: Vec<Block<'_>> = result.content.iter().filter_map(shown).map(Block::from).collect();
-    if blocks.is_empty() {
-        blocks.push(Kind::Text { text: Cow::Borrowed("(no output)") }.into());
-    }
-    blocks
+    Kind::ToolResult { tool_use_id: ids.id_of(result), content, is_error: result.is_error.then_some(true) }.into()
 }
 
 fn shown(content: &ToolContent) -> Option<Kind<'_>> {

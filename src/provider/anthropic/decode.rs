@@ -8,10 +8,9 @@ use crate::domain::model::{ModelError, ModelFinish};
 use crate::provider::failure;
 use crate::provider::stream::lenient::Text;
 use crate::provider::stream::{
-    AnswerAssembler, AnswerDecoder, FinishReason, StreamAdapter, finish_reason, incomplete, reported, unknown_finish_reason,
+    AnswerAssembler, FinishReason, StreamAdapter, finish_reason, incomplete, reported, unknown_finish_reason,
 };
 
-/// Reads the events of Messages.
 #[derive(Debug, Default)]
 pub(super) struct MessagesAdapter {
     begun: bool,
@@ -19,11 +18,6 @@ pub(super) struct MessagesAdapter {
     /// Whether the provider paused a long turn.
     paused: bool,
     figures: Figures,
-}
-
-/// Returns a decoder of one answer.
-pub(super) fn decoder(max_output_tokens: Option<u32>, request_bytes: usize) -> AnswerDecoder<MessagesAdapter> {
-    AnswerDecoder::new(MessagesAdapter::default(), AnswerAssembler::new(max_output_tokens, request_bytes))
 }
 
 impl StreamAdapter for MessagesAdapter {
@@ -65,12 +59,8 @@ impl StreamAdapter for MessagesAdapter {
                 self.message(message, answer)?;
                 answer.ended = true;
             }
-            // Signs of life, and events that are newer than this code.
-            _ => {
-                if let Some(error) = failure::unannounced(json) {
-                    return Err(error);
-                }
-            }
+            // Keep-alives, and events that are newer than this code.
+            _ => failure::check_unannounced(json)?,
         }
         if let Some(figures) = event.usage {
             self.figures.update(figures);
@@ -83,10 +73,8 @@ impl StreamAdapter for MessagesAdapter {
         if message.error.is_some() {
             return Err(reported(json));
         }
-        if message.content.is_none()
-            && let Some(error) = failure::unannounced(json)
-        {
-            return Err(error);
+        if message.content.is_none() {
+            failure::check_unannounced(json)?;
         }
         self.message(message, answer)
     }
@@ -95,18 +83,18 @@ impl StreamAdapter for MessagesAdapter {
         let finish = self.judge_end(answer)?;
         self.blocks.finish(answer);
         answer.add_figures(self.figures);
-        // Without calls the provider does not go on: the answer is not all.
+        // Without calls the provider does not go on, so the answer is cut.
         let is_partial = self.paused && finish == ModelFinish::Stop && !answer.has_calls();
         Ok(if is_partial { ModelFinish::Length } else { finish })
     }
 }
 
 impl MessagesAdapter {
-    /// Whether the answer is whole. The reason to stop is the terminal statement, as it comes after the last block; the mark
-    /// of the end adds nothing to it, and gateways leave it out.
+    /// Returns the finish of a whole answer. The reason to stop comes after the last block and decides. The end mark adds nothing, and
+    /// gateways leave it out.
     fn judge_end(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         match answer.finish {
-            // A cut or refused answer has no end of its last block to wait for. Of a cut call nothing is carried out.
+            // The last block of a cut or refused answer has no end. A cut call is never carried out.
             Some(finish @ (ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),
             Some(_) if !answer.ended && !self.blocks.all_stopped() => Err(incomplete("the answer ended within a content block")),
             Some(_) if !self.blocks.no_call_is_cut() => Err(incomplete("the answer ended within a tool call")),
@@ -116,7 +104,7 @@ impl MessagesAdapter {
         }
     }
 
-    /// Takes in a message as it begins, which is nearly always empty, or whole.
+    /// Takes in a message: its beginning, which is nearly always empty, or the whole.
     fn message(&mut self, message: Message<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(figures) = message.usage {
             self.figures.update(figures);
@@ -143,7 +131,7 @@ impl MessagesAdapter {
     }
 }
 
-/// Whether an event that does not have the usual form reports a failure.
+/// Returns whether an event of another form reports a failure.
 fn is_error(data: &str) -> bool {
     #[derive(Deserialize)]
     struct Kind<'a> {

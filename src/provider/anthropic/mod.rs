@@ -22,36 +22,27 @@ use super::compose::for_model;
 use super::connection::key_header;
 use super::dialect::Dialect;
 use super::endpoint::versioned_url;
-use super::frames::Framing;
 use super::model_client::{ModelClient, SetupError};
-use super::stream::AnswerDecoder;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use super::stream::{AnswerAssembler, AnswerDecoder};
+use crate::domain::model::{ModelError, ModelRequest};
 
 /// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// A client of an endpoint that speaks Messages. A base URL that does not end in a version segment gets `/v1`. No connection
-/// is made yet.
-///
-/// # Errors
-/// If the base URL, the key or a header cannot be used.
+/// Returns a client of an endpoint that speaks Messages. A base URL that does not end in a version segment gets `/v1`.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     let url = versioned_url(&options.base_url, "v1", "/messages")?;
     let mut models = versioned_url(&options.base_url, "v1", "/models")?;
     models.query_pairs_mut().append_pair("limit", "1000");
-    let dialect = Messages { url, models };
-    Ok(Arc::new(DialectClient::new(dialect, options)?))
+    Ok(Arc::new(DialectClient::new(Messages { url }, models, options)?))
 }
 
 struct Messages {
     url: Url,
-    models: Url,
 }
 
 impl Dialect for Messages {
     type Adapter = MessagesAdapter;
-
-    const FRAMING: Framing = Framing::Events;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
         let mut headers = key_header("x-api-key", key)?;
@@ -68,22 +59,18 @@ impl Dialect for Messages {
         Ok(self.url.clone())
     }
 
-    fn model_list(&self) -> Url {
-        self.models.clone()
-    }
-
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
         request::body(&for_model(request), streaming)
-            .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<MessagesAdapter> {
-        decode::decoder(request.options.max_output_tokens, request_bytes)
+        let answer = AnswerAssembler::new(request.options.max_output_tokens, request_bytes);
+        AnswerDecoder::new(MessagesAdapter::default(), answer)
     }
 }
 
 /// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
-    decode::decoder(None, 0)
+    AnswerDecoder::new(MessagesAdapter::default(), AnswerAssembler::new(None, 0))
 }

@@ -11,18 +11,16 @@ static MODELS: Table<Profiles<Traits>> = Table::new("Anthropic's models", includ
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Thinking {
-    /// It cannot.
     #[default]
     No,
-    /// By a budget of tokens.
     Budget,
-    /// By an effort. It decides itself how much that is, and does not think if it is not told to.
+    /// By an effort. It does not think unless it is told to.
     Adaptive,
-    /// By an effort, and it thinks unless it is told not to.
+    /// By an effort. It thinks unless it is told not to.
     OnByDefault,
-    /// By an effort, and it can be told to think between its calls alone, but not to stop altogether.
+    /// By an effort. It can be told to think only between its calls, but not to stop.
     BetweenTools,
-    /// By an effort, and it cannot be told not to think.
+    /// By an effort. It cannot be told not to think.
     Always,
 }
 

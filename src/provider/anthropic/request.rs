@@ -7,36 +7,35 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::content::{self, Block, CACHE, CacheControl, Kind, WireMessage, signed};
+use super::content::{self, Block, CacheControl, Kind, WireMessage, signed};
 use super::models::{Thinking, Traits};
 use crate::domain::message::{Message, Part, Role};
-use crate::domain::model::{ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
+use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::schema::{self, Dress};
+use crate::provider::json_body::written;
+use crate::provider::schema::{self, schema_profiles};
 
-/// The least that a model can be told to think.
+/// The smallest budget that a model takes.
 const LEAST_BUDGET: u32 = 1_024;
+/// The tokens to think with for each effort from `none` to `max`.
+const BUDGETS: [u32; 7] = [0, LEAST_BUDGET, 4_096, 8_192, 16_384, 16_384, 16_384];
+const WORDS: [&str; 7] = ["low", "low", "low", "medium", "high", "xhigh", "max"];
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
     max_tokens: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<System<'a>>,
     messages: Vec<WireMessage<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<WireTool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_choice: Option<WireChoice<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<Value>,
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     stop_sequences: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking: Option<WireThinking>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     output_config: Option<OutputConfig>,
     stream: bool,
 }
@@ -48,88 +47,56 @@ enum System<'a> {
     Blocks([Block<'a>; 1]),
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct WireTool<'a> {
     name: &'a str,
     description: &'a str,
     input_schema: Cow<'a, Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     cache_control: Option<CacheControl>,
 }
 
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum WireChoice<'a> {
-    Auto,
-    Any,
-    None,
-    Tool { name: &'a str },
-}
-
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum WireThinking {
-    Enabled {
-        budget_tokens: u32,
-    },
-    /// New models keep their thoughts to themselves unless they are asked for them.
-    Adaptive {
-        display: &'static str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        block_binding: Option<BlockBinding>,
-    },
+    Enabled { budget_tokens: u32 },
+    Adaptive { display: &'static str, block_binding: Option<Value> },
     BetweenTools,
     Disabled,
 }
 
-/// What becomes of thoughts in the history where anything before them is no longer what it was.
-#[derive(Clone, Copy, Serialize)]
-struct BlockBinding {
-    prefix_mismatch_behavior: &'static str,
-}
-
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct OutputConfig {
-    #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    format: Option<Format>,
+    format: Option<Value>,
 }
 
-#[derive(Serialize)]
-struct Format {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    schema: Value,
-}
-
-/// The body of a request.
-pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     let traits = Traits::of(&request.model);
     let forced = matches!(options.tool_choice, Some(ToolChoice::Required | ToolChoice::Tool(_)));
     let plan = Plan::of(options, traits, forced, &request.messages);
     let samples = traits.sampling && !plan.thinks();
-    let format = options
-        .output_schema
-        .as_ref()
-        .filter(|_| traits.output_schema)
-        .map(|output| Format { kind: "json_schema", schema: schema::dressed(&output.schema, &Dress::ANTHROPIC_OUTPUT) });
+    let output = options.output_schema.as_ref().filter(|_| traits.output_schema);
+    let projected = |schema| schema::projected(schema, &schema_profiles().anthropic_output);
+    let format = output.map(|output| json!({ "type": "json_schema", "schema": projected(&output.schema) }));
     let mut messages = content::messages(&request.messages);
     // A request with tools is most likely the first of many that begin alike.
     let has_tools = !request.tools.is_empty();
     if let Some(last) = messages.last_mut().filter(|_| has_tools).and_then(|message| message.content.last_mut()) {
-        last.cache_control = Some(CACHE);
+        last.cache_control = Some(CacheControl::Ephemeral);
     }
     let tools = if has_tools { offered(&request.tools, request.system.is_empty()) } else { former(&request.messages) };
-    serde_json::to_vec(&Body {
+    written(&Body {
         model: &request.model,
         max_tokens: plan.max_tokens,
         system: system(&request.system, has_tools),
         messages,
         tool_choice: match (has_tools, tools.is_empty()) {
             (true, _) => choice(options.tool_choice.as_ref(), plan.thinks()),
-            (false, false) => Some(WireChoice::None),
+            (false, false) => Some(json!({ "type": "none" })),
             (false, true) => None,
         },
         tools,
@@ -147,7 +114,10 @@ fn system(text: &str, caches: bool) -> Option<System<'_>> {
     match (text.is_empty(), caches) {
         (true, _) => None,
         (false, false) => Some(System::Text(text)),
-        (false, true) => Some(System::Blocks([Block { kind: Kind::Text { text: text.into() }, cache_control: Some(CACHE) }])),
+        (false, true) => {
+            let kind = Kind::Text { text: text.into() };
+            Some(System::Blocks([Block { kind, cache_control: Some(CacheControl::Ephemeral) }]))
+        }
     }
 }
 
@@ -162,13 +132,13 @@ fn offered(tools: &[Arc<ToolDefinition>], caches: bool) -> Vec<WireTool<'_>> {
         })
         .collect();
     if let Some(last) = wire.last_mut().filter(|_| caches) {
-        last.cache_control = Some(CACHE);
+        last.cache_control = Some(CacheControl::Ephemeral);
     }
     wire
 }
 
-/// The tools of a history whose request offers none, as that of a last summary: calls of tools that are not named are refused
-/// with the whole request.
+/// Names the tools of a history whose request offers none, such as that of a last summary. The provider refuses a request with
+/// calls of tools that it does not name.
 fn former(history: &[Message]) -> Vec<WireTool<'_>> {
     let names: BTreeSet<&str> = history.iter().flat_map(Message::tool_calls).map(|call| call.name.as_str()).collect();
     let former = |name| WireTool {
@@ -180,18 +150,17 @@ fn former(history: &[Message]) -> Vec<WireTool<'_>> {
     names.into_iter().map(former).collect()
 }
 
-fn choice(choice: Option<&ToolChoice>, thinks: bool) -> Option<WireChoice<'_>> {
+fn choice(choice: Option<&ToolChoice>, thinks: bool) -> Option<Value> {
     Some(match choice? {
-        // Who thinks cannot be forced. That is so for models only that cannot be told not to think.
-        ToolChoice::Required | ToolChoice::Tool(_) if thinks => WireChoice::Auto,
-        ToolChoice::Auto => WireChoice::Auto,
-        ToolChoice::None => WireChoice::None,
-        ToolChoice::Required => WireChoice::Any,
-        ToolChoice::Tool(name) => WireChoice::Tool { name },
+        // A thinking model cannot be forced. Only models that cannot be told not to think come here with a forced call.
+        ToolChoice::Required | ToolChoice::Tool(_) if thinks => json!({ "type": "auto" }),
+        ToolChoice::Auto => json!({ "type": "auto" }),
+        ToolChoice::None => json!({ "type": "none" }),
+        ToolChoice::Required => json!({ "type": "any" }),
+        ToolChoice::Tool(name) => json!({ "type": "tool", "name": name }),
     })
 }
 
-/// What is said about thinking.
 struct Plan {
     max_tokens: u32,
     thinking: Option<WireThinking>,
@@ -204,7 +173,8 @@ impl Plan {
         let wanted = options.reasoning_effort;
         let is_unwanted = wanted == Some(ReasoningEffort::None);
         let adaptive = || {
-            let block_binding = binds_thoughts(traits, history).then_some(BlockBinding { prefix_mismatch_behavior: "drop_block" });
+            let block_binding = binds_thoughts(traits, history).then(|| json!({ "prefix_mismatch_behavior": "drop_block" }));
+            // New models hide their reasoning unless a request asks for it.
             let thinking = Some(WireThinking::Adaptive { display: "summarized", block_binding });
             Self { thinking, effort: wanted.map(|effort| word(effort, traits)), ..silent }
         };
@@ -237,49 +207,36 @@ impl Plan {
     }
 }
 
-/// The word for an effort. Models that take samples are the first that knew efforts, and have none between the high one and the
-/// last.
+/// Returns the word for an effort. Models that take samples were the first with efforts, and have none between `high` and `max`.
 fn word(effort: ReasoningEffort, traits: Traits) -> &'static str {
-    match effort {
-        ReasoningEffort::None | ReasoningEffort::Minimal | ReasoningEffort::Low => "low",
-        ReasoningEffort::Medium => "medium",
-        ReasoningEffort::High => "high",
-        ReasoningEffort::XHigh if traits.sampling => "high",
-        ReasoningEffort::XHigh => "xhigh",
-        ReasoningEffort::Max => "max",
-    }
+    if effort == ReasoningEffort::XHigh && traits.sampling { "high" } else { WORDS[effort as usize] }
 }
 
-/// Whether the model is asked to overlook thoughts that no longer fit what stands before them. A view of a conversation may change
-/// there: its summary grows, results shrink, and what context providers say is new in each turn.
+fn is_signed(part: &Part) -> bool {
+    matches!(part, Part::Reasoning(reasoning) if signed(reasoning).is_some())
+}
+
+/// Returns whether the model is asked to drop reasoning that no longer fits the history before it. That history may change: its
+/// summary grows, results shrink, and context providers give new texts in each turn.
 fn binds_thoughts(traits: Traits, history: &[Message]) -> bool {
-    let is_signed = |part: &Part| if let Part::Reasoning(reasoning) = part { signed(reasoning).is_some() } else { false };
     traits.binds_thoughts && history.iter().flat_map(|message| &message.parts).any(is_signed)
 }
 
-/// The part of the wire that a request needs and that is not in its version.
 pub(super) fn beta(request: &ModelRequest) -> Option<&'static str> {
-    // Whether it is said after all does not matter: the part alone changes nothing.
+    // The feature alone changes nothing, so it is named even if the body has no use for it.
     binds_thoughts(Traits::of(&request.model), &request.messages).then_some("thinking-binding-controls-2026-08-01")
 }
 
-/// The tokens to think with, which are a part of the output limit: of a limit that the caller has set, half at most.
+/// Returns the tokens to think with. They are a part of the output limit: at most half of the one that the caller has set.
 fn budget(effort: ReasoningEffort, limit: Option<u32>) -> Option<u32> {
-    let wanted = match effort {
-        ReasoningEffort::None => return None,
-        ReasoningEffort::Minimal => LEAST_BUDGET,
-        ReasoningEffort::Low => 4_096,
-        ReasoningEffort::Medium => 8_192,
-        ReasoningEffort::High | ReasoningEffort::XHigh | ReasoningEffort::Max => 16_384,
-    };
+    let wanted = BUDGETS[effort as usize];
     let tokens = limit.map_or(wanted, |limit| wanted.min(limit / 2));
     (tokens >= LEAST_BUDGET).then_some(tokens)
 }
 
-/// A turn that is under way without thoughts, because another model began it, a tool was forced, or there was no room for them, goes on
-/// without: the provider wants the thoughts that led to the newest calls, whatever was written behind their results.
+/// Returns whether a turn may think. The provider wants the reasoning that led to the newest calls, whatever follows their results.
+/// A turn without it goes on without it: another model began the turn, a tool was forced, or there was no room.
 fn may_begin_to_think(history: &[Message]) -> bool {
     let Some(newest) = history.iter().rfind(|message| message.role == Role::Assistant) else { return true };
-    let is_signed = |part: &Part| matches!(part, Part::Reasoning(reasoning) if signed(reasoning).is_some());
     newest.parts.iter().any(is_signed) || !newest.parts.iter().any(|part| matches!(part, Part::ToolCall(_)))
 }

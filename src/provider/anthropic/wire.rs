@@ -1,4 +1,4 @@
-//! What a provider sends, read without copying. Everything that is not needed is skipped.
+//! The fields of an answer that are needed, read without copying.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::provider::stream::TokenFigures;
-use crate::provider::stream::lenient::{Count, LenientText, Text, lenient_text, object, whole_number};
+use crate::provider::stream::lenient::{Count, Lenient, Text, lenient, object, whole_number};
 
 /// One event of a stream. A whole answer has the fields of [`Message`] in their place.
 #[derive(Debug, Default, Deserialize)]
@@ -30,7 +30,7 @@ pub(super) struct Event<'a> {
     pub(super) error: Option<Value>,
 }
 
-/// An answer, whole or as it begins.
+/// An answer, whole or its beginning.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Message<'a> {
@@ -42,11 +42,11 @@ pub(super) struct Message<'a> {
     pub(super) error: Option<Value>,
 }
 
-/// The blocks of an answer. Gateways that translate from other wires give a bare text, or one block alone.
+/// The blocks of an answer. Gateways send a bare text, or one block alone.
 #[derive(Debug, Default)]
 pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
 
-/// A content block, whole or as it begins.
+/// A content block, whole or its beginning.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Block<'a> {
@@ -55,14 +55,12 @@ pub(super) struct Block<'a> {
     pub(super) text: Text<'a>,
     pub(super) thinking: Text<'a>,
     pub(super) signature: Text<'a>,
-    /// What `redacted_thinking` hides.
     pub(super) data: Text<'a>,
     pub(super) id: Text<'a>,
     pub(super) name: Text<'a>,
     pub(super) input: Option<&'a RawValue>,
 }
 
-/// More of a content block, or of the message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Delta<'a> {
@@ -75,7 +73,7 @@ pub(super) struct Delta<'a> {
     pub(super) stop_reason: Text<'a>,
 }
 
-/// Tokens used. `input_tokens` are those that no cache was asked about.
+/// Token counts. `input_tokens` are without cached ones.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Figures {
@@ -87,25 +85,25 @@ pub(super) struct Figures {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient_text::<D, Content<'de>>(deserializer)
+        lenient::<D, Content<'de>>(deserializer)
     }
 }
 
-impl<'de> LenientText<'de> for Content<'de> {
+impl<'de> Lenient<'de> for Content<'de> {
     const EXPECTED: &'static str = "a list of blocks, a block, or a text";
 
-    fn from_text(text: Cow<'de, str>) -> Self {
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
         let is_empty = text.is_empty();
         let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
-        Self(if is_empty { Vec::new() } else { vec![block] })
+        Ok(Self(if is_empty { Vec::new() } else { vec![block] }))
     }
 
     fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
-        Err(E::invalid_type(Unexpected::Bool(truth), &Self::EXPECTED))
+        Self::nothing(false, Unexpected::Bool(truth))
     }
 
     fn from_number<E: Error>(_number: String) -> Result<Self, E> {
-        Err(E::invalid_type(Unexpected::Other("a number"), &Self::EXPECTED))
+        Self::nothing(false, Unexpected::Other("a number"))
     }
 
     fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
@@ -122,7 +120,7 @@ impl<'de> LenientText<'de> for Content<'de> {
 }
 
 impl Figures {
-    /// Takes in later figures. Gateways repeat the fields that they do not know as 0, which is no news.
+    /// Takes in later counts. Gateways repeat unknown ones as 0, which are ignored.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.filter(|count| *count > 0).or(old.0).or(new.0));
         *self = Self {
@@ -140,7 +138,7 @@ impl From<Figures> for TokenFigures {
         let parts = [figures.input_tokens.0, figures.cache_creation_input_tokens.0, cached];
         let input: u64 = parts.iter().flatten().sum();
         Self {
-            // No request is empty: zero says that the figure is not known.
+            // No request is empty, so zero means unknown.
             input: Some(input).filter(|input| *input > 0),
             output: figures.output_tokens.0.filter(|output| *output > 0),
             cached_input: cached,

@@ -3,7 +3,8 @@
 //! Owns the TOML tables beside it. Must not know keys, clients, or the providers that a server is configured with.
 //!
 //! `models.toml`, `providers.toml` and `quirks.toml` are read here; `errors.toml` and `vendors.toml` in `error_facts.rs`,
-//! `refusals.toml` in `refusals.rs`, `anthropic.toml` and `gemini.toml` in the `models.rs` of their dialects.
+//! `refusals.toml` in `refusals.rs`, `schemas.toml` in `schema.rs`, `anthropic.toml` and `gemini.toml` in the `models.rs` of their
+//! dialects.
 
 pub(super) mod models;
 pub(super) mod profiles;

@@ -1,4 +1,4 @@
-//! Facts about models: windows, prices, abilities, how long they may think.
+//! Facts about models: context windows, prices, abilities, time to first byte.
 
 use std::collections::BTreeMap;
 
@@ -17,36 +17,30 @@ static MODELS: Table<BTreeMap<String, ModelFacts>> = Table::new("models", includ
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelFacts {
-    /// Tokens of the window.
+    /// Tokens of the context window.
     pub context: Option<u64>,
     /// The most tokens of one answer.
     pub output: Option<u64>,
-    /// The tokenizer of its texts.
     pub tokenizer: Option<Tokenizer>,
     /// US dollars for a million tokens of input.
     pub input: Option<f64>,
-    /// The same for input that the provider had cached.
+    /// The same for cached input.
     pub cached: Option<f64>,
     /// The same for output.
     pub output_price: Option<f64>,
-    /// The prices of calls with long requests.
     pub long: Option<LongPrices>,
-    /// Whether it calls tools.
     pub tools: Option<bool>,
-    /// Whether it sees pictures.
     pub vision: Option<bool>,
-    /// Whether it thinks before it answers.
     pub reasoning: Option<bool>,
-    /// Whether it takes a system prompt as such; otherwise it is put before the first message of the user.
+    /// Whether it takes a system prompt; if not, the first user message begins with it.
     pub system_role: Option<bool>,
-    /// How long it may take to its first byte, in seconds.
+    /// The longest time to its first byte, in seconds.
     pub first_byte_s: Option<u64>,
-    /// The provider whose prices these are. Others ask for others.
+    /// The provider that has these prices.
     pub provider: Option<String>,
 }
 
 impl ModelFacts {
-    /// Returns its window, its tokenizer and prices, and whether it sees pictures.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
         Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices(), vision: self.vision }

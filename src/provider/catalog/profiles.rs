@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::table::longest_start;
 
 /// Groups of models with the same traits.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct Profiles<T> {
     profile: Vec<Profile<T>>,
@@ -21,12 +21,6 @@ struct Profile<T> {
     /// Whole names. A date may follow, or words that begin with no number.
     #[serde(default)]
     names: Vec<String>,
-}
-
-impl<T> Default for Profiles<T> {
-    fn default() -> Self {
-        Self { profile: Vec::new() }
-    }
 }
 
 impl<T: Copy> Profiles<T> {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::table::{CatalogError, Table};
 use crate::domain::provider::ProviderKind;
+use crate::provider::endpoint::host;
 use crate::provider::quirks::Quirks;
 
 static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers", include_str!("providers.toml"));
@@ -15,41 +16,30 @@ static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownProvider {
-    /// Its wire.
     pub kind: ProviderKind,
-    /// Where its API is.
-    #[serde(default)]
     pub base_url: Option<String>,
-    /// Ends of hosts that are its own, where every customer has one.
+    /// Ends of its hosts, if every customer has one.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// The variable that names another place.
-    #[serde(default)]
+    /// The variable for another base URL.
     pub base_url_env: Option<String>,
     /// Variables that may hold the key; the first that is set counts.
     #[serde(default)]
     pub key_env: Vec<String>,
-    /// Whether it may be used without a key.
+    /// Whether it works without a key.
     #[serde(default)]
     pub keyless: bool,
     /// The bare name of the model of runs that name none.
-    #[serde(default)]
     pub default_model: Option<String>,
-    /// Its place among the providers that may answer runs that name no model; without one, it has to be named.
-    #[serde(default)]
+    /// The order of providers for runs that name no model; one without a rank is used only by name.
     pub rank: Option<u32>,
-    /// The provider whose key and place it uses.
-    #[serde(default)]
+    /// The provider whose key and base URL it uses.
     pub shares: Option<String>,
-    /// How its chat completions differ from OpenAI's own. Its name in files is that of the setting.
     #[serde(default, rename = "accent")]
     pub quirks: Quirks,
 }
 
-/// Returns the providers that are known by name.
-///
-/// # Errors
-/// If the built-in table is wrong.
+/// Returns the providers that are known by name, or the mistake in the built-in table.
 pub fn providers() -> Result<&'static BTreeMap<String, KnownProvider>, &'static CatalogError> {
     PROVIDERS.checked()
 }
@@ -58,7 +48,7 @@ pub fn providers() -> Result<&'static BTreeMap<String, KnownProvider>, &'static 
 #[must_use]
 pub fn quirks_at(base_url: &str) -> Quirks {
     let Some(wanted) = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err()) else { return Quirks::default() };
-    // Below a path, such as Azure's `/openai/v1`, they speak as OpenAI does.
+    // Below a path, such as Azure's `/openai/v1`, they have no quirks.
     let has_path = Url::parse(base_url.trim()).is_ok_and(|url| url.path() != "/");
     let is_there = |provider: &&KnownProvider| {
         provider.base_url.as_deref().and_then(host).is_some_and(|own| own == wanted)
@@ -72,10 +62,6 @@ pub(super) fn name_at(base_url: &str) -> Option<&'static str> {
     let wanted = host(base_url)?;
     let mut known = PROVIDERS.get().iter();
     known.find(|(_, provider)| provider.base_url.as_deref().and_then(host).as_ref() == Some(&wanted)).map(|(name, _)| name.as_str())
-}
-
-fn host(url: &str) -> Option<String> {
-    Url::parse(url.trim()).ok().and_then(|url| url.host_str().map(str::to_owned))
 }
 
 #[cfg(test)]

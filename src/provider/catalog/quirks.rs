@@ -1,4 +1,4 @@
-//! How models differ within a dialect.
+//! The quirks of models, by dialect.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,6 @@ use super::table::Table;
 
 static QUIRKS: Table<ModelQuirks> = Table::new("quirks", include_str!("quirks.toml"));
 
-/// The quirks of models, by dialect.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct ModelQuirks {
@@ -32,38 +31,22 @@ pub(in crate::provider) struct ChatCompletionsModels {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct ResponsesModels {
-    no_reasoning: Vec<String>,
-    know_max_effort: Vec<String>,
-}
-
-impl ResponsesModels {
-    /// Returns whether a model reasons.
-    pub(in crate::provider) fn reasons(&self, model: &str) -> bool {
-        !self.no_reasoning.iter().any(|start| model.starts_with(start))
-    }
-
-    /// Returns whether a model knows the effort `max`.
-    pub(in crate::provider) fn knows_max_effort(&self, model: &str) -> bool {
-        self.know_max_effort.iter().any(|start| model.starts_with(start))
-    }
+    pub(in crate::provider) no_reasoning: Vec<String>,
+    pub(in crate::provider) know_max_effort: Vec<String>,
 }
 
 /// See `quirks.toml` for the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::provider) struct OllamaModels {
-    thinking_levels: Vec<String>,
+    pub(in crate::provider) thinking_levels: Vec<String>,
 }
 
-impl OllamaModels {
-    /// Returns whether a model knows how hard to think.
-    pub(in crate::provider) fn has_thinking_levels(&self, model: &str) -> bool {
-        let bare = model.rsplit('/').next().unwrap_or(model);
-        self.thinking_levels.iter().any(|start| bare.starts_with(start))
-    }
+/// Returns whether a model's name begins with one of these texts.
+pub(in crate::provider) fn starts_with_any(model: &str, starts: &[String]) -> bool {
+    starts.iter().any(|start| model.starts_with(start.as_str()))
 }
 
-/// Returns the quirks of models.
 pub(in crate::provider) fn model_quirks() -> &'static ModelQuirks {
     QUIRKS.get()
 }

@@ -20,7 +20,6 @@ pub(in crate::provider) struct Table<T> {
 }
 
 impl<T: DeserializeOwned + Default> Table<T> {
-    /// Declares a table, which its first user reads.
     pub(in crate::provider) const fn new(name: &'static str, text: &'static str) -> Self {
         Self { name, text, read: OnceLock::new() }
     }
@@ -30,10 +29,7 @@ impl<T: DeserializeOwned + Default> Table<T> {
         &self.entry().0
     }
 
-    /// Returns the facts.
-    ///
-    /// # Errors
-    /// If the table is wrong.
+    /// Returns the facts, or the mistake in the table.
     pub(in crate::provider) fn checked(&self) -> Result<&T, &CatalogError> {
         let (facts, error) = self.entry();
         error.as_ref().map_or(Ok(facts), Err)

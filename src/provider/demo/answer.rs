@@ -1,29 +1,25 @@
 //! Writes the demo's replies.
 
 use super::intent::{self, WantedCall};
-use crate::domain::message::{Message, Part, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::message::{Message, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
+use crate::provider::compose::tool_results;
 use crate::support::text;
 
-/// The highest number that is counted to.
 const MAX_COUNT: u32 = 10_000;
-/// The most of a tool's answer that is repeated, in characters.
+/// The most characters of a tool's answer that the demo repeats.
 const MAX_QUOTE: usize = 1_500;
 
 const INTRODUCTION: &str = "I am only a demonstration: an offline model without a mind, so that you can try Capstan without a key. \
 For a real model set OPENAI_API_KEY (and OPENAI_BASE_URL for any other server that speaks the same API), choose it with \
 CAPSTAN_MODEL, such as openai/gpt-5, and start again.\n\n";
 
-/// What the demo does next.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// It says something.
     Text(String),
-    /// It asks for tools.
     Calls(Vec<WantedCall>),
 }
 
-/// The reply to a conversation.
 pub(super) fn reply(request: &ModelRequest) -> Reply {
     let asked = request.messages.iter().rposition(|message| message.role == Role::User && !message.internal);
     let (before, since) = request.messages.split_at(asked.unwrap_or(0));
@@ -36,7 +32,11 @@ pub(super) fn reply(request: &ModelRequest) -> Reply {
     }
     let first = !before.iter().any(|message| message.role == Role::Assistant);
     let introduction = if first { INTRODUCTION } else { "" };
-    let mut body = if results.is_empty() { talk(request, &question, &missing) } else { report(&results) };
+    let mut body = if results.is_empty() {
+        talk(request, &question, &missing)
+    } else {
+        results.iter().map(|(call, result)| sentence(*call, result)).collect::<Vec<_>>().join(" ")
+    };
     if !results.is_empty() && !missing.is_empty() {
         body.push(' ');
         body.push_str(&not_on_offer(&missing));
@@ -44,29 +44,11 @@ pub(super) fn reply(request: &ModelRequest) -> Reply {
     Reply::Text(format!("{introduction}{body}"))
 }
 
-/// The text of a part that a model reads.
-pub(super) fn text_of(part: &Part) -> Option<&str> {
-    match part {
-        Part::Text(text) => Some(&text.text),
-        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => None,
-    }
-}
-
-/// The results of the turn with the calls they answer.
+/// Returns the results of the turn with the calls they answer.
 fn results(turn: &[Message]) -> Vec<(Option<&ToolCallPart>, &ToolResultPart)> {
-    let parts = turn.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts);
-    parts
-        .filter_map(|part| if let Part::ToolResult(result) = part { Some(result) } else { None })
-        .map(|result| {
-            let call = turn.iter().flat_map(Message::tool_calls).find(|call| call.call_id == result.call_id);
-            (call, result)
-        })
-        .collect()
-}
-
-fn report(results: &[(Option<&ToolCallPart>, &ToolResultPart)]) -> String {
-    let sentences: Vec<String> = results.iter().map(|(call, result)| sentence(*call, result)).collect();
-    sentences.join(" ")
+    let call_of = |result: &ToolResultPart| turn.iter().flat_map(Message::tool_calls).find(|call| call.call_id == result.call_id);
+    let messages = turn.iter().filter(|message| message.role == Role::Tool);
+    messages.flat_map(tool_results).map(|result| (call_of(result), result)).collect()
 }
 
 fn sentence(call: Option<&ToolCallPart>, result: &ToolResultPart) -> String {
@@ -85,7 +67,7 @@ fn sentence(call: Option<&ToolCallPart>, result: &ToolResultPart) -> String {
     }
 }
 
-/// The clock tool says the time for programs, and in parentheses for people.
+/// Returns the readable form of the time, which the clock tool puts in parentheses.
 fn in_words(time: &str) -> &str {
     match time.split_once('(') {
         Some((_, words)) => words.trim_end_matches(')'),

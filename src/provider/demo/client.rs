@@ -1,4 +1,4 @@
-//! Says what [`super::answer`] wrote at the speed of a real model.
+//! Streams what [`super::answer`] wrote at the speed of a real model.
 
 use std::time::Duration;
 
@@ -7,50 +7,22 @@ use futures_util::{StreamExt as _, stream};
 
 use super::answer::{self, Reply};
 use super::intent::WantedCall;
+use crate::domain::message::Part;
 use crate::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::{ModelClient, ModelStream};
 
-/// Letters of arguments that come at once.
 const ARGUMENT_LETTERS: usize = 8;
 
-/// How fast the demo speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DemoPace {
-    /// Before each word; zero says everything at once.
-    pub per_token: Duration,
-}
+const PAUSE: Duration = Duration::from_millis(25);
 
-impl Default for DemoPace {
-    fn default() -> Self {
-        Self { per_token: Duration::from_millis(25) }
-    }
-}
-
-/// The demonstration model.
-#[derive(Debug, Clone, Default)]
-pub struct DemoClient {
-    pace: DemoPace,
-}
-
-impl DemoClient {
-    /// A model that speaks at a pace.
-    #[must_use]
-    pub fn new(pace: DemoPace) -> Self {
-        Self { pace }
-    }
-}
+pub struct DemoClient;
 
 #[async_trait]
 impl ModelClient for DemoClient {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
-        let events = stream::iter(events(&request)).map(Ok);
-        let pause = self.pace.per_token;
-        if pause.is_zero() {
-            return Ok(Box::pin(events));
-        }
-        Ok(Box::pin(events.then(move |event| async move {
-            tokio::time::sleep(pause).await;
-            event
+        Ok(Box::pin(stream::iter(events(&request)).then(|event| async move {
+            tokio::time::sleep(PAUSE).await;
+            Ok(event)
         })))
     }
 }
@@ -62,10 +34,11 @@ fn events(request: &ModelRequest) -> Vec<ModelEvent> {
             (calls.iter().enumerate().flat_map(|(at, call)| call_events(at, call)).collect(), ModelFinish::ToolCalls)
         }
     };
-    let spoken: Vec<&str> = request.messages.iter().flat_map(|message| &message.parts).filter_map(answer::text_of).collect();
-    let heard = spoken.iter().map(|text| words(text).count()).sum::<usize>() + words(&request.system).count();
+    let parts = request.messages.iter().flat_map(|message| &message.parts);
+    let read = parts.map(|part| if let Part::Text(text) = part { words(&text.text).count() } else { 0 });
+    let read = read.sum::<usize>() + words(&request.system).count();
     events.push(ModelEvent::Usage(Usage {
-        input_tokens: heard as u64,
+        input_tokens: read as u64,
         output_tokens: events.len() as u64,
         model_calls: 1,
         estimated: true,
@@ -226,7 +199,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn speaks_at_its_pace() {
-        let client = DemoClient::new(DemoPace { per_token: Duration::from_millis(25) });
+        let client = DemoClient;
         let start = tokio::time::Instant::now();
         let mut answer = client.stream(request(vec![user("hello")])).await.unwrap();
         for _ in 0..40 {

@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 
-/// A tool call that the question asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct WantedCall {
     pub(super) name: &'static str,
     pub(super) arguments: Value,
 }
 
-/// The calls that a question asks for, each tool at most once.
+/// Returns the calls that a question asks for, each tool at most once.
 pub(super) fn wanted_calls(question: &str) -> Vec<WantedCall> {
     let lower = question.to_lowercase();
     [time(question, &lower), calculation(question, &lower), file(question, &lower), directory(question, &lower)]
@@ -18,7 +17,6 @@ pub(super) fn wanted_calls(question: &str) -> Vec<WantedCall> {
         .collect()
 }
 
-/// The number that the question wants to hear counted to.
 pub(super) fn count_to(question: &str) -> Option<u32> {
     let lower = question.to_lowercase();
     let (_, target) = lower.split_once("count to ").or_else(|| lower.split_once("count up to "))?;
@@ -26,7 +24,6 @@ pub(super) fn count_to(question: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// Whether something long to read is wanted.
 pub(super) fn wants_story(question: &str) -> bool {
     has_any(&question.to_lowercase(), &["story", "essay", "long answer", "long text"])
 }
@@ -61,7 +58,7 @@ fn is_zone(token: &str) -> bool {
 
 fn calculation(question: &str, lower: &str) -> Option<WantedCall> {
     let asks = has_word(lower, &["what", "calculate", "compute", "evaluate", "solve", "much", "is"]);
-    // The question with everything that cannot stand in an expression turned into line breaks.
+    // The question, with line breaks in place of all characters that no expression has.
     let mut candidates = String::with_capacity(question.len());
     let letters: Vec<char> = question.chars().collect();
     for (at, letter) in letters.iter().enumerate() {
@@ -121,7 +118,7 @@ fn directory(question: &str, lower: &str) -> Option<WantedCall> {
     Some(WantedCall { name: "list_directory", arguments: path.map_or_else(|| json!({}), |path| json!({ "path": path })) })
 }
 
-/// The words without quotes and punctuation around them.
+/// Returns the words without quotes and punctuation around them.
 fn tokens(question: &str) -> impl Iterator<Item = &str> {
     question
         .split_whitespace()

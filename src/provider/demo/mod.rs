@@ -6,4 +6,4 @@ mod answer;
 mod client;
 mod intent;
 
-pub use self::client::{DemoClient, DemoPace};
+pub use self::client::DemoClient;

@@ -1,45 +1,38 @@
-//! Writes messages as contents, and knows the form in which signatures are kept between an answer and the next request.
+//! Writes messages as contents. Owns the form in which signatures are kept between an answer and the next request.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::models::Traits;
-use crate::domain::ids::CallId;
-use crate::domain::message::{FilePart, Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
-use crate::provider::project::{Source, not_sent};
+use crate::domain::message::{FilePart, Message, Part, Role, SentContent};
+use crate::provider::compose::{CallIds, Source, arguments_object, not_sent, result_text, tool_results};
 use crate::support::text;
 
-/// Stands for the signature of a call that another model made, which new models want to have all the same:
+/// Stands for the signature of a call that another model made. New models require one:
 /// <https://ai.google.dev/gemini-api/docs/thought-signatures#faqs>.
-const FOREIGN: &str = "skip_thought_signature_validator";
+const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// Where a signature stood that was not that of a call. It goes back to the same part, so the length of its text is kept:
-/// what is shown as one text may have come in several parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On a thought with so many bytes.
-    Thought { bytes: usize },
-    /// On a text with so many bytes.
-    Text { bytes: usize },
+/// The part with a signature that is not that of a call, and the length of its text. The signature goes back to the same part,
+/// but one shown text may have come in several parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SignedPart {
+    pub(super) is_thought: bool,
+    pub(super) bytes: usize,
 }
 
-impl Place {
-    /// The block that keeps a signature in its place.
+impl SignedPart {
     pub(super) fn sign(self, signature: &str) -> Value {
-        match self {
-            Self::Thought { bytes } => json!({ "thoughtSignature": signature, "on": "thought", "bytes": bytes }),
-            Self::Text { bytes } => json!({ "thoughtSignature": signature, "on": "text", "bytes": bytes }),
-        }
+        let on = if self.is_thought { "thought" } else { "text" };
+        json!({ "thoughtSignature": signature, "on": on, "bytes": self.bytes })
     }
 
     fn of(raw: &Value) -> Option<(Self, &str)> {
         let signature = raw.get("thoughtSignature")?.as_str()?;
         let bytes = raw.get("bytes").and_then(Value::as_u64).and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
         let is_thought = raw.get("on").and_then(Value::as_str) == Some("thought");
-        Some((if is_thought { Self::Thought { bytes } } else { Self::Text { bytes } }, signature))
+        Some((Self { is_thought, bytes }, signature))
     }
 }
 
@@ -49,22 +42,17 @@ pub(super) struct Content<'a> {
     pub(super) parts: Vec<WirePart<'a>>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WirePart<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) text: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     thought: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     inline_data: Option<InlineData<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     file_data: Option<FileData<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     function_call: Option<FunctionCall<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     function_response: Option<FunctionResponse<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thought_signature: Option<&'a str>,
 }
 
@@ -82,17 +70,17 @@ struct FileData<'a> {
     file_uri: &'a str,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct FunctionCall<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
     name: Cow<'a, str>,
     args: Cow<'a, Value>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct FunctionResponse<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
     name: Cow<'a, str>,
     response: Value,
@@ -104,7 +92,7 @@ impl<'a> WirePart<'a> {
     }
 }
 
-/// The name of a tool on the wire, which must begin with a letter or an underscore and have 64 characters at most.
+/// Returns a tool's name in this dialect: it begins with a letter or an underscore, and has at most 64 characters.
 pub(super) fn wire_name(name: &str) -> Cow<'_, str> {
     if name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') {
         return Cow::Borrowed(name);
@@ -112,10 +100,9 @@ pub(super) fn wire_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(format!("_{}", text::prefix(name, 63)))
 }
 
-/// The contents of a request.
 pub(super) fn contents<'a>(messages: &'a [Message], traits: Traits) -> Vec<Content<'a>> {
-    let mut ids = Ids::default();
-    // Calls before the last words of the user are not looked at.
+    let mut ids = CallIds::default();
+    // The provider does not check signatures of calls before the last user message.
     let turn = messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
     let content = |(at, message): (usize, &'a Message)| {
         let (role, parts) = match message.role {
@@ -149,26 +136,26 @@ fn file<'a>(what: &str, file: &'a FilePart) -> WirePart<'a> {
     }
 }
 
-fn answered<'a>(message: &'a Message, signs: bool, ids: &mut Ids<'a>) -> Vec<WirePart<'a>> {
+fn answered<'a>(message: &'a Message, signs: bool, ids: &mut CallIds<'a>) -> Vec<WirePart<'a>> {
     let mut wire: Vec<WirePart<'a>> = Vec::with_capacity(message.parts.len());
     let mut needs_signature = signs;
     for part in &message.parts {
         match part {
             Part::Text(text) => wire.extend((!text.text.is_empty()).then(|| WirePart::text(text.text.as_str()))),
-            // Thoughts without a signature say nothing to the model that had them.
-            Part::Reasoning(reasoning) => match reasoning.raw.as_ref().and_then(Place::of) {
-                Some((Place::Thought { bytes }, signature)) => {
+            // Thoughts without a signature are useless to the model.
+            Part::Reasoning(reasoning) => match reasoning.raw.as_ref().and_then(SignedPart::of) {
+                Some((SignedPart { is_thought: true, bytes }, signature)) => {
                     let signed = tail(&reasoning.text, bytes).1;
                     wire.push(WirePart { thought: true, thought_signature: Some(signature), ..WirePart::text(signed) });
                 }
-                Some((Place::Text { bytes }, signature)) => sign_text(&mut wire, bytes, signature),
+                Some((SignedPart { is_thought: false, bytes }, signature)) => sign_text(&mut wire, bytes, signature),
                 None => {}
             },
             Part::ToolCall(call) => {
                 let own = call.raw.as_ref().and_then(|raw| raw.get("thoughtSignature")?.as_str());
                 // The first of parallel calls has the signature for all of them.
-                let signature = own.or((std::mem::take(&mut needs_signature)).then_some(FOREIGN));
-                let function_call = FunctionCall { id: ids.mint(call), name: wire_name(&call.name), args: arguments(call) };
+                let signature = own.or(needs_signature.then_some(FOREIGN_SIGNATURE));
+                let function_call = FunctionCall { id: ids.own(call), name: wire_name(&call.name), args: arguments_object(call) };
                 needs_signature = false;
                 wire.push(WirePart { function_call: Some(function_call), thought_signature: signature, ..WirePart::default() });
             }
@@ -178,7 +165,7 @@ fn answered<'a>(message: &'a Message, signs: bool, ids: &mut Ids<'a>) -> Vec<Wir
     wire
 }
 
-/// Puts a signature on the end of the text before it, or on an empty part if that is where it stood.
+/// Puts a signature on the end of the text before it, or on an empty part if it stood on one.
 fn sign_text<'a>(wire: &mut Vec<WirePart<'a>>, bytes: usize, signature: &'a str) {
     let whole = match wire.last_mut() {
         Some(WirePart { text: Some(Cow::Borrowed(text)), thought_signature: None, .. }) if bytes > 0 => *text,
@@ -193,22 +180,18 @@ fn sign_text<'a>(wire: &mut Vec<WirePart<'a>>, bytes: usize, signature: &'a str)
     wire.push(WirePart { thought_signature: Some(signature), ..WirePart::text(signed) });
 }
 
-/// The last bytes of a text, and what is before them; all of it if it is not longer or would break within a character.
+/// Splits off the last bytes of a text. They are all of it, if it is not longer or would break within a character.
 fn tail(text: &str, bytes: usize) -> (&str, &str) {
     text.len().checked_sub(bytes).and_then(|at| text.split_at_checked(at)).unwrap_or(("", text))
 }
 
-fn arguments(call: &ToolCallPart) -> Cow<'_, Value> {
-    if call.arguments.is_object() { Cow::Borrowed(&call.arguments) } else { Cow::Owned(json!({ "_raw": call.arguments })) }
-}
-
-/// The results first, each for its call; then the pictures that they hold.
-fn results<'a>(message: &'a Message, ids: &Ids<'a>) -> Vec<WirePart<'a>> {
+/// Writes the results, each for its call, and behind them their images.
+fn results<'a>(message: &'a Message, ids: &CallIds<'a>) -> Vec<WirePart<'a>> {
     let (mut wire, mut pictures) = (Vec::with_capacity(message.parts.len()), Vec::new());
-    for part in &message.parts {
-        let Part::ToolResult(result) = part else { continue };
-        let response = json!({ if result.is_error { "error" } else { "output" }: output(result) });
-        let function_response = FunctionResponse { id: ids.of(&result.call_id), name: wire_name(&result.name), response };
+    for result in tool_results(message) {
+        let output = result_text(result, |_| "[image, see below]".to_owned());
+        let response = json!({ if result.is_error { "error" } else { "output" }: output });
+        let function_response = FunctionResponse { id: ids.own_of(result), name: wire_name(&result.name), response };
         wire.push(WirePart { function_response: Some(function_response), ..WirePart::default() });
         pictures.extend(result.content.iter().filter_map(|content| match content.as_sent() {
             SentContent::Text(_) => None,
@@ -219,35 +202,4 @@ fn results<'a>(message: &'a Message, ids: &Ids<'a>) -> Vec<WirePart<'a>> {
     }
     wire.extend(pictures);
     wire
-}
-
-fn output(result: &ToolResultPart) -> String {
-    let lines: Vec<Cow<'_, str>> = result
-        .content
-        .iter()
-        .map(|content| match content.as_sent() {
-            SentContent::Text(text) => text,
-            SentContent::Image { .. } => Cow::Borrowed("[image, see below]"),
-        })
-        .collect();
-    if lines.iter().all(|line| line.is_empty()) { "(no output)".to_owned() } else { lines.join("\n") }
-}
-
-/// The ids of calls, where the provider gave some: what has none is told apart by its name and its place.
-#[derive(Default)]
-struct Ids<'a> {
-    used: HashSet<&'a str>,
-    sent: HashMap<&'a CallId, &'a str>,
-}
-
-impl<'a> Ids<'a> {
-    fn mint(&mut self, call: &'a ToolCallPart) -> Option<&'a str> {
-        let id = call.provider_call_id.as_deref().filter(|id| !id.is_empty() && self.used.insert(id))?;
-        self.sent.insert(&call.call_id, id);
-        Some(id)
-    }
-
-    fn of(&self, call: &CallId) -> Option<&'a str> {
-        self.sent.get(call).copied()
-    }
 }

@@ -21,32 +21,25 @@ use super::client::{ClientOptions, DialectClient};
 use super::connection::key_header;
 use super::dialect::Dialect;
 use super::endpoint::versioned_url;
-use super::frames::Framing;
 use super::model_client::{ModelClient, SetupError};
 use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 
-/// A client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
-/// publisher of a model, gets `/v1beta`. The key goes into a header, never into the URL. No connection is made yet.
-///
-/// # Errors
-/// If the base URL, the key or a header cannot be used.
+/// Returns a client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
+/// publisher of a model, gets `/v1beta`. The key goes into a header, never into the URL.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     let mut models = versioned_url(&options.base_url, "v1beta", "/models")?;
     models.query_pairs_mut().append_pair("pageSize", "1000");
-    let dialect = GenerateContent { base: versioned_url(&options.base_url, "v1beta", "")?, models };
-    Ok(Arc::new(DialectClient::new(dialect, options)?))
+    let base = versioned_url(&options.base_url, "v1beta", "")?;
+    Ok(Arc::new(DialectClient::new(GenerateContent { base }, models, options)?))
 }
 
 struct GenerateContent {
     base: Url,
-    models: Url,
 }
 
 impl Dialect for GenerateContent {
     type Adapter = GenerateContentAdapter;
-
-    const FRAMING: Framing = Framing::Events;
 
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
         key_header("x-goog-api-key", key)
@@ -54,7 +47,7 @@ impl Dialect for GenerateContent {
 
     fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError> {
         let operation = if streaming { "streamGenerateContent" } else { "generateContent" };
-        // `models/` is the usual shelf, which a name may name; tuned models stand on another one.
+        // A name may begin with `models/`, the usual collection. Tuned models are in another one.
         let name = model.strip_prefix("models/").unwrap_or(model);
         let is_usable = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
         if !name.split('/').all(is_usable) {
@@ -74,13 +67,8 @@ impl Dialect for GenerateContent {
         Ok(url)
     }
 
-    fn model_list(&self) -> Url {
-        self.models.clone()
-    }
-
     fn body(&self, request: &ModelRequest, _streaming: bool) -> Result<Vec<u8>, ModelError> {
         request::body(request)
-            .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<GenerateContentAdapter> {

@@ -12,16 +12,17 @@ static MODELS: Table<Profiles<Traits>> = Table::new("Gemini's models", include_s
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Thinking {
-    /// It cannot.
     #[default]
     No,
     /// By a budget of tokens between these.
     Budget { least: u32, most: u32 },
-    /// By a level, for each effort from none to high.
+    /// By a level for each effort from `none` to `high`.
     Level([Level; 5]),
 }
 
-/// A level of thinking.
+/// The tokens to think with for each effort from `none` to `max`.
+const BUDGETS: [u32; 7] = [0, 512, 1_024, 8_192, 24_576, 32_768, 32_768];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Level {
@@ -41,14 +42,12 @@ pub(super) struct Traits {
     pub(super) wants_signatures: bool,
 }
 
-/// The part of a request about thinking.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ThinkingConfig {
     include_thoughts: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking_budget: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking_level: Option<Level>,
 }
 
@@ -60,31 +59,16 @@ impl Traits {
         MODELS.get().find(name).unwrap_or_default()
     }
 
-    /// How the model is told to think this hard.
     pub(super) fn thinking_config(self, effort: ReasoningEffort) -> Option<ThinkingConfig> {
         let include_thoughts = effort != ReasoningEffort::None;
         match self.thinking {
             Thinking::No => None,
             Thinking::Budget { least, most } => {
-                let wanted = match effort {
-                    ReasoningEffort::None => 0,
-                    ReasoningEffort::Minimal => 512,
-                    ReasoningEffort::Low => 1_024,
-                    ReasoningEffort::Medium => 8_192,
-                    ReasoningEffort::High => 24_576,
-                    // As far as the model goes.
-                    ReasoningEffort::XHigh | ReasoningEffort::Max => 32_768,
-                };
-                Some(ThinkingConfig { include_thoughts, thinking_budget: Some(wanted.clamp(least, most)), thinking_level: None })
+                let budget = BUDGETS[effort as usize].clamp(least, most);
+                Some(ThinkingConfig { include_thoughts, thinking_budget: Some(budget), thinking_level: None })
             }
-            Thinking::Level([none, minimal, low, medium, high]) => {
-                let level = match effort {
-                    ReasoningEffort::None => none,
-                    ReasoningEffort::Minimal => minimal,
-                    ReasoningEffort::Low => low,
-                    ReasoningEffort::Medium => medium,
-                    ReasoningEffort::High | ReasoningEffort::XHigh | ReasoningEffort::Max => high,
-                };
+            Thinking::Level(levels) => {
+                let level = levels[(effort as usize).min(levels.len() - 1)];
                 Some(ThinkingConfig { include_thoughts, thinking_budget: None, thinking_level: Some(level) })
             }
         }

@@ -1,24 +1,22 @@
-//! The arguments of a call that come in pieces, each with the place where it belongs:
+//! Arguments of a call that come in pieces, each with its path:
 //! <https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling#streaming-fc>.
 //!
-//! Nobody has asked for them, but gateways can. What cannot be put together fails: a call is never made with other arguments than
-//! those that the model wrote.
+//! No request asks for them, but gateways may. Pieces that do not fit fail the answer, so that no call has other arguments than the
+//! model wrote.
 
 use serde_json::{Map, Value};
 
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::text::storable;
 
-/// The most steps from the arguments to a piece. It bounds how deep the arguments are nested.
+/// The most steps of a path. It bounds the nesting of the arguments.
 const MOST_STEPS: usize = 64;
 
-/// The arguments of one call, as far as they have come.
 #[derive(Debug)]
 pub(super) struct Partial {
     arguments: Value,
 }
 
-/// One step on the way to a place.
 #[derive(Debug, PartialEq, Eq)]
 enum Step<'a> {
     Field(&'a str),
@@ -26,14 +24,12 @@ enum Step<'a> {
 }
 
 impl Partial {
-    /// Arguments of which these are known.
     pub(super) fn new(known: &str) -> Result<Self, ModelError> {
         let known = if known.is_empty() { "{}" } else { known };
         let arguments = serde_json::from_str(known).map_err(|_| bad("the arguments before them are no JSON"))?;
         Ok(Self { arguments })
     }
 
-    /// Takes in a piece.
     pub(super) fn take(&mut self, piece: &Value) -> Result<(), ModelError> {
         let field = |camel: &str, snake: &str| piece.get(camel).or_else(|| piece.get(snake));
         let path = field("jsonPath", "json_path").and_then(Value::as_str).ok_or_else(|| bad("a piece has no path"))?;
@@ -49,31 +45,28 @@ impl Partial {
             (Place::Taken(Value::String(text)), Some(more), None) => text.push_str(&storable(more)),
             (Place::Free(free), Some(text), None) => *free = Value::String(storable(text).into_owned()),
             (Place::Free(free), None, Some(value)) => *free = value,
-            // The end of what is there already.
+            // The end of a text.
             (Place::Taken(_), None, None) => {}
             (Place::Free(_) | Place::Taken(_), _, _) => return Err(bad(&format!("the piece at {path:?} fits nowhere"))),
         }
         Ok(())
     }
 
-    /// The arguments, which are whole now.
     pub(super) fn text(&self) -> String {
         self.arguments.to_string()
     }
 }
 
-/// The failure of a call whose arguments are not known.
 pub(super) fn bad(why: &str) -> ModelError {
     ModelError::new(ModelErrorKind::BadStream, &format!("arguments in pieces (partialArgs) cannot be put together: {why}"))
 }
 
 enum Place<'a> {
-    /// Nothing is there yet.
     Free(&'a mut Value),
     Taken(&'a mut Value),
 }
 
-/// Where the steps lead. What is missing on the way is made; there are no gaps in lists.
+/// Follows the steps, and creates missing values on the way. Lists get no gaps.
 fn place<'a>(root: &'a mut Value, steps: &[Step<'_>]) -> Option<Place<'a>> {
     let (mut at, mut is_new) = (root, false);
     for step in steps {
@@ -113,7 +106,7 @@ fn steps(path: &str) -> Option<Vec<Step<'_>>> {
         let (step, after) = if let Some(name) = rest.strip_prefix('.') {
             let end = name.find(['.', '[']).unwrap_or(name.len());
             let (name, rest) = name.split_at(end);
-            // `..` and `*` stand for many places.
+            // `..` and `*` stand for many values.
             let is_name = !name.is_empty() && name != "*";
             (is_name.then_some(Step::Field(name))?, rest)
         } else if let Some((quote, name)) =

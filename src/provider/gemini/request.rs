@@ -3,26 +3,24 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::content::{Content, WirePart, contents, wire_name};
 use super::models::{ThinkingConfig, Traits};
-use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
+use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::schema::{self, Dress};
+use crate::provider::json_body::written;
+use crate::provider::schema::{self, schema_profiles};
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
     contents: Vec<Content<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     system_instruction: Option<SystemInstruction<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<[Tools<'a>; 1]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_config: Option<ToolConfig<'a>>,
-    #[serde(skip_serializing_if = "GenerationConfig::says_nothing")]
-    generation_config: GenerationConfig<'a>,
+    tool_config: Option<Value>,
+    generation_config: Option<GenerationConfig<'a>>,
 }
 
 #[derive(Serialize)]
@@ -36,57 +34,30 @@ struct Tools<'a> {
     function_declarations: Vec<Declaration<'a>>,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Declaration<'a> {
     name: Cow<'a, str>,
     description: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Value>,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ToolConfig<'a> {
-    function_calling_config: CallingConfig<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CallingConfig<'a> {
-    mode: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allowed_function_names: Option<[Cow<'a, str>; 1]>,
-}
-
+#[serde_with::skip_serializing_none]
 #[derive(Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct GenerationConfig<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_output_tokens: Option<u32>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     stop_sequences: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     response_mime_type: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     response_schema: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking_config: Option<ThinkingConfig>,
 }
 
-impl GenerationConfig<'_> {
-    fn says_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// The body of a request.
-pub(super) fn body(request: &ModelRequest) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn body(request: &ModelRequest) -> Result<Vec<u8>, ModelError> {
     let traits = Traits::of(&request.model);
     let mut contents = contents(&request.messages, traits);
     let has_system = !request.system.is_empty();
@@ -97,18 +68,19 @@ pub(super) fn body(request: &ModelRequest) -> Result<Vec<u8>, serde_json::Error>
         first.parts.insert(0, WirePart::text(request.system.as_str()));
     }
     let has_tools = !request.tools.is_empty();
-    serde_json::to_vec(&Body {
+    let config = generation_config(&request.options, traits, has_tools);
+    written(&Body {
         contents,
         system_instruction: (has_system && traits.system)
             .then(|| SystemInstruction { parts: [WirePart::text(request.system.as_str())] }),
         tools: has_tools.then(|| [Tools { function_declarations: request.tools.iter().map(|tool| declaration(tool)).collect() }]),
         tool_config: request.options.tool_choice.as_ref().filter(|_| has_tools).map(tool_config),
-        generation_config: generation_config(&request.options, traits, has_tools),
+        generation_config: Some(config).filter(|config| *config != GenerationConfig::default()),
     })
 }
 
 fn declaration(tool: &ToolDefinition) -> Declaration<'_> {
-    let parameters = schema::dressed(&schema::plain_object(&tool.parameters), &Dress::GEMINI);
+    let parameters = schema::projected(&schema::plain_object(&tool.parameters), &schema_profiles().gemini);
     Declaration {
         name: wire_name(&tool.name),
         description: &tool.description,
@@ -117,14 +89,14 @@ fn declaration(tool: &ToolDefinition) -> Declaration<'_> {
     }
 }
 
-fn tool_config(choice: &ToolChoice) -> ToolConfig<'_> {
-    let (mode, only) = match choice {
-        ToolChoice::Auto => ("AUTO", None),
-        ToolChoice::None => ("NONE", None),
-        ToolChoice::Required => ("ANY", None),
-        ToolChoice::Tool(name) => ("ANY", Some([wire_name(name)])),
+fn tool_config(choice: &ToolChoice) -> Value {
+    let calling = match choice {
+        ToolChoice::Auto => json!({ "mode": "AUTO" }),
+        ToolChoice::None => json!({ "mode": "NONE" }),
+        ToolChoice::Required => json!({ "mode": "ANY" }),
+        ToolChoice::Tool(name) => json!({ "mode": "ANY", "allowedFunctionNames": [wire_name(name)] }),
     };
-    ToolConfig { function_calling_config: CallingConfig { mode, allowed_function_names: only } }
+    json!({ "functionCallingConfig": calling })
 }
 
 fn generation_config(options: &ModelOptions, traits: Traits, has_tools: bool) -> GenerationConfig<'_> {
@@ -134,10 +106,10 @@ fn generation_config(options: &ModelOptions, traits: Traits, has_tools: bool) ->
         top_p: options.top_p,
         max_output_tokens: options.max_output_tokens,
         stop_sequences: &options.stop,
-        // The wire has room for half of the bits; which seed it is does not matter, that it is the same does.
+        // The field has 32 bits. Equal seeds only need to stay equal.
         seed: options.seed.map(|seed| i32::try_from(seed).unwrap_or((seed & i64::from(i32::MAX)) as i32)),
         response_mime_type: schema.map(|_| "application/json"),
-        response_schema: schema.map(|output| schema::dressed(&output.schema, &Dress::GEMINI)),
+        response_schema: schema.map(|output| schema::projected(&output.schema, &schema_profiles().gemini)),
         thinking_config: options.reasoning_effort.and_then(|effort| traits.thinking_config(effort)),
     }
 }

@@ -1,5 +1,4 @@
-//! What a provider sends, read without copying. Everything that is not needed is skipped. Gateways write some names in the
-//! other spelling of this wire, with underscores.
+//! The fields of an answer that are needed, read without copying. Gateways write some names with underscores.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,12 +7,11 @@ use serde_json::value::RawValue;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{Count, Text, many, object, whole_number};
 
-/// A chunk, or a list of them: what a gateway sends that drops `alt=sse`.
+/// A chunk, or a list of them, from a gateway that drops `alt=sse`.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Chunks<'a>(#[serde(borrow, deserialize_with = "many")] pub(super) Vec<Chunk<'a>>);
 
-/// A part of a streamed answer, or all of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Chunk<'a> {
@@ -30,7 +28,7 @@ pub(super) struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Whether it has nothing that a chunk has.
+    /// Returns whether it has no field of a chunk.
     pub(super) fn says_nothing(&self) -> bool {
         let Self { candidates, prompt_feedback, usage_metadata, error, response } = self;
         let is_bare = candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none();
@@ -38,7 +36,7 @@ impl Chunk<'_> {
     }
 }
 
-/// One answer of the model. We never ask for more than one.
+/// One answer of the model. No request asks for more than one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Candidate<'a> {
@@ -59,13 +57,11 @@ pub(super) struct Content<'a> {
     pub(super) parts: Vec<Part<'a>>,
 }
 
-/// A piece of an answer: text, a call, or something that is nothing to us.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Part<'a> {
     #[serde(borrow)]
     pub(super) text: Option<Text<'a>>,
-    /// Whether the text is a thought.
     pub(super) thought: Option<bool>,
     #[serde(alias = "thought_signature")]
     pub(super) thought_signature: Text<'a>,
@@ -80,23 +76,20 @@ pub(super) struct FunctionCall<'a> {
     pub(super) id: Text<'a>,
     pub(super) name: Text<'a>,
     pub(super) args: Option<&'a RawValue>,
-    /// Arguments in pieces.
     #[serde(alias = "partial_args")]
     pub(super) partial_args: Option<Vec<Value>>,
-    /// Whether more pieces of this call come.
     #[serde(alias = "will_continue")]
     pub(super) will_continue: Option<bool>,
 }
 
 impl FunctionCall<'_> {
-    /// Whether more pieces of its arguments come: it says so, or the last piece does.
+    /// Returns whether more pieces of the arguments come, by the call or by its last piece.
     pub(super) fn continues(&self) -> bool {
         let last = self.partial_args.as_ref().and_then(|pieces| pieces.last());
         let of_last = || last.and_then(|piece| piece.get("willContinue").or_else(|| piece.get("will_continue"))?.as_bool());
         self.will_continue.or_else(of_last).unwrap_or(false)
     }
 
-    /// Whether it has nothing at all.
     pub(super) fn says_nothing(&self) -> bool {
         self.name.0.is_empty() && self.args.is_none() && self.partial_args.is_none() && !self.continues()
     }
@@ -109,7 +102,7 @@ pub(super) struct PromptFeedback<'a> {
     pub(super) block_reason: Text<'a>,
 }
 
-/// Tokens used. Thoughts are counted beside the answer.
+/// Token counts. Thoughts are counted beside the answer.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Figures {
@@ -128,12 +121,12 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Returns whether the tokens of the request and of the answer are given. A sum alone comes before the answer is over, too.
+    /// Returns whether the tokens of the request and of the answer are given. A sum alone may come before the end.
     pub(super) fn are_given(&self) -> bool {
         self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
     }
 
-    /// Takes in later figures, which replace those that they give again.
+    /// Takes in later counts, which replace earlier ones.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.or(old.0));
         *self = Self {

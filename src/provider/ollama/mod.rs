@@ -1,7 +1,7 @@
 //! Ollama's own API, one JSON document a line.
 //!
-//! Facts about the wire: <https://docs.ollama.com/api/chat>. It tells thinking from speaking, takes a schema for the answer, and
-//! gives each tool call whole; Ollama's OpenAI-compatible endpoint does so only in part.
+//! Facts: <https://docs.ollama.com/api/chat>. It separates reasoning from text, takes a schema for the answer, and sends each tool call
+//! whole. Ollama's OpenAI-compatible endpoint does so only in part.
 
 mod decode;
 mod request;
@@ -10,13 +10,10 @@ mod wire;
 use std::sync::Arc;
 
 use reqwest::Url;
-use reqwest::header::HeaderMap;
-use secrecy::SecretString;
 
 use self::decode::OllamaAdapter;
 use super::client::{ClientOptions, DialectClient};
 use super::compose::for_model;
-use super::connection::key_header;
 use super::dialect::Dialect;
 use super::endpoint::ollama_url;
 use super::frames::Framing;
@@ -24,18 +21,14 @@ use super::model_client::{ModelClient, SetupError};
 use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelRequest};
 
-/// A client of an Ollama. The base URL may end in `/api`, in the `/v1` of its other API, or in neither. No connection is made yet.
-///
-/// # Errors
-/// If the base URL, the key or a header cannot be used.
+/// Returns a client of an Ollama. The base URL may end in `/api`, in the `/v1` of its other API, or in neither.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = Ollama { url: ollama_url(&options.base_url, "chat")?, models: ollama_url(&options.base_url, "tags")? };
-    Ok(Arc::new(DialectClient::new(dialect, options)?))
+    let (url, models) = (ollama_url(&options.base_url, "chat")?, ollama_url(&options.base_url, "tags")?);
+    Ok(Arc::new(DialectClient::new(Ollama { url }, models, options)?))
 }
 
 struct Ollama {
     url: Url,
-    models: Url,
 }
 
 impl Dialect for Ollama {
@@ -43,17 +36,8 @@ impl Dialect for Ollama {
 
     const FRAMING: Framing = Framing::Lines;
 
-    /// A local Ollama knows no key; the one that others host takes a bearer token.
-    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
-        key_header("authorization", key)
-    }
-
     fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
         Ok(self.url.clone())
-    }
-
-    fn model_list(&self) -> Url {
-        self.models.clone()
     }
 
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {

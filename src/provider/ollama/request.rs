@@ -4,77 +4,53 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::domain::context::{json_tokens, prose_tokens};
-use crate::domain::message::{Message, Part, Role, SentContent, ToolResultPart};
-use crate::domain::model::{ModelError, ModelRequest, ReasoningEffort, ToolChoice};
+use crate::domain::message::{Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::catalog::quirks::model_quirks;
-use crate::provider::compose::{cannot_say, file_text, turn_begins};
+use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
+use crate::provider::compose::{
+    Source, WireFunction, WireTool, arguments_object, file_text, not_sent, result_text, tool_results, turn_begins,
+};
 use crate::provider::json_body::{raw, written};
-use crate::provider::project::{Source, not_sent};
 
-/// The smallest window that is asked for. A model is loaded anew for each other one, so that they double from here.
+/// The smallest window that is asked for. Windows double from here, because a server loads a model anew for each other one.
 const LEAST_WINDOW: u64 = 8_192;
 
-/// Room for an answer whose length nobody has bounded, in tokens.
+/// The tokens of an answer without a limit.
 const ANSWER: u64 = 4_096;
 
-/// What a picture costs, in tokens.
-const PICTURE: u64 = 1_875;
+/// The tokens of an image.
+const IMAGE: u64 = 1_875;
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
     messages: Vec<WireMessage<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<&'a Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Value>,
     options: Options<'a>,
     stream: bool,
 }
 
-#[derive(Serialize)]
-struct Tool<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: Function<'a>,
-}
-
-#[derive(Serialize)]
-struct Function<'a> {
-    name: &'a str,
-    description: &'a str,
-    parameters: &'a Value,
-}
-
-impl Tool<'_> {
-    /// A tool as it stands in the request. It is written once: its length is a part of what the window is made for.
-    fn written(tool: &ToolDefinition) -> Result<Box<RawValue>, ModelError> {
-        let function = Function { name: &tool.name, description: &tool.description, parameters: &tool.parameters };
-        raw(&Tool { kind: "function", function })
-    }
-}
-
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Options<'a> {
     num_ctx: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     num_predict: Option<u32>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     stop: &'a [String],
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct WireMessage<'a> {
     role: &'static str,
@@ -85,7 +61,6 @@ struct WireMessage<'a> {
     images: Vec<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tool_name: Option<&'a str>,
 }
 
@@ -96,18 +71,23 @@ impl<'a> WireMessage<'a> {
     }
 }
 
-/// The body of a request.
+/// Writes a tool before the body, because its length counts for the window.
+fn tool(tool: &ToolDefinition) -> Result<Box<RawValue>, ModelError> {
+    let parameters = Cow::Borrowed(tool.parameters.as_ref());
+    raw(&WireTool::Function { function: WireFunction { name: &tool.name, description: &tool.description, parameters } })
+}
+
 pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     let offers_tools = match &options.tool_choice {
         None | Some(ToolChoice::Auto) => true,
         Some(ToolChoice::None) => false,
         Some(ToolChoice::Required | ToolChoice::Tool(_)) => {
-            let what = "Ollama cannot be told that a tool must be called";
-            return Err(cannot_say(what, "remove options.tool_choice, or use another provider"));
+            let why = "Ollama cannot be told that a tool must be called; remove options.tool_choice, or use another provider";
+            return Err(ModelError::new(ModelErrorKind::InvalidRequest, why));
         }
     };
-    let tools = request.tools.iter().filter(|_| offers_tools).map(|tool| Tool::written(tool));
+    let tools = request.tools.iter().filter(|_| offers_tools).map(|definition| tool(definition));
     let (messages, tools) = (messages(request), tools.collect::<Result<Vec<_>, _>>()?);
     let num_ctx = request.window.unwrap_or_else(|| window_for(&messages, &tools, options.max_output_tokens));
     written(&Body {
@@ -128,13 +108,13 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
     })
 }
 
-/// A window in which a request and its answer have room, where nobody has said one. Without it the server takes its own, which is
-/// small, and cuts the beginning of what does not fit without a word; the whole window of the model may need more memory than it has.
+/// Returns a window for a request and its answer. Without one the server takes its own small window, and silently cuts the beginning
+/// of a longer request. The whole window of the model may need more memory than the server has.
 fn window_for(messages: &[WireMessage<'_>], tools: &[Box<RawValue>], max_output: Option<u32>) -> u64 {
     let of_messages = messages.iter().map(|message| {
         let words = prose_tokens(message.content.len() + message.thinking.len());
         let calls = message.tool_calls.iter().map(|call| json_tokens(call.to_string().len())).sum::<u64>();
-        words + calls + PICTURE * message.images.len() as u64
+        words + calls + IMAGE * message.images.len() as u64
     });
     let of_tools = tools.iter().map(|tool| json_tokens(tool.get().len()));
     let needed = of_messages.sum::<u64>() + of_tools.sum::<u64>() + max_output.map_or(ANSWER, u64::from);
@@ -142,7 +122,8 @@ fn window_for(messages: &[WireMessage<'_>], tools: &[Box<RawValue>], max_output:
 }
 
 fn think(effort: ReasoningEffort, model: &str) -> Value {
-    let has_levels = model_quirks().ollama.has_thinking_levels(model);
+    let bare = model.rsplit('/').next().unwrap_or(model);
+    let has_levels = starts_with_any(bare, &model_quirks().ollama.thinking_levels);
     match effort {
         ReasoningEffort::None => false.into(),
         _ if !has_levels => true.into(),
@@ -163,10 +144,8 @@ fn messages(request: &ModelRequest) -> Vec<WireMessage<'_>> {
             Role::User => wire.push(user(message)),
             Role::Assistant => wire.extend(assistant(message, at >= turn)),
             Role::Tool => {
-                let results =
-                    message.parts.iter().filter_map(|part| if let Part::ToolResult(part) = part { Some(part) } else { None });
-                wire.extend(results.clone().map(result));
-                wire.extend(shown(results));
+                wire.extend(tool_results(message).map(result));
+                wire.extend(shown(tool_results(message)));
             }
         }
     }
@@ -189,20 +168,12 @@ fn user(message: &Message) -> WireMessage<'_> {
     WireMessage { images, ..WireMessage::new("user", words.join("\n")) }
 }
 
-/// `None` for a message of which nothing can be sent, such as one that held reasoning only.
+/// Returns `None` for a message without sendable content, such as one of reasoning alone.
 fn assistant(message: &Message, with_thinking: bool) -> Option<WireMessage<'_>> {
     let text = message.text();
-    let tool_calls: Vec<Value> = message
-        .tool_calls()
-        .map(|call| {
-            // Templates go through the arguments, so they must be an object.
-            let arguments = match &call.arguments {
-                Value::Object(arguments) => arguments.clone(),
-                other => Map::from_iter([("_raw".to_owned(), other.clone())]),
-            };
-            json!({ "function": { "name": call.name, "arguments": arguments } })
-        })
-        .collect();
+    // Templates iterate over the arguments, so they must be an object.
+    let call = |call: &ToolCallPart| json!({ "function": { "name": call.name, "arguments": arguments_object(call) } });
+    let tool_calls: Vec<Value> = message.tool_calls().map(call).collect();
     if text.is_empty() && tool_calls.is_empty() {
         return None;
     }
@@ -214,20 +185,11 @@ fn assistant(message: &Message, with_thinking: bool) -> Option<WireMessage<'_>> 
 }
 
 fn result(result: &ToolResultPart) -> WireMessage<'_> {
-    let lines: Vec<Cow<'_, str>> = result
-        .content
-        .iter()
-        .map(|content| match content.as_sent() {
-            SentContent::Text(text) => text,
-            SentContent::Image { media_type, .. } => Cow::Owned(format!("[image, {media_type}: shown in the next message]")),
-        })
-        .collect();
-    let is_blank = lines.iter().all(|line| line.is_empty());
-    let content = if is_blank { "(no output)".to_owned() } else { lines.join("\n") };
+    let content = result_text(result, |media_type| format!("[image, {media_type}: shown in the next message]"));
     WireMessage { tool_name: Some(&result.name), ..WireMessage::new("tool", content) }
 }
 
-/// The images of tool results, which templates show in messages of the user only.
+/// Returns a message with the images of tool results. Templates show images in user messages only.
 fn shown<'a>(results: impl Iterator<Item = &'a ToolResultPart>) -> Option<WireMessage<'a>> {
     let images: Vec<&str> = results
         .flat_map(|result| &result.content)

@@ -1,9 +1,9 @@
-//! What Ollama sends, read without copying. Everything that is not needed is skipped.
+//! The fields of an answer that are needed, read without copying.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::stream::lenient::{Arguments, Count, Flag, Text, many, object};
+use crate::provider::stream::lenient::{Count, Flag, Function, Text, many, object};
 
 /// One line of a stream, or a whole answer.
 #[derive(Debug, Default, Deserialize)]
@@ -18,14 +18,13 @@ pub(super) struct Line<'a> {
     pub(super) eval_count: Count,
 }
 
-/// More of an answer, or all of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Message<'a> {
     #[serde(borrow)]
     pub(super) content: Text<'a>,
     pub(super) thinking: Text<'a>,
-    /// Proxies give one call alone.
+    /// Proxies send one call alone.
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Call<'a>>,
 }
@@ -38,13 +37,4 @@ pub(super) struct Call<'a> {
     pub(super) id: Text<'a>,
     #[serde(deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
-}
-
-/// What is called.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Function<'a> {
-    #[serde(borrow)]
-    pub(super) name: Text<'a>,
-    pub(super) arguments: Arguments<'a>,
 }

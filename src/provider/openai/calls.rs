@@ -1,23 +1,22 @@
-//! Puts the pieces of tool calls together.
+//! Assembles tool calls from their pieces.
 //!
-//! By the book, a piece has the index of its call, and the first one has id and name. Providers leave out or repeat each of
-//! the three. A piece goes where something that its call has shown says that it belongs; where that does not single out one
-//! call, the answer fails. Two calls are never merged and no call is made up.
+//! The documented form: a piece has the index of its call, and the first one has id and name. Providers leave out or repeat each of the
+//! three. A piece is assigned by what its call has shown before; if that fits several calls, the answer fails. Two calls are never merged,
+//! and no call is invented.
 
 use serde_json::{Map, Value};
 
 use super::wire::Fragment;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::provider::stream::{AnswerAssembler, Shape};
 use crate::support::text;
 
-/// The calls of one answer.
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// The names on offer. They tell a second call from the second half of a split name.
+    /// The offered names, which tell a second call from the second half of a split name.
     offered: Vec<String>,
     calls: Vec<Call>,
-    /// Indices of pieces that were given to an open call for want of an own one. No call may claim them later.
+    /// Indices of pieces that were assigned to an open call. No later call may begin at one of them.
     lent: Vec<i64>,
 }
 
@@ -29,24 +28,24 @@ struct Call {
     /// Whether `ToolCallStarted` was sent: from then on the name is fixed.
     started: bool,
     arguments: String,
-    /// Arguments `{}` that were not shown yet: gateways before Claude send them in the place of those that follow.
+    /// Whether arguments `{}` are held back: gateways before Claude send them before the real ones.
     held: bool,
     shape: Shape,
-    /// Whether its pieces bear one id after the other: some servers make one up for each piece.
+    /// Whether each piece has a new id, which some servers make up.
     renamed: bool,
     /// The name came again after complete arguments. If arguments follow, it was the beginning of the next call.
     named_again: bool,
-    /// What the provider wants back with the call.
+    /// Fields that go back to the provider with the call.
     own: Map<String, Value>,
 }
 
-/// Where a piece belongs.
+/// The call that a piece belongs to.
 enum Target {
     Call(usize),
     New,
-    /// A new call under the name that the call at hand showed again.
+    /// A new call with the name that this call repeated.
     NewNamed(usize),
-    /// A repetition of what is already there.
+    /// None: the piece repeats known content.
     Nowhere,
 }
 
@@ -59,19 +58,16 @@ impl Calls {
         Self { offered, calls: Vec::new(), lent: Vec::new() }
     }
 
-    /// Whether the arguments of every call are complete JSON objects.
     pub(super) fn all_complete(&self) -> bool {
         self.calls.iter().all(|call| {
-            call.shape.is_complete() && (call.held || serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
+            call.shape.complete && (call.held || serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
         })
     }
 
-    /// The bytes of all names and arguments.
     pub(super) fn bytes(&self) -> usize {
         self.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum()
     }
 
-    /// Takes in a piece.
     pub(super) fn push(&mut self, fragment: &Fragment<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let piece = Piece::of(fragment);
         if piece.is_blank() {
@@ -98,7 +94,7 @@ impl Calls {
         Ok(())
     }
 
-    /// The answer is over: shows the calls that had no arguments.
+    /// Emits the calls without arguments at the end of the answer.
     pub(super) fn finish(&mut self, finish: ModelFinish, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         for (at, call) in self.calls.iter_mut().enumerate() {
             if call.name.is_empty() {
@@ -115,7 +111,7 @@ impl Calls {
             call.release(at, answer);
             if !call.own.is_empty() {
                 let raw = Value::Object(std::mem::take(&mut call.own));
-                answer.call_block(at, raw);
+                answer.emit(ModelEvent::ToolCallBlock { index: at, raw });
             }
         }
         Ok(())
@@ -147,24 +143,23 @@ impl Calls {
         }
     }
 
-    /// A piece at the index of a call, under an id that nobody has shown, and with no other name: it belongs to that call while
-    /// that is not complete.
+    /// Assigns a piece at the index of a call with a new id and no other name: to that call, until the call is complete.
     fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
         let has_twin = self.calls[..at].last().is_some_and(|before| before.is_twin_of(&self.calls[at]));
         let call = &mut self.calls[at];
         let says_nothing = piece.arguments.trim().is_empty();
-        // Two beginnings are two calls of a tool that takes nothing, unless ids are known to be made up for each piece.
-        if says_nothing && !piece.name.is_empty() && !call.shape.has_begun() && !call.renamed {
+        // Two beginnings are two calls of a tool without arguments, unless each piece has a new id.
+        if says_nothing && !piece.name.is_empty() && !call.shape.begun && !call.renamed {
             return Ok(Target::New);
         }
-        if !call.shape.is_complete() || (call.held && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{')) {
+        if !call.shape.complete || (call.held && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{')) {
             if has_twin && !says_nothing {
                 return Err(ambiguous("it has another id than the two calls that were begun"));
             }
             call.renamed = true;
             return Ok(Target::Call(at));
         }
-        // The last piece of a call often says nothing. Of calls that keep their ids it is the beginning of the next one.
+        // The last piece of a call is often empty. For calls that keep their ids it begins the next one.
         Ok(if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New })
     }
 
@@ -202,7 +197,7 @@ impl Calls {
         let Some(at) = self.calls.len().checked_sub(1) else { return Ok(Target::New) };
         let last = &self.calls[at];
         if !piece.id.is_empty() {
-            if !piece.name.is_empty() || last.shape.is_complete() {
+            if !piece.name.is_empty() || last.shape.complete {
                 return Ok(Target::New);
             }
             if last.id.is_empty() {
@@ -222,10 +217,10 @@ impl Calls {
         Ok(self.same_call_or_next(piece, at))
     }
 
-    /// A piece that points to a call continues it, or begins the next one in its place if the call is complete.
+    /// Assigns a piece that points to a call: to that call, or to a new one if it is complete.
     fn same_call_or_next(&self, piece: &Piece<'_>, at: usize) -> Target {
         let call = &self.calls[at];
-        if !call.shape.is_complete() {
+        if !call.shape.complete {
             let second = !call.name.is_empty()
                 && call.arguments.is_empty()
                 && piece.name != call.name
@@ -249,7 +244,7 @@ impl Calls {
         if piece.name != call.name {
             return Target::New;
         }
-        // Under its own index and id, and not whole: what `{}` stood for. Another call would have shown something of its own.
+        // The real arguments after `{}`: partial, with index and id of this call. Another call would have another id.
         if call.held && has_own_id && piece.index.is_some() && piece.index == call.index && piece.begins_arguments() {
             return Target::Call(at);
         }
@@ -267,21 +262,21 @@ impl Calls {
         self.offered.iter().any(|offered| offered == name)
     }
 
-    /// The one call whose arguments have begun and are not complete; else the last one if its arguments have not begun.
+    /// Returns the only call with partial arguments, or else the last one if its arguments have not begun.
     fn open_call(&self) -> Result<Option<usize>, ModelError> {
         let mut partial = self.calls.iter().enumerate().filter(|(_, call)| call.shape.is_partial()).map(|(at, _)| at);
         match (partial.next(), partial.next()) {
             (Some(_), Some(_)) => Err(ambiguous("several calls are unfinished")),
             (Some(at), None) => Ok(Some(at)),
-            (None, _) => Ok(self.calls.iter().rposition(|_| true).filter(|at| !self.calls[*at].shape.has_begun())),
+            (None, _) => Ok(self.calls.iter().rposition(|_| true).filter(|at| !self.calls[*at].shape.begun)),
         }
     }
 }
 
 impl Call {
-    /// Whether both were begun alike, at one index, and no arguments came for either.
+    /// Returns whether both have the same index and name, and no arguments yet.
     fn is_twin_of(&self, other: &Self) -> bool {
-        let is_bare = !self.shape.has_begun() && !other.shape.has_begun();
+        let is_bare = !self.shape.begun && !other.shape.begun;
         is_bare && self.index == other.index && self.name == other.name
     }
 
@@ -316,15 +311,14 @@ impl Call {
         Ok(())
     }
 
-    /// Whether these are the arguments that are there already, as gateways repeat them at the end: as they are, or as a text of
-    /// JSON.
+    /// Returns whether these are the known arguments, which gateways repeat at the end: unchanged, or as a JSON string.
     fn is_said_again(&self, arguments: &str) -> bool {
         let (known, arguments) = (self.arguments.trim(), arguments.trim());
         let within = || serde_json::from_str::<String>(arguments).is_ok_and(|within| within.trim() == known);
         arguments == known || (arguments.starts_with('"') && within())
     }
 
-    /// Takes `{}` for the arguments that it seems to be: nothing else has followed.
+    /// Emits a held `{}`, as no other arguments have followed.
     fn release(&mut self, at: usize, answer: &mut AnswerAssembler) {
         if !std::mem::take(&mut self.held) {
             return;
@@ -335,8 +329,8 @@ impl Call {
         }
     }
 
-    /// Takes name and arguments out of the form that the grammar of Text Generation Inference gives a call: `{"function":
-    /// {"_name": "f", "x": 1}}`, with the tokens that end an answer behind it. Only a name on offer is one.
+    /// Reads name and arguments from the form of Text Generation Inference: `{"function": {"_name": "f", "x": 1}}`, perhaps followed by
+    /// end tokens. Only an offered name counts.
     fn unwrap(&mut self, offered: &[String]) {
         let mut values = serde_json::Deserializer::from_str(&self.arguments).into_iter::<Value>();
         let Some(Ok(Value::Object(mut outer))) = values.next() else { return };
@@ -357,7 +351,7 @@ impl Call {
             return Ok(());
         }
         if self.name == piece.name {
-            self.named_again = self.shape.is_complete() && piece.id.is_empty();
+            self.named_again = self.shape.complete && piece.id.is_empty();
         } else if self.started {
             return Err(ambiguous("a call changed its name"));
         } else if piece.name.starts_with(&self.name) {
@@ -378,7 +372,7 @@ impl Call {
     }
 }
 
-/// A fragment with nothing in place of absence.
+/// A fragment with empty texts for absent fields.
 struct Piece<'a> {
     index: Option<i64>,
     id: &'a str,
@@ -395,7 +389,7 @@ impl<'a> Piece<'a> {
         Self { index: fragment.index, id: &fragment.id.0, name, arguments }
     }
 
-    /// Whether it has the beginning of an object and not all of it.
+    /// Returns whether it has the beginning of an object, but not all of it.
     fn begins_arguments(&self) -> bool {
         let mut shape = Shape::default();
         shape.feed(self.arguments.as_bytes());

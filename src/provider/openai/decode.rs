@@ -17,19 +17,17 @@ use crate::provider::stream::{
 };
 use crate::support::failpoint;
 
-/// Reads the events of chat completions.
 #[derive(Debug)]
 pub(super) struct ChatCompletionsAdapter {
     calls: Calls,
-    /// Reasoning in a form that goes back, as far as it was not passed on yet.
+    /// `OpenRouter`'s reasoning details that were not passed on yet.
     details: Details,
-    /// The same, in the form of `LiteLLM`.
+    /// `LiteLLM`'s thinking blocks that were not passed on yet.
     blocks: Details,
-    /// The choice that the answer is in.
-    place: Place,
-    /// Whether anything came in pieces: a whole message then repeats it.
+    place: ChoiceIndex,
+    /// Whether content came in pieces, which a whole message then repeats.
     spoke: bool,
-    /// What the provider wants back with the message.
+    /// Fields that go back to the provider with the message.
     own: Own,
 }
 
@@ -39,24 +37,24 @@ pub(super) fn decoder(tools: Vec<String>, answer: AnswerAssembler) -> AnswerDeco
         calls: Calls::new(tools),
         details: Details::new(details::OPENROUTER),
         blocks: Details::new(details::LITELLM),
-        place: Place::default(),
+        place: ChoiceIndex::default(),
         spoke: false,
         own: Own::default(),
     };
     AnswerDecoder::new(adapter, answer)
 }
 
-/// Where the answer stands among the choices, of which we never ask for more than one.
+/// Tracks the index of the choice with the answer. No request asks for more than one choice.
 #[derive(Debug, Default)]
-struct Place {
+struct ChoiceIndex {
     first: Option<i64>,
     last: Option<i64>,
-    /// Whether an index came twice. Some servers count the events instead of the choices.
+    /// Whether an index came twice. If not, a server may count events instead of choices.
     repeats: bool,
 }
 
-impl Place {
-    /// Whether the only choice of an event is the answer.
+impl ChoiceIndex {
+    /// Returns whether the only choice of an event is the answer.
     fn is_here(&mut self, index: Option<i64>) -> bool {
         let index = index.unwrap_or(0);
         let first = *self.first.get_or_insert(index);
@@ -77,7 +75,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
 
     fn document(&mut self, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.event("", json, answer)?;
-        // All of the document is there, so its message is whole, too, whether or not it says why it ended.
+        // The document is whole, so its message is, too, even without a reason to stop.
         answer.ended = answer.is_message;
         Ok(())
     }
@@ -87,7 +85,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
     }
 
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError> {
-        // The text that a cut stream held back may be half of a tag.
+        // The held text of a cut stream may be half of a tag.
         if answer.finish.is_some() || answer.ended {
             let held = answer.tags.finish();
             self.split_text(held, answer);
@@ -109,8 +107,8 @@ impl StreamAdapter for ChatCompletionsAdapter {
 }
 
 impl ChatCompletionsAdapter {
-    /// Judges an answer without a reason to stop. Some servers mark the end but give no reason; a cut connection differs from those
-    /// in the mark alone.
+    /// Judges an answer without a reason to stop. Some servers send the end mark but no reason; only the mark tells them from a cut
+    /// connection.
     fn unstated_finish(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         if answer.ended && answer.has_content() && self.calls.all_complete() {
             return Ok(ModelFinish::Stop);
@@ -126,7 +124,7 @@ impl ChatCompletionsAdapter {
 
     fn chunk(&mut self, chunk: Chunk<'_>, data: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if chunk.is_error() {
-            // What stands beside the words may say more than they do.
+            // The fields beside the message may be more exact.
             return Err(reported(data));
         }
         if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = &chunk.base_resp {
@@ -135,9 +133,7 @@ impl ChatCompletionsAdapter {
             ));
         }
         if chunk.says_nothing() {
-            if let Some(error) = failure::unannounced(data) {
-                return Err(error);
-            }
+            failure::check_unannounced(data)?;
             if let Some((result, json)) = Envelope::open(data) {
                 return self.chunk(result, json, answer);
             }
@@ -167,7 +163,7 @@ impl ChatCompletionsAdapter {
         choices.into_iter().try_for_each(|choice| self.choice(choice, repeats, answer))
     }
 
-    /// A choice. Its whole message, if it has one, counts unless it repeats what was said before.
+    /// Takes in a choice. A whole message counts unless it repeats content.
     fn choice(&mut self, choice: Choice<'_>, repeats: bool, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(error) = choice.error.filter(says_something) {
             return Err(failure::from_event(&error));
@@ -182,7 +178,7 @@ impl ChatCompletionsAdapter {
         if let Some(delta) = choice.delta.or(older) {
             self.delta(delta, answer)?;
         }
-        // Perplexity repeats in each event all that was said before.
+        // Perplexity repeats the whole message in each event.
         let repeats = repeats || self.spoke;
         if let Some(mut message) = choice.message.filter(|_| !repeats) {
             answer.is_message = true;
@@ -241,7 +237,7 @@ impl ChatCompletionsAdapter {
             self.settle(answer);
         }
         self.text(refusal.0, answer);
-        // llama-cpp-python says each call in both forms.
+        // llama-cpp-python sends each call in both forms.
         let older = delta.function_call.filter(|_| delta.tool_calls.is_empty()).map(|function| Fragment {
             index: Some(0),
             function: Some(function),
@@ -256,14 +252,14 @@ impl ChatCompletionsAdapter {
         Ok(())
     }
 
-    /// Emits what a piece of text was, and before the text of the answer the form of its reasoning that goes back.
+    /// Emits a piece of text. Before text of the answer, emits the reasoning blocks.
     fn split_text(&mut self, split: SplitText, answer: &mut AnswerAssembler) {
         answer.take_back(split.taken_back);
         answer.reasoning(split.reasoning.into());
         self.text(split.text.into(), answer);
     }
 
-    /// Something else than text comes, so that the text before it stays.
+    /// Emits held text, as content other than text follows.
     fn settle(&mut self, answer: &mut AnswerAssembler) {
         let held = answer.tags.settle();
         self.text(held.into(), answer);
@@ -277,18 +273,17 @@ impl ChatCompletionsAdapter {
         }
     }
 
-    /// Passes on the reasoning in the form that goes back: it is over.
+    /// Emits the reasoning blocks, as the reasoning is over.
     fn pass_details_on(&mut self, answer: &mut AnswerAssembler) {
         self.details.pass_on(answer);
         self.blocks.pass_on(answer);
     }
 }
 
-/// Takes in why a model stopped.
 fn stop(word: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
     match finish_reason(word)? {
         FinishReason::Finish(finish) => answer.stop(finish),
-        // Whether the answer is whole is judged by its end.
+        // The end of the stream decides.
         FinishReason::Unstated => {}
         FinishReason::Paused => return Err(unknown_finish_reason(word)),
     }

@@ -1,18 +1,16 @@
-//! Pieces of reasoning with signatures and encrypted parts, which go back as they came: `OpenRouter`'s reasoning details, and
-//! `LiteLLM`'s thinking blocks.
+//! Signed and encrypted reasoning, which goes back unchanged: `OpenRouter`'s reasoning details and `LiteLLM`'s thinking blocks.
 //!
 //! Facts about the wire: <https://openrouter.ai/docs/use-cases/reasoning-tokens>.
 
 use serde_json::{Value, json};
 
+use crate::domain::model::ModelEvent;
 use crate::provider::stream::AnswerAssembler;
 
-/// One form of such pieces.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
-    /// The field of a message that has them.
     pub(super) field: &'static str,
-    /// The field in which a piece of a type has its words. What is encrypted has none.
+    /// Returns the text field of a piece by its type. Encrypted pieces have none.
     words: fn(Option<&str>) -> Option<&'static str>,
 }
 
@@ -36,7 +34,7 @@ pub(super) const LITELLM: Form = Form {
 };
 
 impl Form {
-    /// What the pieces say in words, for providers that say it nowhere else.
+    /// Returns the text of the pieces, for providers that send it nowhere else.
     pub(super) fn words(self, pieces: &[Value]) -> String {
         pieces.iter().filter_map(|piece| self.said(piece)).collect()
     }
@@ -50,7 +48,7 @@ impl Form {
         piece.get(self.name(piece)?)?.as_str()
     }
 
-    /// Joins a piece with the one before if it continues it, and else gives it back. What is encrypted comes whole.
+    /// Joins a piece with the one before, or returns it if it does not continue that one. Encrypted pieces come whole.
     fn join(self, last: &mut Value, piece: Value) -> Option<Value> {
         let is_blank = |value: Option<&Value>| value.is_none_or(|value| value.is_null() || value == "");
         let continues = self.name(last).is_some()
@@ -83,7 +81,7 @@ impl Form {
     }
 }
 
-/// The details that were not passed on yet, pieces of one joined.
+/// The joined pieces that were not emitted yet.
 #[derive(Debug)]
 pub(super) struct Details {
     form: Form,
@@ -95,7 +93,7 @@ impl Details {
         Self { form, list: Vec::new() }
     }
 
-    /// What the pieces say in words that was not said before: a signed one may repeat the pieces before it.
+    /// Returns the new text of the pieces. A signed one may repeat the pieces before it.
     pub(super) fn news(&self, pieces: &[Value]) -> String {
         let known = self.list.last().and_then(|last| self.form.said(last)).unwrap_or_default();
         let news = pieces.iter().filter_map(|piece| {
@@ -106,7 +104,6 @@ impl Details {
         news.collect()
     }
 
-    /// Takes in pieces.
     pub(super) fn take(&mut self, pieces: Vec<Value>) {
         for piece in pieces {
             let piece = match self.list.last_mut() {
@@ -120,10 +117,10 @@ impl Details {
         }
     }
 
-    /// Passes on what is there: the reasoning is over, or the answer.
+    /// Emits the pieces, as the reasoning or the answer is over.
     pub(super) fn pass_on(&mut self, answer: &mut AnswerAssembler) {
         if !self.list.is_empty() {
-            answer.reasoning_block(json!({ self.form.field: std::mem::take(&mut self.list) }));
+            answer.emit(ModelEvent::ReasoningBlock(json!({ self.form.field: std::mem::take(&mut self.list) })));
         }
     }
 }
@@ -131,7 +128,6 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::model::ModelEvent;
 
     #[test]
     fn pieces_are_joined_and_what_is_encrypted_is_kept() {

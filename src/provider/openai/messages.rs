@@ -9,42 +9,33 @@ use serde_json::Value;
 use super::{details, own};
 use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
-use crate::provider::compose::{arguments_text, file_text, takes_system, turn_begins};
-use crate::provider::project::{CallIds, not_sent};
+use crate::provider::compose::{
+    CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, takes_system, tool_results, turn_begins,
+};
 use crate::provider::quirk_forms::{CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
 use crate::provider::quirks::Quirks;
 use crate::support::json;
 
-/// Stands between tool results and a message of the user where a provider wants the model to speak in between.
+/// An assistant message between tool results and a user message, for providers that refuse the two in a row.
 const BETWEEN: &str = "(The tools have answered.)";
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub(super) enum WireMessage<'a> {
-    System {
-        content: String,
-    },
-    Developer {
-        content: String,
-    },
-    User {
-        content: Content<'a>,
-    },
+    System { content: String },
+    Developer { content: String },
+    User { content: Content<'a> },
     Assistant(Assistant<'a>),
-    Tool {
-        tool_call_id: Cow<'a, str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        name: Option<&'a str>,
-        content: Content<'a>,
-    },
+    Tool { tool_call_id: Cow<'a, str>, name: Option<&'a str>, content: Content<'a> },
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Default)]
 pub(super) struct Assistant<'a> {
+    #[serialize_always]
     content: Option<Content<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasoning_details: Vec<&'a Value>,
@@ -52,24 +43,16 @@ pub(super) struct Assistant<'a> {
     thinking_blocks: Vec<&'a Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
-    /// What the provider wants back with the message.
     #[serde(flatten)]
     own: BTreeMap<&'a str, &'a Value>,
 }
 
 /// A text stands alone where it can: not every server understands lists.
+#[derive(Serialize)]
+#[serde(untagged)]
 pub(super) enum Content<'a> {
     Text(Cow<'a, str>),
     List(Vec<ContentPart<'a>>),
-}
-
-impl Serialize for Content<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Text(text) => text.serialize(serializer),
-            Self::List(parts) => parts.serialize(serializer),
-        }
-    }
 }
 
 impl<'a> Content<'a> {
@@ -85,26 +68,15 @@ impl<'a> Content<'a> {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum ContentPart<'a> {
-    Text {
-        text: Cow<'a, str>,
-    },
-    ImageUrl {
-        image_url: ImageUrl<'a>,
-    },
-    File {
-        file: WireFile<'a>,
-    },
-    DocumentUrl {
-        document_url: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        document_name: Option<&'a str>,
-    },
-    Thinking {
-        thinking: Vec<ContentPart<'a>>,
-    },
+    Text { text: Cow<'a, str> },
+    ImageUrl { image_url: ImageUrl<'a> },
+    File { file: WireFile<'a> },
+    DocumentUrl { document_url: &'a str, document_name: Option<&'a str> },
+    Thinking { thinking: Vec<ContentPart<'a>> },
 }
 
 #[derive(Serialize)]
@@ -118,6 +90,7 @@ pub(super) struct WireFile<'a> {
     file_data: &'a str,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct WireCall<'a> {
     id: Cow<'a, str>,
@@ -125,10 +98,8 @@ struct WireCall<'a> {
     kind: &'static str,
     function: WireFunction<'a>,
     /// Gemini's signatures.
-    #[serde(skip_serializing_if = "Option::is_none")]
     extra_content: Option<&'a Value>,
     /// The same, as a gateway calls them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     provider_specific_fields: Option<&'a Value>,
 }
 
@@ -142,7 +113,6 @@ fn text<'a>(text: impl Into<Cow<'a, str>>) -> ContentPart<'a> {
     ContentPart::Text { text: text.into() }
 }
 
-/// System prompt and history.
 pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, quirks: &Quirks) -> Vec<WireMessage<'a>> {
     let mut wire = Vec::with_capacity(request.messages.len() + 1);
     let mut opening = None;
@@ -169,9 +139,9 @@ pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, quirks: &Qui
 struct Writer<'a, 'b> {
     quirks: &'b Quirks,
     ids: CallIds<'a>,
-    /// Images of tool results that no message holds yet.
+    /// Images of tool results that no user message holds yet.
     images: Vec<ContentPart<'a>>,
-    /// The system prompt, until a message of the user holds it.
+    /// The system prompt, until a user message holds it.
     opening: Option<String>,
     wire: Vec<WireMessage<'a>>,
 }
@@ -195,7 +165,7 @@ impl<'a> Writer<'a, '_> {
         self.push_user(parts);
     }
 
-    /// A message of the user, with what must stand in the next one.
+    /// Pushes a user message, which also takes the pending images and the pending system prompt.
     fn push_user(&mut self, parts: Vec<ContentPart<'a>>) {
         if !self.quirks.user_after_tools && matches!(self.wire.last(), Some(WireMessage::Tool { .. })) {
             let content = Some(Content::Text(Cow::Borrowed(BETWEEN)));
@@ -235,18 +205,18 @@ impl<'a> Writer<'a, '_> {
         }
     }
 
-    /// Nothing for a message of which nothing can be sent, such as one that held reasoning only.
+    /// Pushes nothing for a message without sendable content, such as one of reasoning alone.
     fn assistant(&mut self, message: &'a Message, with_reasoning: bool) {
         let said = message.text();
         let tool_calls: Vec<WireCall<'a>> = message
             .tool_calls()
             .map(|call| {
-                let id = self.ids.mint(&call.call_id, call.provider_call_id.as_deref());
+                let id = self.ids.id(call);
                 let own = |name: &str| call.raw.as_ref().and_then(|raw| raw.get(name));
                 WireCall {
                     id: shaped(id, self.quirks.call_ids),
                     kind: "function",
-                    function: WireFunction { name: &call.name, arguments: arguments_text(&call.arguments) },
+                    function: WireFunction { name: &call.name, arguments: arguments_object(call).to_string() },
                     extra_content: own("extra_content"),
                     provider_specific_fields: own("provider_specific_fields"),
                 }
@@ -312,9 +282,8 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn results(&mut self, message: &'a Message) {
-        for part in &message.parts {
-            let Part::ToolResult(result) = part else { continue };
-            let id = shaped(self.ids.of(&result.call_id), self.quirks.call_ids);
+        for result in tool_results(message) {
+            let id = shaped(self.ids.id_of(result), self.quirks.call_ids);
             let name = self.quirks.result_names.then_some(result.name.as_str());
             let content = self.result(result);
             self.wire.push(WireMessage::Tool { tool_call_id: id, name, content });
@@ -353,7 +322,7 @@ impl<'a> Writer<'a, '_> {
             }
             ToolImages::Result | ToolImages::UserMessage => {}
         }
-        Content::Text(if has_words { Cow::Owned(lines.join("\n")) } else { Cow::Borrowed("(no output)") })
+        Content::Text(if has_words { Cow::Owned(lines.join("\n")) } else { Cow::Borrowed(NO_OUTPUT) })
     }
 }
 
@@ -361,11 +330,11 @@ fn thoughts_of(message: &Message) -> impl Iterator<Item = &ReasoningPart> {
     message.parts.iter().filter_map(|part| if let Part::Reasoning(part) = part { Some(part) } else { None })
 }
 
-/// An id that a provider takes: itself, or another that only this id becomes.
-fn shaped(id: Cow<'_, str>, rule: CallIdRule) -> Cow<'_, str> {
+/// Returns an id that the provider takes: the id itself, or a hash of it.
+fn shaped(id: &str, rule: CallIdRule) -> Cow<'_, str> {
     let fits = match rule {
         CallIdRule::Any => true,
         CallIdRule::NineAlphanumerics => id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()),
     };
-    if fits { id } else { Cow::Owned(json::hash_bytes(id.as_bytes()).chars().take(9).collect()) }
+    if fits { Cow::Borrowed(id) } else { Cow::Owned(json::hash_bytes(id.as_bytes()).chars().take(9).collect()) }
 }

@@ -1,10 +1,9 @@
 //! OpenAI's chat completions, which most providers and local servers speak with quirks of their own.
 //!
-//! Facts about the wire: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`], which are data; one
-//! decoder understands the answers of all providers.
+//! Facts: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`], which are data; one decoder reads the
+//! answers of all providers.
 
 mod calls;
-mod chat_completions;
 mod decode;
 mod details;
 mod messages;
@@ -16,38 +15,66 @@ mod wire;
 
 use std::sync::{Arc, Mutex};
 
-use self::chat_completions::ChatCompletions;
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+use secrecy::SecretString;
+
+use self::decode::ChatCompletionsAdapter;
 use self::moving::Moving;
 use super::client::{ClientOptions, DialectClient};
-use super::endpoint::without_operation;
+use super::connection::key_header;
+use super::dialect::Dialect;
+use super::endpoint::{Endpoint, endpoint_url, without_operation};
 use super::model_client::{ModelClient, SetupError};
 use super::quirks::Quirks;
 use super::responses::Responses;
-#[cfg(any(test, feature = "fuzzing"))]
-use super::{
-    quirk_forms::ThoughtsInText,
-    stream::{AnswerAssembler, AnswerDecoder, StreamAdapter},
-};
+use super::stream::{AnswerAssembler, AnswerDecoder};
+use crate::domain::model::{ModelError, ModelRequest};
 
 /// Returns a client of an endpoint that speaks chat completions, and perhaps Responses beside them for some of its models.
-/// A base URL without any path gets `/v1`. No connection is made yet.
-///
-/// # Errors
-/// If the base URL, the URLs of the quirks, the key or a header cannot be used.
+/// A base URL without any path gets `/v1`.
 pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
     let base = without_operation(&options.base_url);
     let beside = (!quirks.responses_url.is_empty()).then(|| Responses::at(&base, quirks.clone())).transpose()?;
-    let chat = DialectClient::new(ChatCompletions::at(&options.base_url, quirks)?, options)?;
+    let dialect = ChatCompletions { endpoint: Endpoint::new(&options.base_url, &quirks.url)?, quirks };
+    let chat = DialectClient::new(dialect, endpoint_url(&base, "/models")?, options)?;
     Ok(match beside {
         Some(responses) => Arc::new(Moving { responses: chat.speaking(responses), chat, moved: Mutex::default() }),
         None => Arc::new(chat),
     })
 }
 
+struct ChatCompletions {
+    endpoint: Endpoint,
+    quirks: Quirks,
+}
+
+impl Dialect for ChatCompletions {
+    type Adapter = ChatCompletionsAdapter;
+
+    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+        key_header(&self.quirks.key_header, key)
+    }
+
+    fn url(&self, model: &str, _streaming: bool) -> Result<Url, ModelError> {
+        self.endpoint.of(model)
+    }
+
+    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
+        request::body(request, &self.quirks, streaming)
+    }
+
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> AnswerDecoder<ChatCompletionsAdapter> {
+        let answer = AnswerAssembler::new(request.options.max_output_tokens, request_bytes);
+        let tools = request.tools.iter().map(|tool| tool.name.clone()).collect();
+        decode::decoder(tools, answer.with_tags(self.quirks.think_tags(&request.model)))
+    }
+}
+
 /// Returns a decoder of an answer without a request, to which two tools were offered.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> AnswerDecoder<impl StreamAdapter> {
-    let quirks = Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() };
+pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+    let quirks = Quirks { thoughts_in_text: super::ThoughtsInText::Always, ..Quirks::default() };
     let answer = AnswerAssembler::new(None, 0).with_tags(quirks.think_tags(""));
     decode::decoder(["get_time", "get_weather"].map(str::to_owned).into(), answer)
 }

@@ -1,8 +1,8 @@
-//! Models that a place which speaks chat completions serves over Responses alone.
+//! Models that a provider of chat completions serves over Responses alone.
 //!
-//! OpenAI's newer models refuse tools over chat completions, and say where they are to be asked
-//! (<https://platform.openai.com/docs/guides/migrate-to-responses>). Which they are changes with each model, so nothing is listed:
-//! what is refused so is asked for there, and from then on at once.
+//! OpenAI's newer models refuse tools over chat completions, and their error names Responses
+//! (<https://platform.openai.com/docs/guides/migrate-to-responses>). No table lists these models: after such a refusal the request goes
+//! to Responses, and later ones go there at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::chat_completions::ChatCompletions;
+use super::ChatCompletions;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::domain::provider::ModelEntry;
 use crate::provider::client::DialectClient;
@@ -18,17 +18,16 @@ use crate::provider::error_facts::is_served_over_responses;
 use crate::provider::model_client::{ModelClient, ModelStream};
 use crate::provider::responses::Responses;
 
-/// Statuses of a place that has no Responses.
+/// Statuses of an endpoint without Responses.
 const NOT_THERE: [u16; 3] = [404, 405, 501];
 
-/// Statuses of gateways that serve only some paths, and of keys that are good for chat completions alone.
+/// Statuses of gateways that serve only some paths, and of keys for chat completions alone.
 const NOT_ALLOWED: [u16; 2] = [401, 403];
 
-/// Asks over chat completions, and over Responses for what is served there.
 pub(super) struct Moving {
     pub(super) chat: DialectClient<ChatCompletions>,
     pub(super) responses: DialectClient<Responses>,
-    /// The models that have moved, with whether they were offered tools.
+    /// The moved models, with whether the request offered tools.
     pub(super) moved: Mutex<BTreeSet<(String, bool)>>,
 }
 
@@ -39,7 +38,7 @@ impl ModelClient for Moving {
         if self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&kind) {
             match self.responses.ask(&self.there(request.clone())).await {
                 Err(error) if has_status(&error, &NOT_THERE) => {
-                    // It may have moved back, or the place is another one now.
+                    // The model may have moved back, or the endpoint has changed.
                     self.moved.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
                 }
                 answer => return answer,
@@ -51,7 +50,7 @@ impl ModelClient for Moving {
         };
         match self.responses.ask(&self.there(request)).await {
             Ok(answer) => {
-                // Only what was answered has moved: any name may be refused in these words.
+                // Only an answered model has moved: any name may be refused in these words.
                 self.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
                 Ok(answer)
             }
@@ -66,9 +65,9 @@ impl ModelClient for Moving {
 }
 
 impl Moving {
-    /// The request as it is made over Responses, without what chat completions leave out for a model that refuses it.
+    /// Returns the request over Responses, without the options that chat completions leave out for this model.
     fn there(&self, mut request: ModelRequest) -> ModelRequest {
-        if !self.chat.dialect().quirks.takes_sampling(&request.model) {
+        if !self.chat.dialect.quirks.takes_sampling(&request.model) {
             request.options.stop.clear();
             request.options.temperature = None;
             request.options.top_p = None;
@@ -81,7 +80,7 @@ fn has_status(error: &ModelError, statuses: &[u16]) -> bool {
     error.status.is_some_and(|status| statuses.contains(&status))
 }
 
-/// Whether there is no Responses for us, or the request cannot be made there: then the refusal over chat completions says more.
+/// Returns whether Responses is unavailable or cannot express the request. Then the refusal over chat completions says more.
 fn was_not_taken(error: &ModelError) -> bool {
     let cannot_be_said = error.status.is_none() && error.kind == ModelErrorKind::InvalidRequest;
     cannot_be_said || has_status(error, &NOT_THERE) || has_status(error, &NOT_ALLOWED)

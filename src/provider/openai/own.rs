@@ -1,4 +1,4 @@
-//! What a provider wants back with a message as it came: signatures of Gemini's thoughts that stand on no call, and Copilot's sealed
+//! Fields that go back to the provider with a message unchanged: Gemini's thought signatures without a call, and Copilot's encrypted
 //! reasoning.
 //!
 //! Facts about the wire: <https://ai.google.dev/gemini-api/docs/thought-signatures>.
@@ -9,18 +9,18 @@ use serde_json::{Map, Value, json};
 
 use super::wire::Delta;
 use crate::domain::message::ReasoningPart;
+use crate::domain::model::ModelEvent;
 use crate::provider::stream::AnswerAssembler;
 use crate::provider::stream::lenient::Text;
 
 /// The field of a reasoning block that holds the fields of the message.
 const FIELD: &str = "message";
 
-/// The fields of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Own(Map<String, Value>);
 
 impl Own {
-    /// Takes in the fields of a delta. A later one of a name stands in place of an earlier one.
+    /// Takes in the fields of a delta. A later one replaces an earlier one of the same name.
     pub(super) fn take(&mut self, delta: &Delta<'_>) {
         let objects = [("extra_content", &delta.extra_content), ("provider_specific_fields", &delta.provider_specific_fields)];
         for (name, value) in objects.into_iter().filter(|(_, value)| is_signed(value, 0)) {
@@ -36,27 +36,27 @@ impl Own {
         }
     }
 
-    /// Passes on what there is: the answer is over.
+    /// Emits the fields at the end of the answer.
     pub(super) fn pass_on(&mut self, answer: &mut AnswerAssembler) {
         if !self.0.is_empty() {
-            answer.reasoning_block(json!({ FIELD: std::mem::take(&mut self.0) }));
+            answer.emit(ModelEvent::ReasoningBlock(json!({ FIELD: std::mem::take(&mut self.0) })));
         }
     }
 }
 
-/// The fields that go back with a message, out of its reasoning.
+/// Returns the fields that go back with a message, from its reasoning.
 pub(super) fn of<'a>(reasoning: impl Iterator<Item = &'a ReasoningPart>) -> BTreeMap<&'a str, &'a Value> {
     let fields = reasoning.filter_map(|part| part.raw.as_ref()?.get(FIELD)?.as_object()).flatten();
     fields.map(|(name, value)| (name.as_str(), value)).collect()
 }
 
-/// Whether the provider (`google`, `vertex`) says that the content is a thought.
+/// Returns whether the provider (`google`, `vertex`) marks the content as a thought.
 pub(super) fn is_thought(extra_content: &Value) -> bool {
     let mut makers = extra_content.as_object().into_iter().flat_map(|makers| makers.values());
     makers.any(|said| said.get("thought") == Some(&Value::Bool(true)))
 }
 
-/// Whether a signature stands in it, itself or one step below.
+/// Returns whether an object has a signature, or one of its fields does.
 fn is_signed(value: &Value, depth: u8) -> bool {
     let is_nothing = |value: &Value| value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty);
     value.as_object().into_iter().flatten().any(|(name, value)| {

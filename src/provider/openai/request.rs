@@ -8,47 +8,35 @@ use serde_json::{Value, json};
 
 use super::messages::{WireMessage, messages};
 use super::schema;
-use crate::domain::model::{ModelError, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::compose::cannot_say;
+use crate::provider::compose::{WireFunction, WireTool};
 use crate::provider::quirk_forms::{EffortForm, OutputLimit, SchemaForm, ToolChoices};
 use crate::provider::quirks::Quirks;
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
     messages: Vec<WireMessage<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<WireTool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tool_choice: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     response_format: Option<Value>,
     #[serde(flatten)]
     effort: Option<Effort<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_completion_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<i64>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     stop: &'a [String],
     stream: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream_options: Option<StreamOptions>,
+    stream_options: Option<Value>,
 }
 
-#[derive(Serialize)]
-struct StreamOptions {
-    include_usage: bool,
-}
-
-/// How hard to think, in one of the forms of [`EffortForm`].
+/// The reasoning effort in one of the forms of [`EffortForm`].
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Effort<'a> {
@@ -60,21 +48,6 @@ enum Effort<'a> {
     ChatTemplateKwargs(Value),
 }
 
-#[derive(Serialize)]
-struct WireTool<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: WireDefinition<'a>,
-}
-
-#[derive(Serialize)]
-struct WireDefinition<'a> {
-    name: &'a str,
-    description: &'a str,
-    parameters: Cow<'a, Value>,
-}
-
-/// The body of a request.
 pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     let (tools, tool_choice) = choice(request, quirks)?;
@@ -95,12 +68,12 @@ pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> 
         seed: options.seed,
         stop: if samples { &options.stop } else { &[] },
         stream: streaming,
-        stream_options: (streaming && quirks.stream_usage).then_some(StreamOptions { include_usage: true }),
+        stream_options: (streaming && quirks.stream_usage).then(|| json!({ "include_usage": true })),
     };
     quirks.written(&body)
 }
 
-/// The system prompt, with the schema of the answer where the provider takes it in no other way.
+/// Returns the system prompt, with the schema of the answer where the provider takes it in no other way.
 fn system<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Cow<'a, str> {
     match (&request.options.output_schema, quirks.output_schema) {
         (None, _) | (Some(_), SchemaForm::JsonSchema) => Cow::Borrowed(&request.system),
@@ -113,10 +86,10 @@ fn system<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Cow<'a, str> {
 
 fn wire_tool<'a>(tool: &'a ToolDefinition, quirks: &Quirks) -> WireTool<'a> {
     let parameters = schema::parameters(&tool.parameters, &quirks.schemas);
-    WireTool { kind: "function", function: WireDefinition { name: &tool.name, description: &tool.description, parameters } }
+    WireTool::Function { function: WireFunction { name: &tool.name, description: &tool.description, parameters } }
 }
 
-/// The tools on offer, and which of them to call.
+/// Returns the tools on offer and the value of `tool_choice`.
 fn choice<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Result<(Vec<&'a Arc<ToolDefinition>>, Option<Value>), ModelError> {
     let tools: Vec<&Arc<ToolDefinition>> = request.tools.iter().collect();
     let Some(choice) = request.options.tool_choice.as_ref().filter(|_| !tools.is_empty()) else { return Ok((tools, None)) };
@@ -132,8 +105,9 @@ fn choice<'a>(request: &'a ModelRequest, quirks: &Quirks) -> Result<(Vec<&'a Arc
             (tools.into_iter().filter(|tool| tool.name == *name).collect(), required())
         }
         (ToolChoice::Required | ToolChoice::Tool(_), ToolChoices::AutoOnly) => {
-            let what = "this provider cannot be told that a tool must be called";
-            return Err(cannot_say(what, "remove options.tool_choice, or use another provider"));
+            let why =
+                "this provider cannot be told that a tool must be called; remove options.tool_choice, or use another provider";
+            return Err(ModelError::new(ModelErrorKind::InvalidRequest, why));
         }
     })
 }
@@ -151,12 +125,8 @@ fn response_format(options: &ModelOptions, quirks: &Quirks) -> Option<Value> {
 }
 
 fn effort<'a>(wanted: ReasoningEffort, model: &str, quirks: &'a Quirks) -> Option<Effort<'a>> {
-    let word = match quirks.effort {
-        EffortForm::Field => quirks.effort_word(model, wanted)?,
-        EffortForm::Object | EffortForm::Thinking | EffortForm::EnableThinking | EffortForm::ChatTemplate | EffortForm::Unsaid => {
-            quirks.effort_words.of(wanted)?
-        }
-    };
+    let has_own_words = quirks.effort == EffortForm::Field;
+    let word = if has_own_words { quirks.effort_word(model, wanted)? } else { quirks.effort_words.of(wanted)? };
     let thinks = wanted != ReasoningEffort::None;
     Some(match quirks.effort {
         EffortForm::Field => Effort::Word(word),

@@ -1,5 +1,4 @@
-//! The schemas of tools as a provider takes them. What is lost here is lost for the model only: arguments are always validated
-//! against the schema as its owner wrote it.
+//! The schemas of tools as a provider of chat completions takes them. The original schema still validates the arguments.
 
 use std::borrow::Cow;
 
@@ -8,12 +7,12 @@ use serde_json::{Map, Value};
 use crate::provider::quirk_forms::SchemaRules;
 use crate::provider::schema::plain_object;
 
-/// The deepest nesting that references are followed into. What is below may be anything.
+/// The deepest nesting that references are followed into. Deeper parts accept anything.
 const MAX_DEPTH: usize = 16;
-/// The most parts that a schema has after its references were followed: references to references grow without bounds.
+/// The most parts of a schema after its references were followed: references to references grow without bounds.
 const MAX_PARTS: usize = 5_000;
 
-/// The parameters of a tool: an object at the top, with its properties, whatever they are.
+/// Returns the parameters of a tool, as an object with properties.
 pub(in crate::provider) fn parameters<'a>(schema: &'a Value, rules: &SchemaRules) -> Cow<'a, Value> {
     let mut object = match taken(schema, rules) {
         taken if rules.top_unions => taken,
@@ -39,7 +38,7 @@ pub(in crate::provider) fn parameters<'a>(schema: &'a Value, rules: &SchemaRules
     object
 }
 
-/// A schema without what the provider refuses.
+/// Returns a schema without the parts that the provider refuses.
 pub(in crate::provider) fn taken<'a>(schema: &'a Value, rules: &SchemaRules) -> Cow<'a, Value> {
     if rules.drop.is_empty() && rules.refs {
         return Cow::Borrowed(schema);

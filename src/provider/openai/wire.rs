@@ -1,25 +1,23 @@
-//! What a provider sends, read without copying. Everything that is not needed is skipped; `null`, absence and the other
-//! spellings of nothing are one.
+//! The fields of an answer that are needed, read without copying. `null`, absence and other forms of nothing are the same.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, SeqAccess};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{
-    Arguments, Count, Dollars, Flag, LenientText, Text, Ticks, lenient_text, list, many, object, whole_number,
+    Arguments, Count, Dollars, Flag, Function, Lenient, Text, Ticks, TokenDetails, lenient, list, many, object, whole_number,
 };
 
-/// One event of a stream, or a whole answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Chunk<'a> {
-    /// We never ask for more than one, and get them all the same.
+    /// Requests ask for one, but some providers send more.
     #[serde(borrow, deserialize_with = "list")]
     pub(super) choices: Vec<Choice<'a>>,
     #[serde(deserialize_with = "object")]
@@ -34,7 +32,7 @@ pub(super) struct Chunk<'a> {
     /// Groq's figures and errors are here.
     #[serde(deserialize_with = "object")]
     pub(super) x_groq: Option<Groq>,
-    /// `MiniMax` says here how it went, with the status 200.
+    /// `MiniMax` reports errors here, with the status 200.
     #[serde(deserialize_with = "object")]
     pub(super) base_resp: Option<BaseResponse<'a>>,
     /// Cloudflare's own form of an answer, which has no choices.
@@ -44,14 +42,13 @@ pub(super) struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Whether nothing of an answer is in it but, perhaps, figures.
+    /// Returns whether it has no content of an answer.
     pub(super) fn says_nothing(&self) -> bool {
         self.choices.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
     }
 
-    /// Whether the whole event is an error.
     pub(super) fn is_error(&self) -> bool {
-        // Gateways give good events an error with empty fields.
+        // Gateways add an error with empty fields to good events.
         let is_meant = |error: &Value| says_something(error) || self.says_nothing();
         [&self.error, &self.errors].into_iter().flatten().any(is_meant) || self.object.0 == "error"
     }
@@ -65,7 +62,7 @@ pub(super) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// The answer in an event, if it has one, and its own JSON.
+    /// Returns the answer in an event, if there is one, and its JSON.
     pub(super) fn open(event: &'a str) -> Option<(Chunk<'a>, &'a str)> {
         let Self { result } = serde_json::from_str(event).ok()?;
         // A list would be read as the fields of an object.
@@ -74,7 +71,6 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// What Groq adds.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Groq {
@@ -84,18 +80,16 @@ pub(super) struct Groq {
     pub(super) error: Option<Value>,
 }
 
-/// What `MiniMax` adds.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct BaseResponse<'a> {
-    /// 0 if all is well.
+    /// 0 for success.
     #[serde(deserialize_with = "whole_number")]
     pub(super) status_code: Option<i64>,
     #[serde(borrow)]
     pub(super) status_msg: Text<'a>,
 }
 
-/// One answer of the model.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Choice<'a> {
@@ -106,10 +100,10 @@ pub(super) struct Choice<'a> {
     /// In place of `delta` in an answer that is not streamed.
     #[serde(deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
-    /// In place of both where a server answers as the older completions do. Beside them it says nothing new.
+    /// In place of both at servers that answer like the older completions. Beside them it is redundant.
     pub(super) text: Text<'a>,
     pub(super) finish_reason: Text<'a>,
-    /// The same at Gemini's compatible endpoint, which has left the other one out.
+    /// Of Gemini's compatible endpoint, which has left the other one out.
     #[serde(rename = "finishReason")]
     pub(super) own_finish_reason: Text<'a>,
     #[serde(deserialize_with = "reported")]
@@ -119,7 +113,6 @@ pub(super) struct Choice<'a> {
     pub(super) usage: Option<Figures>,
 }
 
-/// More of an answer, or all of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Delta<'a> {
@@ -129,35 +122,34 @@ pub(super) struct Delta<'a> {
     pub(super) reasoning: Text<'a>,
     /// Copilot's name for it.
     pub(super) reasoning_text: Text<'a>,
-    /// `OpenRouter`'s form of reasoning, which goes back as it came.
+    /// `OpenRouter`'s form of reasoning, which goes back unchanged.
     pub(super) reasoning_details: Value,
     pub(super) refusal: Text<'a>,
-    /// Text Generation Inference gives one piece alone.
+    /// Text Generation Inference sends one piece alone.
     #[serde(deserialize_with = "many")]
     pub(super) tool_calls: Vec<Fragment<'a>>,
-    /// `LiteLLM`'s form of Claude's reasoning, which goes back as it came.
+    /// `LiteLLM`'s form of Claude's reasoning, which goes back unchanged.
     pub(super) thinking_blocks: Value,
-    /// The older form of the one call that there may be.
     #[serde(deserialize_with = "object")]
     pub(super) function_call: Option<Function<'a>>,
-    /// Gemini says here that the content is a thought, and signs it.
+    /// Gemini marks the content as a thought here, and signs it.
     pub(super) extra_content: Value,
     /// The same, as gateways call it.
     pub(super) provider_specific_fields: Value,
     pub(super) thought_signature: Text<'a>,
     pub(super) thinking_signature: Text<'a>,
-    /// Copilot's sealed reasoning.
+    /// Copilot's encrypted reasoning.
     pub(super) reasoning_opaque: Text<'a>,
 }
 
-/// Content: a text, a part, or a list of both, of which some are thoughts (Mistral, Databricks). What is no text says nothing here.
+/// Content: a text, a part, or a list of both, of which some are reasoning (Mistral, Databricks). Other parts are ignored.
 #[derive(Debug, Default)]
 pub(super) struct Said<'a> {
     pub(super) thought: Cow<'a, str>,
     pub(super) text: Cow<'a, str>,
 }
 
-/// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
+/// A piece of a tool call; [`super::calls`] finds its call.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Fragment<'a> {
@@ -170,22 +162,12 @@ pub(super) struct Fragment<'a> {
     /// In place of `function` in Cloudflare's calls.
     pub(super) name: Text<'a>,
     pub(super) arguments: Arguments<'a>,
-    /// Gemini's signature, which goes back as it came.
+    /// Gemini's signature, which goes back unchanged.
     pub(super) extra_content: Option<Value>,
     /// The same, as a gateway calls it.
     pub(super) provider_specific_fields: Option<Value>,
 }
 
-/// What is called.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Function<'a> {
-    #[serde(borrow)]
-    pub(super) name: Text<'a>,
-    pub(super) arguments: Arguments<'a>,
-}
-
-/// Tokens used.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Figures {
@@ -193,29 +175,29 @@ pub(super) struct Figures {
     completion_tokens: Count,
     total_tokens: Count,
     #[serde(deserialize_with = "object")]
-    prompt_tokens_details: Option<PromptDetails>,
+    prompt_tokens_details: Option<TokenDetails>,
     #[serde(deserialize_with = "object")]
-    completion_tokens_details: Option<CompletionDetails>,
+    completion_tokens_details: Option<TokenDetails>,
     /// `DeepSeek`'s name for the cached part.
     prompt_cache_hit_tokens: Count,
     /// Moonshot's name for it.
     cached_tokens: Count,
-    /// Anthropic's names for what a cache had and what it got, which gateways pass on.
+    /// Anthropic's names for cached and newly cached input, which gateways pass on.
     cache_read_input_tokens: Count,
     cache_creation_input_tokens: Count,
     /// Perplexity's name for the reasoning part.
     reasoning_tokens: Count,
-    /// What other wires call the two, which gateways pass on.
+    /// Names of other dialects, which gateways pass on.
     input_tokens: Count,
     output_tokens: Count,
-    /// What the call cost (`OpenRouter`, Perplexity).
+    /// Of `OpenRouter` and Perplexity.
     cost: Dollars,
-    /// Whether the provider behind a gateway sends a bill of its own, which is not in the cost.
+    /// Whether the upstream provider bills separately, so that `cost` is only the gateway's part.
     is_byok: Flag,
     cost_details: Dollars,
-    /// What the call cost (`DeepInfra`).
+    /// Of `DeepInfra`.
     estimated_cost: Dollars,
-    /// The same (xAI).
+    /// Of xAI.
     cost_in_usd_ticks: Ticks,
 }
 
@@ -229,7 +211,7 @@ impl From<Figures> for TokenFigures {
         let mut reasoning = reasoning.or(figures.reasoning_tokens.0);
         let mut input = figures.prompt_tokens.0.or(figures.input_tokens.0);
         let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
-        // What is counted beside the two is in the total only.
+        // The total also has tokens that are counted beside the two.
         if let (Some(asked), Some(said), Some(total)) = (input, output, figures.total_tokens.0)
             && let Some(more @ 1..) = total.checked_sub(asked + said)
         {
@@ -241,7 +223,7 @@ impl From<Figures> for TokenFigures {
                 // Claude's cache, as some gateways count it.
                 input = Some(asked + more);
             } else if reasoning.is_none() {
-                // Gemini's thoughts, of which nothing else is said.
+                // Gemini's thoughts, which no other field counts.
                 (output, reasoning) = (Some(said + more), Some(more));
             }
         }
@@ -253,22 +235,7 @@ impl From<Figures> for TokenFigures {
     }
 }
 
-/// Parts of the input.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct PromptDetails {
-    pub(super) cached_tokens: Count,
-    pub(super) cache_write_tokens: Count,
-}
-
-/// Parts of the output.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct CompletionDetails {
-    pub(super) reasoning_tokens: Count,
-}
-
-/// An error, if it is one: gateways fill the field with nothing of any type.
+/// Reads an error. Gateways fill the field with empty values of any type.
 fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Ok(Some(Value::deserialize(deserializer)?).filter(|value| match value {
         Value::Null | Value::Bool(false) => false,
@@ -279,7 +246,6 @@ fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>,
     }))
 }
 
-/// Whether anything is in a value.
 pub(super) fn says_something(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -291,7 +257,6 @@ pub(super) fn says_something(value: &Value) -> bool {
     }
 }
 
-/// A part of content: a text, or what was thought, as a text or a list of texts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ContentPart<'a> {
@@ -303,15 +268,15 @@ struct ContentPart<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient_text::<D, Said<'de>>(deserializer)
+        lenient::<D, Said<'de>>(deserializer)
     }
 }
 
-impl<'de> LenientText<'de> for Said<'de> {
+impl<'de> Lenient<'de> for Said<'de> {
     const EXPECTED: &'static str = "a text, a part, or a list of them";
 
-    fn from_text(text: Cow<'de, str>) -> Self {
-        Self { text, ..Self::default() }
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self { text, ..Self::default() })
     }
 
     fn from_list<A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {

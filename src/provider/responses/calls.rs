@@ -1,15 +1,14 @@
-//! The tool calls of an answer. A call is whole when an event says so; the name comes whole, the arguments in pieces.
+//! The tool calls of an answer. The name comes whole, the arguments in pieces; an event completes the call.
 
 use serde_json::{Value, json};
 
 use super::items::Place;
 use super::wire::Item;
-use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 use crate::provider::stream::AnswerAssembler;
 use crate::support::json::is_same;
 use crate::support::text;
 
-/// The calls of one answer.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     calls: Vec<Call>,
@@ -22,13 +21,11 @@ struct Call {
     call_id: String,
     name: String,
     arguments: String,
-    /// Whether `ToolCallStarted` was sent.
     started: bool,
-    /// Whether an event has said that the arguments are all there.
+    /// Whether an event has completed the arguments.
     whole: bool,
-    /// Whether the item is over.
     done: bool,
-    /// Whether the whole answer has named it.
+    /// Whether the whole answer has listed it.
     answered: bool,
 }
 
@@ -37,7 +34,7 @@ fn ambiguous(why: &str) -> ModelError {
 }
 
 impl Calls {
-    /// A call begins. Its arguments come later, whatever stands here.
+    /// Begins a call. Its arguments come later, so those of the item do not count.
     pub(super) fn begin(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let nameless = self.calls.iter().position(|call| call.name.is_empty() && call.output == place.output);
         let at = match self.with_call_id(&item.call_id.0).or(nameless) {
@@ -47,7 +44,6 @@ impl Calls {
         self.know(at, item, answer)
     }
 
-    /// More of the arguments.
     pub(super) fn piece(&mut self, place: Place<'_>, delta: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if delta.is_empty() {
             return Ok(());
@@ -61,27 +57,23 @@ impl Calls {
         Ok(())
     }
 
-    /// The arguments, whole.
     pub(super) fn arguments(&mut self, place: Place<'_>, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let at = self.at(place, answer)?;
         self.call(at)?.take_whole(at, whole, answer)
     }
 
-    /// The item of a call, whole.
     pub(super) fn item(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let at = match self.with_call_id(&item.call_id.0) {
             Some(at) => at,
             None => {
                 let at = self.at(place, answer)?;
-                // Another call's id in the same place is another call, of which no event came before; or a second id of the same
-                // one, which is then what this place has said so far.
+                // Another id at the same position is a new call without earlier events, or a second id of the same call.
                 if self.call(at)?.may_be(item) { at } else { self.open(place, answer)? }
             }
         };
         self.complete(at, item, answer)
     }
 
-    /// All that there is to say about a call.
     fn complete(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.know(at, item, answer)?;
         let call = self.call(at)?;
@@ -89,13 +81,13 @@ impl Calls {
             call.take_whole(at, &item.arguments.0, answer)?;
         }
         if !item.id.0.is_empty() && !call.done && call.started {
-            answer.call_block(at, json!({ "id": item.id.0 }));
+            answer.emit(ModelEvent::ToolCallBlock { index: at, raw: json!({ "id": item.id.0 }) });
         }
         call.done = true;
         Ok(())
     }
 
-    /// A call of the whole answer, the `nth` of its calls. Its id may be another than in the events.
+    /// Takes in the `nth` call of the whole answer. Its id may differ from that in the events.
     pub(super) fn of_answer(&mut self, nth: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let new = |call: &&Call| !call.answered && call.name == item.name.0;
         let position = |is: &dyn Fn(&Call) -> bool| self.calls.iter().position(|call| new(&call) && is(call));
@@ -107,21 +99,17 @@ impl Calls {
             Some(at) => at,
             None => {
                 let at = self.open(Place { output: None, id: &item.id.0 }, answer)?;
-                // A place that no event names.
+                // A position that no event has.
                 self.call(at)?.output = Some(i64::MIN + i64::try_from(at).unwrap_or(i64::MAX));
                 at
             }
         };
         let call = self.call(at)?;
         call.answered = true;
-        // An item that is over has said everything.
         if call.done { Ok(()) } else { self.complete(at, item, answer) }
     }
 
-    /// The answer is over, and said to be whole.
-    ///
-    /// # Errors
-    /// If one of its calls is not.
+    /// Fails if a call is cut, although the provider calls the answer whole.
     pub(super) fn finish(&self) -> Result<(), ModelError> {
         for call in &self.calls {
             if !call.started {
@@ -150,8 +138,8 @@ impl Calls {
         if call_id.is_empty() { None } else { self.calls.iter().rposition(|call| call.call_id == call_id) }
     }
 
-    /// Which call an event is about: the one at its position, where there are several the one with its id or the open one; else
-    /// the one with its id; else the open one.
+    /// Finds the call of an event: at its position, or with its id, or the open one. Of several at one position, the id or being open
+    /// decides.
     fn at(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
         let all = || self.calls.iter().enumerate();
         let has_id = |call: &Call| !place.id.is_empty() && call.id == place.id;
@@ -180,7 +168,7 @@ impl Calls {
         }
     }
 
-    /// Takes in id and name, and shows the call once it has its name.
+    /// Takes in id and name, and starts the call once it has its name.
     fn know(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let call = self.call(at)?;
         if call.call_id.is_empty() {
@@ -200,14 +188,13 @@ impl Calls {
     }
 }
 
-/// Whether two texts of JSON say the same.
 fn same_json(one: &str, other: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<Value>(text).ok();
     one == other || read(one).zip(read(other)).is_some_and(|(one, other)| is_same(&one, &other))
 }
 
 impl Call {
-    /// Whether a whole item in the place of this call is this call, though it may bear another id: vLLM makes up a new one.
+    /// Returns whether a whole item at the position of this call is this call. Its id may differ, because vLLM makes up a new one.
     fn may_be(&self, item: &Item<'_>) -> bool {
         if self.call_id.is_empty() || item.call_id.0.is_empty() {
             return true;
@@ -226,7 +213,6 @@ impl Call {
     fn take_whole(&mut self, at: usize, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         match whole.strip_prefix(self.arguments.as_str()) {
             Some(rest) => self.more(at, rest, answer),
-            // Says nothing about what came in pieces.
             None if whole.is_empty() => return Ok(()),
             None => {
                 if !same_json(whole, &self.arguments) {

@@ -7,22 +7,16 @@ use serde_json::value::RawValue;
 use super::calls::Calls;
 use super::items::{Kind as TextKind, PartKey, Place, Source, Texts};
 use super::wire::{Contents, Event, Item, Kind, Response};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::provider::failure;
-use crate::provider::stream::{AnswerAssembler, AnswerDecoder, FinishReason, StreamAdapter, finish_reason, incomplete, reported};
+use crate::provider::stream::{AnswerAssembler, FinishReason, StreamAdapter, finish_reason, incomplete, reported};
 
-/// Reads the events of Responses.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct ResponsesAdapter {
     texts: Texts,
     calls: Calls,
-    /// Whether the provider's own form of any reasoning was passed on.
+    /// Whether a reasoning item was passed on.
     reasoning_kept: bool,
-}
-
-/// Returns a decoder of one answer.
-pub(super) fn decoder(max_output_tokens: Option<u32>, request_bytes: usize) -> AnswerDecoder<ResponsesAdapter> {
-    AnswerDecoder::new(ResponsesAdapter::default(), AnswerAssembler::new(max_output_tokens, request_bytes))
 }
 
 fn unfinished() -> ModelError {
@@ -44,11 +38,8 @@ impl StreamAdapter for ResponsesAdapter {
         if response.object.0 == "error" {
             return Err(reported(json));
         }
-        if response.output.is_none()
-            && response.error.is_none()
-            && let Some(error) = failure::unannounced(json)
-        {
-            return Err(error);
+        if response.output.is_none() && response.error.is_none() {
+            failure::check_unannounced(json)?;
         }
         self.response("", &response, answer)
     }
@@ -76,12 +67,11 @@ impl ResponsesAdapter {
             "response.created" => self.restart(answer),
             "response.output_item.added" => self.item_added(event, answer)?,
             "response.output_item.done" => self.item_done(event, answer)?,
-            "response.output_text.delta" => self.texts.piece(TextKind::Message, place, text, &event.delta.0, answer),
-            "response.output_text.done" => self.texts.whole_part(TextKind::Message, place, text, &event.text.0, answer),
-            "response.refusal.delta" => {
-                answer.refused = true;
+            "response.output_text.delta" | "response.refusal.delta" => {
+                answer.refused |= kind == "response.refusal.delta";
                 self.texts.piece(TextKind::Message, place, text, &event.delta.0, answer);
             }
+            "response.output_text.done" => self.texts.whole_part(TextKind::Message, place, text, &event.text.0, answer),
             "response.refusal.done" => {
                 answer.refused = true;
                 self.texts.whole_part(TextKind::Message, place, text, &event.refusal.0, answer);
@@ -102,25 +92,22 @@ impl ResponsesAdapter {
             "response.function_call_arguments.delta" => self.calls.piece(place, &event.delta.0, answer)?,
             "response.function_call_arguments.done" => self.calls.arguments(place, &event.arguments.0, answer)?,
             "response.completed" | "response.done" | "response.incomplete" | "response.failed" | "response.cancelled" => {
-                self.last(kind, event.response, answer)?;
+                let json = event.response.map_or("{}", RawValue::get);
+                let response = serde_json::from_str(json).map_err(|error| answer.bad_frame(&error.to_string()))?;
+                self.response(kind, &response, answer)?;
             }
             "error" | "response.error" => return Err(reported(json)),
-            // What is new must be ignorable; an error that no event announces is one.
-            _ => {
-                if let Some(error) = &event.error {
-                    return Err(failure::from_event(error));
-                }
-                if !kind.starts_with("response.")
-                    && let Some(error) = failure::unannounced(json)
-                {
-                    return Err(error);
-                }
-            }
+            // New kinds of events are ignored, unless they hold an error.
+            _ => match &event.error {
+                Some(error) => return Err(failure::from_event(error)),
+                None if kind.starts_with("response.") => {}
+                None => failure::check_unannounced(json)?,
+            },
         }
         Ok(())
     }
 
-    /// A second beginning: what came before is void.
+    /// Voids the answer so far at a second beginning.
     fn restart(&mut self, answer: &mut AnswerAssembler) {
         if self.texts.is_empty() && !answer.has_calls() {
             return;
@@ -158,21 +145,15 @@ impl ResponsesAdapter {
     fn part_done(&mut self, event: &Event<'_>, answer: &mut AnswerAssembler) {
         let Some(part) = &event.part else { return };
         let place = Place { output: event.output_index, id: &event.item_id.0 };
-        let key = |source, index: Option<i64>| PartKey { source, index: index.unwrap_or(0) };
+        let (kind, source, index) = match &*part.kind.0 {
+            "output_text" | "text" | "refusal" => (TextKind::Message, Source::Text, event.content_index),
+            "reasoning_text" => (TextKind::Reasoning, Source::Text, event.content_index),
+            "summary_text" => (TextKind::Reasoning, Source::Summary, event.summary_index),
+            _ => return,
+        };
         let (said, is_refusal) = part.said();
-        match &*part.kind.0 {
-            "output_text" | "text" | "refusal" => {
-                answer.refused |= is_refusal;
-                self.texts.whole_part(TextKind::Message, place, key(Source::Text, event.content_index), said, answer);
-            }
-            "reasoning_text" => {
-                self.texts.whole_part(TextKind::Reasoning, place, key(Source::Text, event.content_index), said, answer);
-            }
-            "summary_text" => {
-                self.texts.whole_part(TextKind::Reasoning, place, key(Source::Summary, event.summary_index), said, answer);
-            }
-            _ => {}
-        }
+        answer.refused |= is_refusal && kind == TextKind::Message;
+        self.texts.whole_part(kind, place, PartKey { source, index: index.unwrap_or(0) }, said, answer);
     }
 
     fn message(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) {
@@ -195,22 +176,15 @@ impl ResponsesAdapter {
         self.keep(raw, answer)
     }
 
-    /// Passes on the provider's own form of reasoning.
+    /// Emits a reasoning item, which goes back unchanged.
     fn keep(&mut self, raw: &RawValue, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let item = parse_raw::<Value>(raw, answer)?;
         self.reasoning_kept = true;
-        answer.reasoning_block(item);
+        answer.emit(ModelEvent::ReasoningBlock(item));
         Ok(())
     }
 
-    /// The event that ends the stream.
-    fn last(&mut self, kind: &str, response: Option<&RawValue>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let json = response.map_or("{}", RawValue::get);
-        let response: Response<'_> = serde_json::from_str(json).map_err(|error| answer.bad_frame(&error.to_string()))?;
-        self.response(kind, &response, answer)
-    }
-
-    /// The whole answer. The event that brings it, if one does, says how it ended; else its status does.
+    /// Takes in the whole answer. Its event, or else its status, says how it ended.
     fn response(&mut self, event: &str, response: &Response<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         if let Some(figures) = response.usage {
             answer.add_figures(figures);
@@ -241,7 +215,7 @@ impl ResponsesAdapter {
         Ok(())
     }
 
-    /// Shows what no event has brought before. Items are told by what they say, because ids and positions may differ here.
+    /// Emits content that no event has brought. Items are compared by content, because ids and positions may differ here.
     fn rebuild(&mut self, output: &[&RawValue], answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let (said, thought) = (self.texts.said(TextKind::Message), self.texts.said(TextKind::Reasoning));
         let (mut said, keeps_reasoning) = (Some(said.as_str()), !self.reasoning_kept);
@@ -261,7 +235,7 @@ impl ResponsesAdapter {
                             said = Some(rest);
                             continue;
                         }
-                        // What was shown cannot be taken back: where the two differ, what was shown stays.
+                        // Emitted text cannot be taken back, so it wins where the two differ.
                         said = text.strip_prefix(left).map(|rest| {
                             let key = PartKey { source: Source::Text, index };
                             self.texts.piece(TextKind::Message, Place { output: None, id: "" }, key, rest, answer);
@@ -285,12 +259,10 @@ fn keyed<'a>(contents: &'a Contents<'_>, source: Source) -> Vec<(PartKey, &'a st
     (0..).zip(contents.texts()).map(|(index, (text, _))| (PartKey { source, index }, text)).collect()
 }
 
-/// Reads a part of an event.
 fn parse_raw<'a, T: Deserialize<'a>>(raw: &'a RawValue, answer: &AnswerAssembler) -> Result<T, ModelError> {
     serde_json::from_str(raw.get()).map_err(|error| answer.bad_frame(&error.to_string()))
 }
 
-/// Reads why an answer is incomplete.
 fn incomplete_reason(word: &str) -> Result<ModelFinish, ModelError> {
     if word.is_empty() {
         return Err(unfinished());

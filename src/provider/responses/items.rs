@@ -1,43 +1,39 @@
-//! The items of an answer, put together from the events about them.
+//! The items of an answer, assembled from events.
 //!
-//! Every text comes up to five times: in pieces, whole, as a part, with its item, and with the whole answer. Some servers leave
-//! out some of them. What was not shown yet is shown, whichever event brings it, and nothing twice.
+//! Every text comes up to five times: in pieces, whole, as a part, with its item, and with the whole answer. Some servers leave out some
+//! of them. New text is emitted, whichever event brings it, and nothing twice.
 
 use crate::provider::stream::AnswerAssembler;
 
-/// What an item with text is.
+/// The kind of an item with text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Text for the user.
     Message,
-    /// Thoughts, or their summary.
+    /// Reasoning, or its summary.
     Reasoning,
 }
 
-/// Where an event says that it belongs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
-    /// The item's position in the output.
     pub(super) output: Option<i64>,
     /// The item's id, which some servers make up anew in every event.
     pub(super) id: &'a str,
 }
 
-/// A part of an item: where its text comes from, and its position there.
+/// A part of an item: the source of its text, and its position there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartKey {
     pub(super) source: Source,
     pub(super) index: i64,
 }
 
-/// Where a text comes from. Of one item only the first source that speaks is shown: thoughts and their summary say the same.
+/// The source of a text. Only the first source of an item is emitted: reasoning and its summary say the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Text,
     Summary,
 }
 
-/// The items of an answer that hold text.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     items: Vec<TextItem>,
@@ -63,21 +59,24 @@ impl Texts {
         self.items.is_empty()
     }
 
-    /// All that the items of a kind have said, in order.
+    /// Returns the text of all items of a kind, in order.
     pub(super) fn said(&self, kind: Kind) -> String {
         self.items.iter().filter(|item| item.kind == kind).map(TextItem::said).collect()
     }
 
-    /// An item begins.
     pub(super) fn begin(&mut self, kind: Kind, place: Place<'_>) {
         let is_known =
             self.items.iter().any(|item| !item.done && item.kind == kind && item.id == place.id && item.output == place.output);
         if !is_known {
-            self.items.push(TextItem { kind, output: place.output, id: place.id.to_owned(), done: false, parts: Vec::new() });
+            self.open(kind, place);
         }
     }
 
-    /// More of a part.
+    fn open(&mut self, kind: Kind, place: Place<'_>) -> usize {
+        self.items.push(TextItem { kind, output: place.output, id: place.id.to_owned(), done: false, parts: Vec::new() });
+        self.items.len() - 1
+    }
+
     pub(super) fn piece(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
         if text.is_empty() {
             return;
@@ -86,7 +85,6 @@ impl Texts {
         self.show(at, key, text, answer);
     }
 
-    /// A whole part.
     pub(super) fn whole_part(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, answer: &mut AnswerAssembler) {
         let at = self.at(kind, place);
         let said = self.items.get(at).and_then(|item| item.parts.iter().find(|(known, _)| *known == key));
@@ -94,7 +92,7 @@ impl Texts {
         self.show(at, key, &rest, answer);
     }
 
-    /// A whole item. Its parts are compared as one text, because their numbers are not always right.
+    /// Takes in a whole item. Its parts are compared as one text, because their positions are not always right.
     pub(super) fn whole_item(&mut self, kind: Kind, place: Place<'_>, parts: &[(PartKey, &str)], answer: &mut AnswerAssembler) {
         let at = self.at(kind, place);
         let Some(item) = self.items.get_mut(at) else { return };
@@ -106,14 +104,14 @@ impl Texts {
                 said = rest;
                 continue;
             }
-            // What was shown cannot be taken back: where the two differ, what was shown stays.
+            // Emitted text cannot be taken back, so it wins where the two differ.
             let Some(rest) = text.strip_prefix(said) else { return };
             said = "";
             self.show(at, *key, rest, answer);
         }
     }
 
-    /// Which item an event is about. Positions are more reliable than ids, but some gateways give all items the same.
+    /// Finds the item of an event. Positions are more reliable than ids, but some gateways give all items the same.
     fn at(&mut self, kind: Kind, place: Place<'_>) -> usize {
         let of_kind = || self.items.iter().enumerate().rev().filter(|(_, item)| item.kind == kind);
         let same_place = || of_kind().filter(|(_, item)| place.output.is_some() && item.output == place.output);
@@ -123,11 +121,10 @@ impl Texts {
             .or_else(|| same_place().next())
             .or_else(|| of_kind().find(same_id))
             .or_else(|| of_kind().find(|(_, item)| !item.done && (place.output.is_none() || item.output.is_none())));
-        if let Some((at, _)) = found {
-            return at;
+        match found {
+            Some((at, _)) => at,
+            None => self.open(kind, place),
         }
-        self.items.push(TextItem { kind, output: place.output, id: place.id.to_owned(), done: false, parts: Vec::new() });
-        self.items.len() - 1
     }
 
     fn show(&mut self, at: usize, key: PartKey, text: &str, answer: &mut AnswerAssembler) {

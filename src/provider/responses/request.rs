@@ -1,20 +1,20 @@
 //! Writes a request in the words of the Responses API.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolCallPart, ToolResultPart};
-use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
-use crate::provider::catalog::quirks::model_quirks;
-use crate::provider::compose::{arguments_text, cannot_say, file_text};
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
+use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
+use crate::provider::compose::{CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, tool_results};
 use crate::provider::openai::schema;
-use crate::provider::project::{CallIds, not_sent};
 use crate::provider::quirk_forms::EffortForm;
 use crate::provider::quirks::Quirks;
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -23,17 +23,11 @@ struct Body<'a> {
     input: Vec<InputItem<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     tool_choice: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_output_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
     #[serde(skip_serializing_if = "<[&str]>::is_empty")]
     include: &'a [&'a str],
@@ -45,28 +39,17 @@ struct Body<'a> {
 #[serde(untagged)]
 enum InputItem<'a> {
     Own(OwnItem<'a>),
-    /// An item of the provider, as it came.
+    /// Unchanged, as the provider sent it.
     Theirs(&'a Value),
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum OwnItem<'a> {
-    Message {
-        role: &'static str,
-        content: Vec<Content<'a>>,
-    },
-    FunctionCall {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        id: Option<&'a str>,
-        call_id: Cow<'a, str>,
-        name: &'a str,
-        arguments: String,
-    },
-    FunctionCallOutput {
-        call_id: Cow<'a, str>,
-        output: Output<'a>,
-    },
+    Message { role: &'static str, content: Vec<Content<'a>> },
+    FunctionCall { id: Option<&'a str>, call_id: &'a str, name: &'a str, arguments: String },
+    FunctionCallOutput { call_id: &'a str, output: Output<'a> },
 }
 
 #[derive(Serialize)]
@@ -76,26 +59,14 @@ enum Output<'a> {
     Parts(Vec<Content<'a>>),
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Content<'a> {
-    InputText {
-        text: Cow<'a, str>,
-    },
-    InputImage {
-        image_url: Cow<'a, str>,
-    },
-    InputFile {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        filename: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        file_data: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        file_url: Option<&'a str>,
-    },
-    OutputText {
-        text: &'a str,
-    },
+    InputText { text: Cow<'a, str> },
+    InputImage { image_url: Cow<'a, str> },
+    InputFile { filename: Option<&'a str>, file_data: Option<&'a str>, file_url: Option<&'a str> },
+    OutputText { text: &'a str },
 }
 
 #[derive(Serialize)]
@@ -105,18 +76,15 @@ struct Tool<'a> {
     name: &'a str,
     description: &'a str,
     parameters: Cow<'a, Value>,
-    /// Said always: where it is not, this API assumes that it is.
+    /// Always sent, because this API assumes `true` for an absent field.
     strict: bool,
 }
 
-/// The body of a request.
 pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     if !options.stop.is_empty() {
-        return Err(cannot_say(
-            "the Responses API knows no stop texts",
-            "remove options.stop, or ask the model over chat completions",
-        ));
+        let why = "the Responses API knows no stop texts; remove options.stop, or ask the model over chat completions";
+        return Err(ModelError::new(ModelErrorKind::InvalidRequest, why));
     }
     let tools = request.tools.iter().map(|tool| Tool {
         kind: "function",
@@ -126,7 +94,7 @@ pub(super) fn body(request: &ModelRequest, quirks: &Quirks, streaming: bool) -> 
         strict: false,
     });
     let samples = quirks.takes_sampling(&request.model);
-    let reasons = model_quirks().responses.reasons(&request.model);
+    let reasons = !starts_with_any(&request.model, &model_quirks().responses.no_reasoning);
     let body = Body {
         model: &request.model,
         instructions: &request.system,
@@ -160,20 +128,15 @@ fn text_format(options: &ModelOptions) -> Option<Value> {
     Some(json!({ "format": format }))
 }
 
-/// What OpenAI's own models take.
-fn usual() -> &'static Quirks {
-    static USUAL: OnceLock<Quirks> = OnceLock::new();
-    USUAL.get_or_init(Quirks::default)
-}
-
 fn reasoning(effort: ReasoningEffort, model: &str, quirks: &Quirks) -> Option<Value> {
     if quirks.effort == EffortForm::Unsaid {
         return None;
     }
+    static OPENAI: LazyLock<Quirks> = LazyLock::new(Quirks::default);
     let said = quirks.effort_word(model, effort)?;
-    let knows_max = effort == ReasoningEffort::Max && model_quirks().responses.knows_max_effort(model);
-    // Whoever has words of their own means them.
-    let word = if knows_max && usual().effort_word(model, effort) == Some(said) { "max" } else { said };
+    let knows_max = effort == ReasoningEffort::Max && starts_with_any(model, &model_quirks().responses.know_max_effort);
+    // Words that a provider has of its own are sent as they are.
+    let word = if knows_max && OPENAI.effort_word(model, effort) == Some(said) { "max" } else { said };
     Some(if word == "none" { json!({ "effort": word }) } else { json!({ "effort": word, "summary": "auto" }) })
 }
 
@@ -188,9 +151,8 @@ fn input(messages: &[Message]) -> Vec<InputItem<'_>> {
             }
             Role::Assistant => assistant(message, &mut ids, &mut items),
             Role::Tool => {
-                for part in &message.parts {
-                    let Part::ToolResult(result) = part else { continue };
-                    let (call_id, output) = (ids.of(&result.call_id), output(result));
+                for result in tool_results(message) {
+                    let (call_id, output) = (ids.id_of(result), output(result));
                     items.push(InputItem::Own(OwnItem::FunctionCallOutput { call_id, output }));
                 }
             }
@@ -211,7 +173,6 @@ fn user_content(part: &Part) -> Option<Content<'_>> {
     })
 }
 
-/// PDFs go as files, texts as texts.
 fn file(file: &FilePart) -> Content<'_> {
     if let Some(text) = file_text(file) {
         return Content::InputText { text: Cow::Owned(text) };
@@ -226,7 +187,7 @@ fn file(file: &FilePart) -> Content<'_> {
     }
 }
 
-/// The parts of an answer in their order. The API refuses reasoning without the item that followed it, and an item by its id
+/// Writes the parts of an answer in their order. The API refuses reasoning without the item that followed it, and an item with an id
 /// without the reasoning before it.
 fn assistant<'a>(message: &'a Message, ids: &mut CallIds<'a>, items: &mut Vec<InputItem<'a>>) {
     let mut thoughts: Vec<&Value> = Vec::new();
@@ -247,10 +208,10 @@ fn assistant<'a>(message: &'a Message, ids: &mut CallIds<'a>, items: &mut Vec<In
                 has_thoughts |= !thoughts.is_empty();
                 items.extend(thoughts.drain(..).map(InputItem::Theirs));
                 items.push(InputItem::Own(OwnItem::FunctionCall {
-                    id: own_id(call).filter(|_| has_thoughts),
-                    call_id: ids.mint(&call.call_id, call.provider_call_id.as_deref()),
+                    id: call.raw.as_ref().filter(|_| has_thoughts).and_then(|raw| raw.get("id")?.as_str()),
+                    call_id: ids.id(call),
                     name: &call.name,
-                    arguments: arguments_text(&call.arguments),
+                    arguments: arguments_object(call).to_string(),
                 }));
             }
             Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
@@ -258,7 +219,7 @@ fn assistant<'a>(message: &'a Message, ids: &mut CallIds<'a>, items: &mut Vec<In
     }
 }
 
-/// The item of reasoning as it came, if the API can take it back: it keeps none itself, so the content must be in it.
+/// Returns the reasoning item, if the API can take it back: the provider stores none, so the item must have content.
 fn own_reasoning(reasoning: &ReasoningPart) -> Option<&Value> {
     let item = reasoning.raw.as_ref()?;
     let is_there = |name: &str| match item.get(name) {
@@ -270,15 +231,11 @@ fn own_reasoning(reasoning: &ReasoningPart) -> Option<&Value> {
     Some(item).filter(|_| is_item && (is_there("encrypted_content") || is_there("content")))
 }
 
-fn own_id(call: &ToolCallPart) -> Option<&str> {
-    call.raw.as_ref()?.get("id")?.as_str()
-}
-
 fn output(result: &ToolResultPart) -> Output<'_> {
     let texts: Vec<Cow<'_, str>> = result.content.iter().filter_map(|content| content.as_sent().into_text()).collect();
     if texts.len() == result.content.len() {
         let text = texts.join("\n");
-        return Output::Text(if text.trim().is_empty() { "(no output)".to_owned() } else { text });
+        return Output::Text(if text.trim().is_empty() { NO_OUTPUT.to_owned() } else { text });
     }
     Output::Parts(
         result

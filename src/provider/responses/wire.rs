@@ -1,18 +1,19 @@
-//! What the API sends, read without copying. Everything that is not needed is skipped.
+//! The fields of an answer that are needed, read without copying.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, MapAccess, SeqAccess};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
 use crate::provider::stream::TokenFigures;
-use crate::provider::stream::lenient::{Arguments, Count, Dollars, LenientText, Text, Ticks, lenient_text, object, whole_number};
+use crate::provider::stream::lenient::{
+    Arguments, Count, Dollars, Lenient, Text, Ticks, TokenDetails, lenient, object, whole_number,
+};
 
-/// One event of a stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Event<'a> {
@@ -32,12 +33,11 @@ pub(super) struct Event<'a> {
     pub(super) item: Option<&'a RawValue>,
     #[serde(deserialize_with = "object")]
     pub(super) part: Option<Content<'a>>,
-    /// Large, and needed of the last event only.
+    /// Large, and needed only of the last event.
     pub(super) response: Option<&'a RawValue>,
     pub(super) error: Option<Value>,
 }
 
-/// What an event is, whatever else is in it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Kind<'a> {
@@ -46,7 +46,7 @@ pub(super) struct Kind<'a> {
 }
 
 impl Kind<'_> {
-    /// Whether an event of this kind may say something that we need. One without a kind may be an error.
+    /// Returns whether events of this kind are read. One without a kind may be an error.
     pub(super) fn is_known(&self) -> bool {
         const KNOWN: [&str; 12] = [
             "error",
@@ -81,7 +81,6 @@ pub(super) struct Response<'a> {
     pub(super) object: Text<'a>,
 }
 
-/// Why an answer is not whole.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Incomplete<'a> {
@@ -89,7 +88,6 @@ pub(super) struct Incomplete<'a> {
     pub(super) reason: Text<'a>,
 }
 
-/// An item of an answer's output.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Item<'a> {
@@ -104,21 +102,21 @@ pub(super) struct Item<'a> {
     pub(super) summary: Contents<'a>,
 }
 
-/// The parts of a message or of reasoning; some gateways send a bare text.
+/// The parts of a message or of reasoning. Some gateways send a bare text.
 #[derive(Debug, Default)]
 pub(super) struct Contents<'a>(Vec<Content<'a>>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Contents<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient_text::<D, Contents<'de>>(deserializer)
+        lenient::<D, Contents<'de>>(deserializer)
     }
 }
 
-impl<'de> LenientText<'de> for Contents<'de> {
+impl<'de> Lenient<'de> for Contents<'de> {
     const EXPECTED: &'static str = "a list of parts, or a text";
 
-    fn from_text(text: Cow<'de, str>) -> Self {
-        Self(vec![Content { text: Text(text), ..Content::default() }])
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self(vec![Content { text: Text(text), ..Content::default() }]))
     }
 
     fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {
@@ -137,7 +135,6 @@ impl Contents<'_> {
     }
 }
 
-/// A part of a message, or of reasoning.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Content<'a> {
@@ -148,39 +145,24 @@ pub(super) struct Content<'a> {
 }
 
 impl Content<'_> {
-    /// The text, and whether it is a refusal.
     pub(super) fn said(&self) -> (&str, bool) {
         if self.refusal.0.is_empty() { (&self.text.0, false) } else { (&self.refusal.0, true) }
     }
 }
 
-/// Tokens used.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Figures {
     input_tokens: Count,
     output_tokens: Count,
     #[serde(deserialize_with = "object")]
-    input_tokens_details: Option<InputDetails>,
+    input_tokens_details: Option<TokenDetails>,
     #[serde(deserialize_with = "object")]
-    output_tokens_details: Option<OutputDetails>,
-    /// What the call cost (`OpenRouter`).
+    output_tokens_details: Option<TokenDetails>,
+    /// Of `OpenRouter`.
     cost: Dollars,
-    /// The same (xAI).
+    /// Of xAI.
     cost_in_usd_ticks: Ticks,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-struct InputDetails {
-    cached_tokens: Count,
-    cache_write_tokens: Count,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-struct OutputDetails {
-    reasoning_tokens: Count,
 }
 
 impl From<Figures> for TokenFigures {

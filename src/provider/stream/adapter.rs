@@ -18,24 +18,15 @@ pub(in crate::provider) enum StopReasons {
 pub(in crate::provider) trait StreamAdapter: Send + Unpin + 'static {
     const STOP_REASONS: StopReasons = StopReasons::Final;
 
-    /// Takes in one event of a stream. `name` is the type of its frame, or empty.
-    ///
-    /// # Errors
-    /// The failure that the event reports or is. Nothing more is read then.
+    /// Takes in one event of a stream. `name` is the type of its frame, or empty. After an error nothing more is read.
     fn event(&mut self, name: &str, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError>;
 
     /// Takes in a whole answer that was not streamed.
-    ///
-    /// # Errors
-    /// If it is none.
     fn document(&mut self, json: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.event("", json, answer)
     }
 
-    /// Takes in the end mark `[DONE]`. A dialect without one may overlook the mark, as Gemini does, or refuse it.
-    ///
-    /// # Errors
-    /// If the dialect refuses the mark, because its answers end in another way.
+    /// Takes in the end mark `[DONE]`. A dialect whose answers end in another way may ignore the mark, as Gemini does, or fail.
     fn end_mark(&mut self, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         answer.ended = true;
         Ok(())
@@ -46,9 +37,6 @@ pub(in crate::provider) trait StreamAdapter: Send + Unpin + 'static {
         0
     }
 
-    /// Judges whether the answer is whole, now that nothing more comes, and shows what was held back of it.
-    ///
-    /// # Errors
-    /// If it is not whole.
+    /// Emits the content that was held back of an answer that has ended, or fails if the answer is not whole.
     fn finish(&mut self, answer: &mut AnswerAssembler) -> Result<ModelFinish, ModelError>;
 }

@@ -1,13 +1,12 @@
 //! Makes the events of one answer from deltas, whatever the dialect.
 //!
-//! Owns their order, the limit of calls, the usage and the reason to stop, and counts frames for errors. Must not know the fields of
-//! a dialect. Parts and their ids are given by the engine, which reads these events.
+//! Owns the order of events, the limit of calls, the usage, the reason to stop, and the count of frames for errors. Must not know
+//! the fields of a dialect. The engine makes parts and their ids of these events.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::lenient::storable_text;
 use super::reasoning_tags::{ReasoningTags, SplitText};
@@ -15,7 +14,7 @@ use super::usage::{TokenFigures, UsageCounter};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::provider::failure;
 
-/// More tool calls than any answer has: more of them are a flood.
+/// More tool calls than any real answer has.
 const MAX_CALLS: usize = 1_000;
 
 /// The state of one answer that every dialect has.
@@ -63,10 +62,7 @@ impl AnswerAssembler {
         Self { tags, ..self }
     }
 
-    /// Reads an event that is one JSON object.
-    ///
-    /// # Errors
-    /// If it is none: the failure that it reports in a form of its own, or `bad_frame`.
+    /// Reads an event that is one JSON object. Anything else is the failure that it reports in a form of its own, or `bad_frame`.
     pub(in crate::provider) fn parse<'a, T: Deserialize<'a>>(&self, json: &'a str) -> Result<T, ModelError> {
         // A list would be read as the fields of an object.
         if !json.starts_with('{') {
@@ -77,7 +73,7 @@ impl AnswerAssembler {
 
     /// Returns the failure that JSON reports which is no event, or `bad_frame`.
     pub(in crate::provider) fn no_event(&self, json: &str, why: &str) -> ModelError {
-        failure::unannounced(json).unwrap_or_else(|| self.bad_frame(why))
+        failure::check_unannounced(json).err().unwrap_or_else(|| self.bad_frame(why))
     }
 
     pub(in crate::provider) fn bad_frame(&self, why: &str) -> ModelError {
@@ -117,7 +113,7 @@ impl AnswerAssembler {
         }
     }
 
-    /// Emits what a piece of text was. Text that was emitted as the answer and is reasoning is emitted anew.
+    /// Emits a piece of text. Text that was emitted as the answer and turns out to be reasoning is emitted anew.
     pub(in crate::provider) fn split_text(&mut self, split: SplitText) {
         self.take_back(split.taken_back);
         self.reasoning(split.reasoning.into());
@@ -133,15 +129,7 @@ impl AnswerAssembler {
         }
     }
 
-    /// Emits reasoning in the provider's own form, which goes back with the message.
-    pub(in crate::provider) fn reasoning_block(&mut self, raw: Value) {
-        self.emit(ModelEvent::ReasoningBlock(raw));
-    }
-
-    /// Makes room for one more tool call.
-    ///
-    /// # Errors
-    /// If there are too many.
+    /// Returns the index of a new tool call.
     pub(in crate::provider) fn open_call(&mut self) -> Result<usize, ModelError> {
         if self.calls == MAX_CALLS {
             let message = format!("the answer has more than {MAX_CALLS} tool calls");
@@ -159,11 +147,6 @@ impl AnswerAssembler {
         if !delta.is_empty() {
             self.emit(ModelEvent::ToolCallArguments { index, delta });
         }
-    }
-
-    /// Emits fields that the provider wants back with a call.
-    pub(in crate::provider) fn call_block(&mut self, index: usize, raw: Value) {
-        self.emit(ModelEvent::ToolCallBlock { index, raw });
     }
 
     #[cfg(test)]
@@ -191,7 +174,7 @@ impl AnswerAssembler {
         self.emit(ModelEvent::Restarted);
     }
 
-    /// Takes in why the model stopped. A cut or refused answer does not become whole by a second reason.
+    /// Takes in the reason to stop. A second reason does not complete a cut or refused answer.
     pub(in crate::provider) fn stop(&mut self, finish: ModelFinish) {
         match self.finish {
             Some(ModelFinish::Length | ModelFinish::Refused) => {}
@@ -216,7 +199,7 @@ impl AnswerAssembler {
             // Some servers report an answer that ran into its limit as one that wants tools. Its last call may be cut.
             ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 && self.is_at_limit() => ModelFinish::Length,
             ModelFinish::Stop | ModelFinish::ToolCalls if self.calls > 0 => ModelFinish::ToolCalls,
-            // Of an answer that holds nothing the engine judges.
+            // The engine decides about an answer without content.
             ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length | ModelFinish::Refused => finish,
         };
         self.emit(ModelEvent::Usage(self.usage.usage()));

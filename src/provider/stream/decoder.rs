@@ -15,10 +15,8 @@ use crate::provider::failure;
 /// The mark that ends a stream of events.
 const END_MARK: &str = "[DONE]";
 
-/// How far an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The model speaks.
     Open,
     /// The first event with content had a reason to stop and figures. Silence is an end; more content revokes it.
     MayGoOn,
@@ -60,10 +58,7 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         Self { adapter, answer, goes_on_unasked: false, went_on: false }
     }
 
-    /// Takes in one event of a streamed answer.
-    ///
-    /// # Errors
-    /// The failure that the event reports or is. Nothing more is read then.
+    /// Takes in one event of a streamed answer. After an error nothing more is read.
     pub(super) fn frame(&mut self, name: Option<&str>, data: &str) -> Result<Progress, ModelError> {
         self.answer.frames += 1;
         let data = trimmed(data);
@@ -85,11 +80,7 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         Ok(self.progress_after(has_content, had_finish))
     }
 
-    /// Reads an answer that came in one piece, to its end. One in a list is that one; several are the events that a stream would
-    /// have had.
-    ///
-    /// # Errors
-    /// If it is no whole answer.
+    /// Reads an answer that came in one piece, to its end. A list of one is that one; a longer list holds the events of a stream.
     pub(in crate::provider) fn document(&mut self, document: &[u8]) -> Result<(), ModelError> {
         let text = trimmed(std::str::from_utf8(document).unwrap_or_default());
         match glued::list(text).as_deref() {
@@ -114,10 +105,7 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         read.map_err(|error| if is_cut(&text) { incomplete("the answer was cut") } else { error })
     }
 
-    /// Ends the answer, of which nothing more comes, with its usage and [`ModelEvent::Finished`].
-    ///
-    /// # Errors
-    /// If it is not whole.
+    /// Ends an answer with its usage and [`ModelEvent::Finished`], or fails if the answer is not whole.
     pub(super) fn close(&mut self) -> Result<(), ModelError> {
         let finish = self.adapter.finish(&mut self.answer)?;
         self.answer.end(finish);
@@ -141,7 +129,7 @@ impl<A: StreamAdapter> AnswerDecoder<A> {
         }
     }
 
-    /// An answer that goes on has not stopped, and of its first event it is not known yet.
+    /// Returns the progress after an event. An answer that goes on has not stopped; after the first event that is still unknown.
     fn progress_after(&mut self, has_content: bool, had_finish: bool) -> Progress {
         let goes_on = has_content && had_finish;
         self.went_on = match A::STOP_REASONS {

@@ -1,6 +1,6 @@
 //! Streams an answer: frames in, events of the model out.
 //!
-//! Owns how long the end of an answer is waited for. Must not know a dialect.
+//! Owns the waits for the end of an answer. Must not know a dialect.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use super::decoder::{AnswerDecoder, Progress};
 use super::glued;
 use crate::domain::model::{ModelError, ModelEvent};
 use crate::provider::frames::{Frame, Frames};
-use crate::provider::limits::{StreamLimits, silence};
+use crate::provider::limits::{SILENCE, StreamLimits, timeout};
 
 /// The events of a streamed answer.
 pub(in crate::provider) struct Events<A> {
@@ -27,19 +27,17 @@ pub(in crate::provider) struct Events<A> {
 }
 
 enum State {
-    /// The model speaks.
     Open,
-    /// The model has said why it stopped, and may go on all the same. If nothing more comes, it does not.
+    /// The reason to stop came, but the model may go on. Silence ends the answer.
     MayGoOn,
-    /// The model has said why it stopped; figures and the end mark may follow until the alarm.
+    /// The reason to stop came. Usage and the end mark may follow until the alarm.
     Closing(Pin<Box<Sleep>>),
     /// The end mark came. The end of the body is awaited until the alarm, so that the connection can serve the next call.
     Draining(Pin<Box<Sleep>>),
-    /// Nothing more is read.
     Over,
 }
 
-/// How long the last event is held back for the end of the body, which nearly always comes together with the end mark.
+/// The wait for the end of the body, which nearly always comes together with the end mark.
 const DRAIN: Duration = Duration::from_millis(50);
 
 impl<A: StreamAdapter> Events<A> {
@@ -104,9 +102,9 @@ impl<A: StreamAdapter> Stream for Events<A> {
             match (this.frames.as_mut().poll_next(cx), &mut this.state) {
                 (Poll::Ready(Some(Ok(_))), State::Draining(_)) => {}
                 (Poll::Ready(Some(Ok(frame))), _) => this.frame(&frame),
-                // What the model had to say is there; only figures can be missing.
+                // The answer is there; only its usage can be missing.
                 (Poll::Ready(Some(Err(_))), State::Closing(_) | State::Draining(_)) => this.close(),
-                (Poll::Ready(Some(Err(error))), State::MayGoOn) if error == silence(this.limits.idle) => this.close(),
+                (Poll::Ready(Some(Err(error))), State::MayGoOn) if error == timeout(SILENCE, this.limits.idle) => this.close(),
                 (Poll::Ready(Some(Err(error))), State::Open | State::MayGoOn | State::Over) => this.take(Err(error)),
                 (Poll::Ready(None), _) => this.close(),
                 (Poll::Pending, State::Closing(alarm) | State::Draining(alarm)) => {

@@ -1,22 +1,18 @@
-//! The words for why a model stopped: those of all dialects, and those that gateways translate them from.
+//! The words for why a model stopped, of all dialects and gateways.
 
 use super::assembler::incomplete;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 
-/// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::provider) enum FinishReason {
     Finish(ModelFinish),
     /// The provider paused a long turn. The answer so far is whole; with calls the provider goes on by itself.
     Paused,
-    /// A gateway was told no reason, or one that it has no word for.
+    /// A gateway has no reason, or no word for it.
     Unstated,
 }
 
-/// Reads the word for why a model stopped.
-///
-/// # Errors
-/// The failure that the word reports, or `BadStream` if the word is not known.
+/// Reads the word for why a model stopped: its reason, the failure that it reports, or `BadStream` for an unknown word.
 pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, ModelError> {
     let lower = word.to_ascii_lowercase().replace('-', "_");
     let failed = |kind, why| Err(ModelError::new(kind, why));
@@ -31,7 +27,7 @@ pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, Mod
         | "max_output" | "token_limit" | "model_length" | "model_context_window_exceeded"
         // Cohere's, of its window.
         | "error_limit"
-        // vLLM's, which cuts a model that says the same again and again.
+        // vLLM's, which cuts a model that repeats itself.
         | "repetition" => ModelFinish::Length,
         "content_filter" | "content_filtered" | "guardrail_intervened" | "refusal" | "safety" | "sensitive"
         // Gemini's.
@@ -60,6 +56,15 @@ pub(in crate::provider) fn finish_reason(word: &str) -> Result<FinishReason, Mod
         _ => return Err(unknown_finish_reason(word)),
     };
     Ok(FinishReason::Finish(finish))
+}
+
+/// Reads the word of a dialect whose tool calls come whole: the calls that are there decide, not the reason.
+pub(in crate::provider) fn finish_without_calls(word: &str) -> Result<ModelFinish, ModelError> {
+    match finish_reason(word)? {
+        FinishReason::Finish(ModelFinish::ToolCalls) => Ok(ModelFinish::Stop),
+        FinishReason::Finish(finish @ (ModelFinish::Stop | ModelFinish::Length | ModelFinish::Refused)) => Ok(finish),
+        FinishReason::Paused | FinishReason::Unstated => Err(unknown_finish_reason(word)),
+    }
 }
 
 /// Returns the failure of an answer that ended for a reason which its dialect does not have.

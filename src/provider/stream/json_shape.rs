@@ -1,24 +1,16 @@
 //! Tracks how much of one JSON object a text holds that comes in pieces.
 
-/// The state of a text that may become one JSON object. It counts brackets only; the parser has the last word.
+/// The state of a text that may become one JSON object. It only counts brackets; the parser decides.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Shape {
     depth: u32,
-    begun: bool,
+    pub(in crate::provider) begun: bool,
     in_text: bool,
     escaped: bool,
-    complete: bool,
+    pub(in crate::provider) complete: bool,
 }
 
 impl Shape {
-    pub(in crate::provider) fn has_begun(&self) -> bool {
-        self.begun
-    }
-
-    pub(in crate::provider) fn is_complete(&self) -> bool {
-        self.complete
-    }
-
     pub(in crate::provider) fn is_partial(&self) -> bool {
         self.begun && !self.complete
     }

@@ -19,14 +19,12 @@ use crate::support::text::{storable, storable_json};
 const NUMBER: &str = "$serde_json::private::Number";
 
 /// A map, or a number in the form of one.
-pub(in crate::provider) enum Entries<'de, A> {
-    /// The text of the number.
+enum Entries<'de, A> {
     Number(String),
     Map(Replayed<'de, A>),
 }
 
-/// A map whose first key was read.
-pub(in crate::provider) struct Replayed<'de, A> {
+struct Replayed<'de, A> {
     first: Option<Key<'de>>,
     rest: A,
 }
@@ -35,8 +33,8 @@ pub(in crate::provider) struct Replayed<'de, A> {
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Tells a number from a map, as a visitor gets both in the same way.
-pub(in crate::provider) fn entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Entries<'de, A>, A::Error> {
+/// Tells a number from a map, because a visitor gets both in the same way.
+fn entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Entries<'de, A>, A::Error> {
     let first = map.next_key::<Key<'de>>()?;
     match &first {
         Some(Key(key)) if key == NUMBER => Ok(Entries::Number(map.next_value()?)),
@@ -60,50 +58,50 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Replayed<'de, A> {
     }
 }
 
-/// A type that is read from a text, or from any other JSON value that a gateway sends in its place.
-pub(in crate::provider) trait LenientText<'de>: Default {
+/// A type that is read from any JSON value, because gateways send others than the dialect prescribes. Null is its default.
+pub(in crate::provider) trait Lenient<'de>: Default {
     /// Names the form that the dialect prescribes, for errors.
     const EXPECTED: &'static str;
 
-    fn from_text(text: Cow<'de, str>) -> Self;
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E>;
 
     fn from_bool<E: Error>(_truth: bool) -> Result<Self, E> {
         Ok(Self::default())
     }
 
     fn from_number<E: Error>(number: String) -> Result<Self, E> {
-        Ok(Self::from_text(Cow::Owned(number)))
+        Self::from_text(Cow::Owned(number))
     }
 
     fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error>;
 
     fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error>;
+
+    /// Returns the default for a form of nothing, or else an error.
+    fn nothing<E: Error>(is_nothing: bool, found: Unexpected<'_>) -> Result<Self, E> {
+        if is_nothing { Ok(Self::default()) } else { Err(E::invalid_type(found, &Self::EXPECTED)) }
+    }
 }
 
-/// Reads a [`LenientText`]. Null is its default.
-pub(in crate::provider) fn lenient_text<'de, D: Deserializer<'de>, T: LenientText<'de>>(deserializer: D) -> Result<T, D::Error> {
-    struct TextVisitor<T>(PhantomData<T>);
+pub(in crate::provider) fn lenient<'de, D: Deserializer<'de>, T: Lenient<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct LenientVisitor<T>(PhantomData<T>);
 
-    impl<'de, T: LenientText<'de>> Visitor<'de> for TextVisitor<T> {
+    impl<'de, T: Lenient<'de>> Visitor<'de> for LenientVisitor<T> {
         type Value = T;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(T::EXPECTED)
         }
 
-        fn visit_borrowed_str<E>(self, text: &'de str) -> Result<T, E> {
-            Ok(T::from_text(Cow::Borrowed(text)))
+        fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<T, E> {
+            T::from_text(Cow::Borrowed(text))
         }
 
-        fn visit_str<E>(self, text: &str) -> Result<T, E> {
-            Ok(T::from_text(Cow::Owned(text.to_owned())))
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            T::from_text(Cow::Owned(text.to_owned()))
         }
 
-        fn visit_string<E>(self, text: String) -> Result<T, E> {
-            Ok(T::from_text(Cow::Owned(text)))
-        }
-
-        fn visit_unit<E>(self) -> Result<T, E> {
+        fn visit_unit<E: Error>(self) -> Result<T, E> {
             Ok(T::default())
         }
 
@@ -134,7 +132,7 @@ pub(in crate::provider) fn lenient_text<'de, D: Deserializer<'de>, T: LenientTex
             }
         }
     }
-    deserializer.deserialize_any(TextVisitor(PhantomData))
+    deserializer.deserialize_any(LenientVisitor(PhantomData))
 }
 
 /// A text. Of a list of content parts the text parts count; an object and a truth value are the empty text.
@@ -143,15 +141,15 @@ pub(in crate::provider) struct Text<'a>(pub(in crate::provider) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient_text::<D, Text<'de>>(deserializer)
+        lenient::<D, Text<'de>>(deserializer)
     }
 }
 
-impl<'de> LenientText<'de> for Text<'de> {
+impl<'de> Lenient<'de> for Text<'de> {
     const EXPECTED: &'static str = "a text";
 
-    fn from_text(text: Cow<'de, str>) -> Self {
-        Self(text)
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self(text))
     }
 
     fn from_list<A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
@@ -176,21 +174,21 @@ impl<'de> LenientText<'de> for Text<'de> {
 
 /// Arguments as text: most providers send a text of JSON, some the JSON itself.
 ///
-/// JSON that is no object is no reason to lose the answer: the model is told.
+/// JSON that is no object does not fail the answer, because the model is told of it.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Arguments<'a>(pub(in crate::provider) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient_text::<D, Arguments<'de>>(deserializer)
+        lenient::<D, Arguments<'de>>(deserializer)
     }
 }
 
-impl<'de> LenientText<'de> for Arguments<'de> {
+impl<'de> Lenient<'de> for Arguments<'de> {
     const EXPECTED: &'static str = "arguments as a text of JSON or as an object";
 
-    fn from_text(text: Cow<'de, str>) -> Self {
-        Self(text)
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self(text))
     }
 
     fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
@@ -206,6 +204,15 @@ impl<'de> LenientText<'de> for Arguments<'de> {
         let object = Value::deserialize(MapAccessDeserializer::new(fields))?;
         Ok(Self(Cow::Owned(object.to_string())))
     }
+}
+
+/// A called function, in chat completions and at Ollama.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::provider) struct Function<'a> {
+    #[serde(borrow)]
+    pub(in crate::provider) name: Text<'a>,
+    pub(in crate::provider) arguments: Arguments<'a>,
 }
 
 /// Returns arguments that stand as JSON in an event as text that may be stored. A text of JSON in their place is that text.
@@ -225,169 +232,112 @@ pub(in crate::provider) fn storable_text(text: Cow<'_, str>) -> String {
 
 /// Reads an object, or nothing in one of the forms that gateways give it. Anything else would be lost content, and is an error.
 pub(in crate::provider) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    struct Given<T>(PhantomData<T>);
+    lenient(deserializer)
+}
 
-    impl<T> Given<T> {
-        fn nothing<E: Error>(self, is_nothing: bool, found: Unexpected<'_>) -> Result<Option<T>, E> {
-            if is_nothing { Ok(None) } else { Err(E::invalid_type(found, &"an object")) }
-        }
+impl<'de, T: Deserialize<'de>> Lenient<'de> for Option<T> {
+    const EXPECTED: &'static str = "an object";
+
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Self::nothing(text.is_empty(), Unexpected::Str(&text))
     }
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Given<T> {
-        type Value = Option<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-            match entries(map)? {
-                Entries::Number(text) => self.nothing(text.parse() == Ok(0.0), Unexpected::Other("a number")),
-                Entries::Map(map) => T::deserialize(MapAccessDeserializer::new(map)).map(Some),
-            }
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
-            self.nothing(!truth, Unexpected::Bool(truth))
-        }
-
-        fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-            self.nothing(number == 0, Unexpected::Signed(number))
-        }
-
-        fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-            self.nothing(number == 0, Unexpected::Unsigned(number))
-        }
-
-        fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
-            self.nothing(number == 0.0, Unexpected::Float(number))
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-            self.nothing(text.is_empty(), Unexpected::Str(text))
-        }
-
-        // Gateways written in Lua know no empty object.
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-            let is_empty = items.next_element::<IgnoredAny>()?.is_none();
-            self.nothing(is_empty, Unexpected::Seq)
-        }
+    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
+        Self::nothing(!truth, Unexpected::Bool(truth))
     }
-    deserializer.deserialize_any(Given(PhantomData))
+
+    fn from_number<E: Error>(number: String) -> Result<Self, E> {
+        Self::nothing(number.parse() == Ok(0.0), Unexpected::Other("a number"))
+    }
+
+    // Gateways written in Lua know no empty object.
+    fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
+        let is_empty = items.next_element::<IgnoredAny>()?.is_none();
+        Self::nothing(is_empty, Unexpected::Seq)
+    }
+
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields)).map(Some)
+    }
 }
 
 /// Reads a list, or nothing. One item alone stands for a list of one. Nulls within a list are skipped.
 pub(in crate::provider) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Item, item: PhantomData })
+    lenient(deserializer)
 }
 
-/// Reads a list, or null. An object is an empty list, which gateways written in Lua do not know. Anything else is an error.
-pub(in crate::provider) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    deserializer.deserialize_any(ManyVisitor { object: ObjectAs::Nothing, item: PhantomData })
-}
+impl<'de, T: Deserialize<'de>> Lenient<'de> for Vec<T> {
+    const EXPECTED: &'static str = "an object or a list of them";
 
-enum ObjectAs {
-    Item,
-    Nothing,
-}
-
-struct ManyVisitor<T> {
-    object: ObjectAs,
-    item: PhantomData<T>,
-}
-
-impl<T> ManyVisitor<T> {
-    /// Returns whether `false` and the empty text are errors.
-    const fn is_strict(&self) -> bool {
-        matches!(self.object, ObjectAs::Nothing)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or a list of them")
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Self::nothing(text.is_empty(), Unexpected::Str(&text))
     }
 
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Vec::new())
+    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
+        Self::nothing(!truth, Unexpected::Bool(truth))
     }
 
-    fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
-        if truth || self.is_strict() { Err(E::invalid_type(Unexpected::Bool(truth), &self)) } else { Ok(Vec::new()) }
+    fn from_number<E: Error>(_number: String) -> Result<Self, E> {
+        Self::nothing(false, Unexpected::Other("a number"))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        if text.is_empty() && !self.is_strict() { Ok(Vec::new()) } else { Err(E::invalid_type(Unexpected::Str(text), &self)) }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        match (entries(map)?, &self.object) {
-            (Entries::Number(_), _) => Err(A::Error::invalid_type(Unexpected::Other("a number"), &self)),
-            (Entries::Map(map), ObjectAs::Item) => Ok(vec![T::deserialize(MapAccessDeserializer::new(map))?]),
-            (Entries::Map(mut map), ObjectAs::Nothing) => {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Vec::new())
-            }
-        }
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+    fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
         let mut all = Vec::new();
         while let Some(item) = items.next_element::<Option<T>>()? {
             all.extend(item);
         }
         Ok(all)
     }
+
+    fn from_object<A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        Ok(vec![T::deserialize(MapAccessDeserializer::new(fields))?])
+    }
 }
 
-/// Reads a whole number, also as a text or with a point. Any other value counts as absent.
-pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    struct Given;
-    impl<'de> Visitor<'de> for Given {
-        type Value = Option<i64>;
+/// Reads a list, or null. An object is an empty list, which gateways written in Lua do not know. Anything else is an error.
+pub(in crate::provider) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    lenient(deserializer).map(|StrictList(items)| items)
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a whole number")
-        }
+struct StrictList<T>(Vec<T>);
 
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-            Ok(Some(number))
-        }
-
-        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-            Ok(i64::try_from(number).ok())
-        }
-
-        fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-            Ok((number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64))
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-            match entries(map)? {
-                Entries::Number(text) => self.visit_f64(text.parse().unwrap_or(f64::NAN)),
-                Entries::Map(_) => Err(A::Error::invalid_type(Unexpected::Map, &self)),
-            }
-        }
-
-        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(text.trim().parse().ok())
-        }
+impl<T> Default for StrictList<T> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
-    deserializer.deserialize_any(Given)
+}
+
+impl<'de, T: Deserialize<'de>> Lenient<'de> for StrictList<T> {
+    const EXPECTED: &'static str = "a list of objects";
+
+    fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Self::nothing(false, Unexpected::Str(&text))
+    }
+
+    fn from_bool<E: Error>(truth: bool) -> Result<Self, E> {
+        Self::nothing(false, Unexpected::Bool(truth))
+    }
+
+    fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error> {
+        Vec::from_list(items).map(Self)
+    }
+
+    fn from_object<A: MapAccess<'de>>(mut fields: A) -> Result<Self, A::Error> {
+        while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+}
+
+/// Reads a whole number, also as a text or with a point. Another number or text, a truth value and null count as absent.
+pub(in crate::provider) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let rounded = |float: f64| (float.fract() == 0.0 && float.abs() < i64::MAX as f64).then_some(float as i64);
+    match Value::deserialize(deserializer)? {
+        Value::Number(number) => Ok(number.as_i64().or_else(|| rounded(number.as_f64()?))),
+        Value::String(text) => Ok(text.trim().parse().ok()),
+        Value::Null | Value::Bool(_) => Ok(None),
+        Value::Array(_) => Err(D::Error::invalid_type(Unexpected::Seq, &"a whole number")),
+        Value::Object(_) => Err(D::Error::invalid_type(Unexpected::Map, &"a whole number")),
+    }
 }
 
 /// Returns JSON without escapes of half a character. No parser takes those, and they are no reason to lose an answer.
@@ -400,7 +350,16 @@ pub(in crate::provider) fn whole_characters(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// A number of tokens, if it is plausible.
+/// Parts of the tokens of a request or of an answer.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::provider) struct TokenDetails {
+    pub(in crate::provider) cached_tokens: Count,
+    pub(in crate::provider) cache_write_tokens: Count,
+    pub(in crate::provider) reasoning_tokens: Count,
+}
+
+/// A number of tokens. An implausible one, or another value, is absent: it must not fail the answer.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Count(pub(in crate::provider) Option<u64>);
@@ -409,7 +368,6 @@ pub(in crate::provider) struct Count(pub(in crate::provider) Option<u64>);
 const ABSURD_TOKENS: u64 = 1_000_000_000;
 
 impl From<Value> for Count {
-    /// Returns no count for a value that is no number: figures are no reason to lose an answer.
     fn from(number: Value) -> Self {
         let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
         let count = count.or_else(|| number.as_str()?.parse().ok());
@@ -417,7 +375,6 @@ impl From<Value> for Count {
     }
 }
 
-/// A truth value. Any value but `true` is false.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(from = "Value")]
 pub(in crate::provider) struct Flag(pub(in crate::provider) bool);

@@ -18,7 +18,7 @@ pub(super) use self::adapter::{StopReasons, StreamAdapter};
 pub(super) use self::assembler::{AnswerAssembler, incomplete};
 pub(super) use self::decoder::{AnswerDecoder, is_cut, reported};
 pub(super) use self::events::Events;
-pub(super) use self::finish_reasons::{FinishReason, finish_reason, unknown_finish_reason};
+pub(super) use self::finish_reasons::{FinishReason, finish_reason, finish_without_calls, unknown_finish_reason};
 pub(super) use self::json_shape::Shape;
 pub(super) use self::reasoning_tags::{ReasoningTags, SplitText};
 pub(super) use self::usage::TokenFigures;

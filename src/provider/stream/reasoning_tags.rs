@@ -1,18 +1,14 @@
-//! Takes reasoning out of the text of an answer. Models write it at the very beginning, between tags such as `<think>` and
-//! `</think>`, and some servers leave it there.
+//! Separates reasoning from the text of an answer. Models write it at the beginning, between tags such as `<think>` and `</think>`, and
+//! some servers leave it there.
 //!
 //! Owns the text that is held back until its kind is known. Must not know a dialect.
 
-/// The most blanks that are held back.
 const MOST_BLANKS: usize = 256;
-/// The most bytes of an answer that are watched for a closing tag that no tag has opened: more than any model thinks.
+/// The most bytes of an answer that are watched for a closing tag without an opening one: more than the reasoning of any model.
 const MOST_WATCHED: usize = 1024 * 1024;
 
-/// The tag that opens reasoning, and the one that closes it.
 pub(in crate::provider) type TagPair = [String; 2];
 
-/// Takes the reasoning out of a text that comes in pieces.
-///
 /// An opening tag counts only where the text begins with it, after blanks. A later one is a part of the answer, perhaps of a program
 /// in it. A closing tag that no tag has opened shows that all before it was reasoning, because the prompt had opened it.
 #[derive(Debug)]
@@ -27,11 +23,11 @@ pub(in crate::provider) struct ReasoningTags {
     implied: Option<String>,
     /// All of the answer so far, while it may turn out to have been reasoning.
     watched: Option<String>,
-    /// Whether the server says beside the text that it is reasoning.
+    /// Whether the server marks the text as reasoning.
     is_told: bool,
-    /// Reasoning that came in a field of its own, which the text may repeat between its tags.
+    /// Reasoning from a field of its own, which the text may repeat between its tags.
     elsewhere: String,
-    /// Reasoning of the text that may be such a repetition.
+    /// Reasoning of the text that may be a repetition.
     again: String,
     raw: Option<String>,
 }
@@ -40,20 +36,18 @@ pub(in crate::provider) struct ReasoningTags {
 enum State {
     /// Only blanks came.
     Before,
-    /// Within the reasoning; `true` once some of it was passed on.
+    /// Within the reasoning; `true` once some of it was emitted.
     Within(bool),
     /// After the reasoning, before the first word of the answer.
     After,
-    /// The answer.
     Answer,
 }
 
-/// A piece of text, divided.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::provider) struct SplitText {
     pub(in crate::provider) reasoning: String,
     pub(in crate::provider) text: String,
-    /// Bytes of the answer before that were none. The reasoning begins with them.
+    /// Bytes of earlier answer text that were reasoning, with which the reasoning begins.
     pub(in crate::provider) taken_back: usize,
 }
 
@@ -83,7 +77,7 @@ impl ReasoningTags {
         Self { implied: Some(String::new()), ..Self::looking(marks) }
     }
 
-    /// Returns a reader that takes all text for the answer, except reasoning that the server calls so.
+    /// Returns a reader that takes all text for the answer, except reasoning that the server marks.
     pub(in crate::provider) fn blind(marks: &[TagPair]) -> Self {
         Self::new(marks, State::Answer)
     }
@@ -100,18 +94,16 @@ impl ReasoningTags {
         self.watched = None;
     }
 
-    /// Settles the text so far, as something else than text follows: it is not taken back any more. Returns the text that was held.
+    /// Settles the text so far, as other content follows. Returns the text that was held.
     pub(in crate::provider) fn settle(&mut self) -> String {
         self.watched = None;
         if self.state == State::Answer { std::mem::take(&mut self.held) } else { String::new() }
     }
 
-    /// Whether text passes through unchanged.
     pub(in crate::provider) fn is_over(&self) -> bool {
         self.state == State::Answer && self.watched.is_none() && self.held.is_empty()
     }
 
-    /// Takes in more of the text.
     pub(in crate::provider) fn feed(&mut self, piece: &str) -> SplitText {
         let mut told = SplitText::default();
         if piece.is_empty() {
@@ -128,8 +120,7 @@ impl ReasoningTags {
         told
     }
 
-    /// Takes in text that the server calls reasoning. It may stand between tags all the same, and the closing one may come with the
-    /// answer.
+    /// Takes in text that the server marks as reasoning. It may also stand between tags, and the closing one may come with the answer.
     pub(in crate::provider) fn feed_thought(&mut self, piece: &str) -> SplitText {
         self.implied = None;
         let held = self.settle();
@@ -146,8 +137,7 @@ impl ReasoningTags {
         told
     }
 
-    /// Ends the reasoning that the server named, unless this piece of the answer holds its closing tag. Returns the reasoning that was
-    /// held.
+    /// Ends marked reasoning, unless this piece of the answer has its closing tag. Returns the reasoning that was held.
     fn leave_unmarked(&mut self, piece: &str) -> String {
         let words = format!("{}{piece}", self.held);
         let words = words.trim_start();
@@ -159,7 +149,7 @@ impl ReasoningTags {
         std::mem::take(&mut self.held).trim_end().to_owned()
     }
 
-    /// Holds back text that may repeat reasoning of another field, until it is known.
+    /// Holds back text while it may repeat reasoning of another field.
     fn feed_marked(&mut self, piece: &str) -> SplitText {
         if self.elsewhere.is_empty() {
             return self.split(piece);
@@ -188,7 +178,6 @@ impl ReasoningTags {
         self.marks.iter().enumerate().filter(move |(at, _)| counts(*at)).map(|(_, [_, close])| close.as_str())
     }
 
-    /// Returns where the first closing tag begins and ends.
     fn closing(&self, text: &str) -> Option<(usize, usize)> {
         self.closers().filter_map(|close| text.find(close).map(|at| (at, at + close.len()))).min()
     }
@@ -269,8 +258,8 @@ impl ReasoningTags {
         }
     }
 
-    /// Whether the text before a closing tag can be reasoning that the prompt has opened. A model that speaks of such tags names the
-    /// opening one, too, or quotes them.
+    /// Returns whether the text before a closing tag can be reasoning that the prompt has opened. A model that writes about such tags also
+    /// names the opening one, or quotes them.
     fn is_reasoning(&self, before: &str) -> bool {
         let opens = self.marks.iter().any(|[open, _]| before.contains(open.as_str()));
         !opens && !before.ends_with(['`', '"', '\'', '“', '‘', '«', '(', '['])
@@ -283,7 +272,7 @@ impl ReasoningTags {
         (text.len().saturating_sub(longest)..text.len()).find(begins)
     }
 
-    /// Ends the text. Returns what was held back of it, which was no tag.
+    /// Ends the text. Returns the text that was held back, which was no tag.
     pub(in crate::provider) fn finish(&mut self) -> SplitText {
         let held = std::mem::take(&mut self.held);
         match self.state {
@@ -295,7 +284,7 @@ impl ReasoningTags {
                 let reasoning = std::mem::take(&mut self.again) + held.trim_end();
                 match self.raw.take() {
                     _ if !self.elsewhere.is_empty() && repeats(&reasoning, &self.elsewhere) => SplitText::default(),
-                    // The reasoning of the other field is not this text, which no tag closes: the answer begins with a tag.
+                    // The other field has other reasoning, so this text without a closing tag is the answer.
                     Some(text) => SplitText { text, ..SplitText::default() },
                     None => SplitText { reasoning, ..SplitText::default() },
                 }
@@ -305,14 +294,13 @@ impl ReasoningTags {
         }
     }
 
-    /// Returns the text that was taken for reasoning of the prompt's opening tag, and that nothing closed. Of an answer that is not
-    /// cut it was the answer.
+    /// Returns the reasoning that the prompt opened and no tag closed. In a whole answer it is also the answer.
     pub(in crate::provider) fn unclosed(&mut self) -> String {
         self.implied.take().unwrap_or_default()
     }
 }
 
-/// Whether one of two texts begins like the other, blanks aside: gateways trim one, and one may be ahead.
+/// Returns whether one text begins like the other, except for blanks: gateways trim one, and one may be ahead.
 fn repeats(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
     let (one, other) = (words(one), words(other));

@@ -6,24 +6,19 @@ use crate::domain::model::Usage;
 /// Bytes that a token has on average, for estimates.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// The figures that a provider gives of its tokens. They may come in pieces, and again.
+/// The token counts of a provider. They may come in pieces, and again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::provider) struct TokenFigures {
     /// Tokens of the request, cached ones included.
     pub(in crate::provider) input: Option<u64>,
     /// Tokens of the answer, reasoning included.
     pub(in crate::provider) output: Option<u64>,
-    /// The cached part of the input.
     pub(in crate::provider) cached_input: Option<u64>,
-    /// The reasoning part of the output.
     pub(in crate::provider) reasoning: Option<u64>,
-    /// The part of the input that was put into a cache.
     pub(in crate::provider) cache_write: Option<u64>,
-    /// What the call cost, if the provider says it.
     pub(in crate::provider) cost: Option<Cost>,
 }
 
-/// Counts the tokens of one answer.
 #[derive(Debug)]
 pub(in crate::provider) struct UsageCounter {
     request_bytes: usize,
@@ -46,12 +41,11 @@ impl UsageCounter {
         self.answer_bytes = self.answer_bytes.saturating_sub(bytes);
     }
 
-    /// Forgets the answer so far.
     pub(super) fn restart(&mut self) {
         *self = Self::new(self.request_bytes);
     }
 
-    /// Takes in figures of the provider. Each that is there replaces an earlier one.
+    /// Takes in counts. Each replaces an earlier one.
     pub(super) fn take(&mut self, figures: TokenFigures) {
         self.figures = TokenFigures {
             input: figures.input.or(self.figures.input),
@@ -63,7 +57,6 @@ impl UsageCounter {
         };
     }
 
-    /// Whether the provider has given figures.
     pub(super) fn is_reported(&self) -> bool {
         self.figures.input.is_some() && self.figures.output.is_some()
     }
@@ -73,7 +66,6 @@ impl UsageCounter {
         self.figures.output.filter(|_| self.is_reported())
     }
 
-    /// Returns the usage of the call.
     pub(super) fn usage(&self) -> Usage {
         let estimate = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
         let TokenFigures { input, output, cached_input, reasoning, cache_write, cost } = self.figures;

@@ -1,12 +1,19 @@
 //! Texts as vectors, at the wire.
 
+use std::sync::Arc;
+
 use capstan::domain::model::ModelErrorKind;
-use capstan::provider::embeddings::{self, EmbeddingLimits, Embeddings};
+use capstan::domain::provider::ProviderKind;
+use capstan::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits, Embeddings};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::options;
 use crate::support::wire::{Answer, Wire};
+
+fn client(kind: ProviderKind, wire: &Wire, limits: EmbeddingLimits) -> Arc<dyn EmbeddingClient> {
+    embeddings::client(kind, options(wire), limits).unwrap().unwrap()
+}
 
 fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
@@ -23,7 +30,7 @@ async fn vectors_come_in_the_order_of_the_texts_whatever_their_form() {
     // 1.0 and -2.0 as little-endian floats.
     let wire = Wire::play(vec![list(&[(1, json!("AACAPwAAAMA=")), (0, json!([0.5, 1]))]), list(&[(0, json!([3, 4]))])]).await;
     let limits = EmbeddingLimits { texts_per_request: 2, dimensions: Some(2), base64: true, ..EmbeddingLimits::default() };
-    let client = embeddings::openai(options(&wire), limits).unwrap();
+    let client = client(ProviderKind::Openai, &wire, limits);
     let embedded = client.embed("m", &texts(&["a", " ", "c"])).await.unwrap();
     assert_eq!(embedded, Embeddings { vectors: vec![vec![0.5, 1.0], vec![1.0, -2.0], vec![3.0, 4.0]], input_tokens: 10 });
     let asked = wire.asked();
@@ -39,7 +46,7 @@ async fn vectors_come_in_the_order_of_the_texts_whatever_their_form() {
 async fn ollama_has_its_own_words() {
     let answer = Answer::json(200, r#"{"model":"m","embeddings":[[0.5,1],[2,3]],"prompt_eval_count":7}"#);
     let wire = Wire::play(vec![answer]).await;
-    let client = embeddings::ollama(options(&wire), EmbeddingLimits::default()).unwrap();
+    let client = client(ProviderKind::Ollama, &wire, EmbeddingLimits::default());
     let embedded = client.embed("m", &texts(&["a", "b"])).await.unwrap();
     assert_eq!(embedded, Embeddings { vectors: vec![vec![0.5, 1.0], vec![2.0, 3.0]], input_tokens: 7 });
     let asked = &wire.asked()[0];
@@ -52,7 +59,7 @@ async fn requests_have_limits() {
     let one = || list(&[(0, json!([1]))]);
     let wire = Wire::play(vec![one()]).await;
     let limits = EmbeddingLimits { bytes_per_request: 5, bytes_per_text: 4, ..EmbeddingLimits::default() };
-    let client = embeddings::openai(options(&wire), limits).unwrap();
+    let client = client(ProviderKind::Openai, &wire, limits);
     client.embed("m", &texts(&["abcdef", "gh"])).await.unwrap();
     let inputs: Vec<Value> = wire.asked().iter().map(|asked| asked.json()["input"].clone()).collect();
     assert_eq!(inputs, [json!(["abcd"]), json!(["gh"])]);
@@ -74,7 +81,7 @@ async fn requests_have_limits() {
 #[tokio::test]
 async fn what_are_no_vectors_fails(#[case] answer: Answer) {
     let wire = Wire::play(vec![answer]).await;
-    let client = embeddings::openai(options(&wire), EmbeddingLimits::default()).unwrap();
+    let client = client(ProviderKind::Openai, &wire, EmbeddingLimits::default());
     let error = client.embed("m", &texts(&["a", "b"])).await.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::BadStream, "{error}");
 }
@@ -87,7 +94,7 @@ async fn what_are_no_vectors_fails(#[case] answer: Answer) {
 #[tokio::test]
 async fn failures_are_typed(#[case] status: u16, #[case] body: &str, #[case] kind: ModelErrorKind) {
     let wire = Wire::play(vec![Answer::json(status, body)]).await;
-    let client = embeddings::openai(options(&wire), EmbeddingLimits::default()).unwrap();
+    let client = client(ProviderKind::Openai, &wire, EmbeddingLimits::default());
     let error = client.embed("m", &texts(&["a"])).await.unwrap_err();
     assert_eq!(error.kind, kind);
     assert!(!error.message.contains("canary"), "{error}");
