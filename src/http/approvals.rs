@@ -1,4 +1,4 @@
-//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: the answers that hold for later ones.
+//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: permissions for later calls.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -9,12 +9,13 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
 use super::idempotency::replayed;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::approval::{Approval, ApprovalAnswer, ToolGrant};
 use crate::domain::ids::{GrantId, InputId};
 use crate::domain::input::InputState;
+use crate::service::InputCursor;
 
 impl RequestBody for ApprovalAnswer {}
 
@@ -64,13 +65,12 @@ pub(crate) struct GrantsBody {
 pub(crate) async fn list(
     Caller { app, principal }: Caller,
     Params(filter): Params<StandingParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<InputCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
     let state = filter.status.map(Standing::state);
-    let rest = state.map_or_else(String::new, |state| format!("&status={}", state.as_str()));
-    let found = app.service.approvals(&principal, state, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/approvals", &rest))
+    let found = app.service.approvals(&principal, state, &page).await?;
+    let rest = page::query([("status", state.map(InputState::as_str))]);
+    Ok(page::answer(found, page.limit, "/api/v1/approvals", &rest))
 }
 
 /// An approval

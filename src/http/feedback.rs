@@ -1,4 +1,4 @@
-//! What users think of answers.
+//! Ratings of answers.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -10,11 +10,12 @@ use super::audit::whose;
 use super::auth::Caller;
 use super::extract::{Id, Ids, Input, Params, RequestBody};
 use super::idempotency::replayed;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
+use crate::service::FeedbackCursor;
 
 /// What a user thinks of an answer.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -114,14 +115,15 @@ pub(crate) async fn review(
 pub(crate) async fn list(
     Caller { app, principal }: Caller,
     Params(filter): Params<FeedbackParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<FeedbackCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    let of = whose(filter.owner.as_deref())?;
-    let rating = filter.rating.map(|rating| format!("&rating={}", rating.as_str()));
-    let owner = filter.owner.map(|owner| format!("&owner={owner}"));
-    let reviewed = filter.reviewed.map(|reviewed| format!("&reviewed={reviewed}"));
-    let rest: String = [rating, owner, reviewed].into_iter().flatten().collect();
-    let found = app.service.feedback(&principal, of, (filter.rating, filter.reviewed), &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/feedback", &rest))
+    let FeedbackParams { rating, owner, reviewed } = filter;
+    let of = whose(owner.as_deref())?;
+    let found = app.service.feedback(&principal, of, (rating, reviewed), &page).await?;
+    let rest = page::query([
+        ("rating", rating.map(Rating::as_str)),
+        ("owner", owner.as_deref()),
+        ("reviewed", reviewed.map(|is| if is { "true" } else { "false" })),
+    ]);
+    Ok(page::answer(found, page.limit, "/api/v1/feedback", &rest))
 }

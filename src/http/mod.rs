@@ -37,7 +37,6 @@ mod routes;
 mod runs;
 mod scope;
 mod search;
-mod sockets;
 mod status_words;
 mod streams;
 mod system;

@@ -1,4 +1,4 @@
-//! `/api/v1/tool-pins`: definitions of tools, and whether they have changed since somebody looked at them.
+//! `/api/v1/tool-pins`: definitions of tools, and whether they have changed since they were reviewed.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! `/api/v1/input-requests`: what runs ask humans, and the answers.
+//! `/api/v1/input-requests`: questions of runs to humans, and the answers.
 
 use axum::Json;
 use axum::response::{IntoResponse as _, Response};
@@ -9,11 +9,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, RequestBody};
 use super::idempotency::replayed;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::ids::InputId;
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
+use crate::service::InputCursor;
 
 /// The answer to a question.
 #[serde_with::skip_serializing_none]
@@ -48,12 +49,11 @@ pub(crate) struct FilterParams {
 pub(crate) async fn list(
     Caller { app, principal }: Caller,
     Params(filter): Params<FilterParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<InputCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    let rest = filter.status.map_or_else(String::new, |status| format!("&status={}", status.as_str()));
-    let found = app.service.input_requests(&principal, filter.status, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/input-requests", &rest))
+    let found = app.service.input_requests(&principal, filter.status, &page).await?;
+    let rest = page::query([("status", filter.status.map(InputState::as_str))]);
+    Ok(page::answer(found, page.limit, "/api/v1/input-requests", &rest))
 }
 
 /// A question

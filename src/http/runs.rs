@@ -5,7 +5,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::accepted;
@@ -13,7 +12,7 @@ use super::auth::Caller;
 use super::delivery::{Delivery, applied};
 use super::extract::{Id, Ids, Input, Params, PreferWait, Wants, cursor, may_be_empty};
 use super::options::App;
-use super::page::PageParams;
+use super::page::{PageParams, Paging};
 use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
@@ -21,7 +20,7 @@ use super::{etag, page, streams};
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};
-use crate::service::{Access, Error, EventPage, RetryCall, RunExplanation, RunFilter, Waited};
+use crate::service::{Access, Error, EventPage, RetryCall, RunCursor, RunExplanation, RunFilter, Waited};
 use crate::support::clock::UnixMillis;
 
 /// Where a log is read from.
@@ -117,13 +116,12 @@ impl RunParams {
     /// Returns the filter, and the query that says the same on the next page.
     fn read(self, conversation: Option<ConversationId>) -> Answer<(RunFilter, String)> {
         let Self { status, agent, created_after, created_before } = self;
-        let texts = [
+        let rest = page::query([
             ("status", status.map(RunStatus::as_str)),
             ("agent", agent.as_deref()),
             ("created_after", created_after.as_deref()),
             ("created_before", created_before.as_deref()),
-        ];
-        let rest = texts.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", page::encoded(value?)))).collect();
+        ]);
         let filter = RunFilter {
             conversation,
             status,
@@ -149,11 +147,11 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
 pub(crate) async fn list(
     Caller { app, principal }: Caller,
     Params(filter): Params<RunParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<RunCursor>,
 ) -> Answer<Response> {
-    let (request, (filter, rest)) = (params.request()?, filter.read(None)?);
-    let found = app.service.runs(&principal, &filter, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/runs", &rest))
+    let (filter, rest) = filter.read(None)?;
+    let found = app.service.runs(&principal, &filter, &page).await?;
+    Ok(page::answer(found, page.limit, "/api/v1/runs", &rest))
 }
 
 /// The runs of a conversation, newest first
@@ -166,11 +164,11 @@ pub(crate) async fn list_of_conversation(
     Caller { app, principal }: Caller,
     Id(id): Id<ConversationId>,
     Params(filter): Params<RunParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<RunCursor>,
 ) -> Answer<Response> {
-    let (request, (filter, rest)) = (params.request()?, filter.read(Some(id.clone()))?);
-    let found = app.service.runs(&principal, &filter, &request).await?;
-    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
+    let (filter, rest) = filter.read(Some(id.clone()))?;
+    let found = app.service.runs(&principal, &filter, &page).await?;
+    Ok(page::answer(found, page.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
 }
 
 /// The events of a run
@@ -305,19 +303,7 @@ pub(crate) async fn get_call(Caller { app, principal }: Caller, Ids(id, call): I
     Ok(Json(app.service.tool_call(&principal, &id, &call).await?))
 }
 
-/// What a call is made again with.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RetryCallBody {
-    /// The arguments, if they are to be others than before. They must fit the tool's schema.
-    #[schema(value_type = Option<Object>)]
-    arguments: Option<Value>,
-    /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
-    #[serde(default)]
-    confirm: bool,
-}
-
-may_be_empty!(RetryCallBody);
+may_be_empty!(RetryCall);
 
 /// Makes a call of a tool once more
 ///
@@ -327,7 +313,7 @@ may_be_empty!(RetryCallBody);
 /// of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
-    request_body = Option<RetryCallBody>,
+    request_body = Option<RetryCall>,
     params(
         ("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
@@ -341,10 +327,9 @@ may_be_empty!(RetryCallBody);
 pub(crate) async fn retry_call(
     Ids(id, call): Ids<RunId, CallId>,
     delivery: Delivery,
-    Input { body, key }: Input<RetryCallBody>,
+    Input { body, key }: Input<RetryCall>,
 ) -> Answer<Response> {
-    let retry = RetryCall { arguments: body.arguments, confirm: body.confirm };
-    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, retry, key, delivery.trace()).await?;
+    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, body, key, delivery.trace()).await?;
     delivery.respond_with(run, replay).await
 }
 

@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 use super::auth::Caller;
 use super::conversations::Archived;
 use super::extract::Params;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::search::FoundMessage;
@@ -36,11 +36,10 @@ pub(crate) struct SearchParams {
 pub(crate) async fn messages(
     Caller { app, principal }: Caller,
     Params(search): Params<SearchParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<SearchCursor>,
 ) -> Answer<Response> {
-    let request = params.request::<SearchCursor>()?;
     let archived = search.archived.unwrap_or(Archived::Any);
-    let found = app.service.search(&principal, &search.q, archived.filter(), &request).await?;
-    let rest = format!("&q={}&archived={}", page::encoded(&search.q), archived.word());
-    Ok(page::answer(found, request.limit, "/api/v1/search", &rest))
+    let found = app.service.search(&principal, &search.q, archived.filter(), &page).await?;
+    let rest = page::query([("q", Some(&*search.q)), ("archived", Some(archived.word()))]);
+    Ok(page::answer(found, page.limit, "/api/v1/search", &rest))
 }

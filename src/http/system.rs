@@ -15,7 +15,7 @@ use crate::domain::pin::PinStatus;
 use crate::domain::problem::ProblemCode;
 use crate::service::Error;
 
-/// How long the database may take to say that it is there.
+/// How long the database may take to answer.
 const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The tools on offer
@@ -66,7 +66,6 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     text("text/plain; version=0.0.4", (app.options.metrics)())
 }
 
-/// What one error code means.
 pub(crate) async fn error_page(Path(word): Path<String>) -> Answer<Response> {
     let code = ProblemCode::ALL.iter().find(|code| code.as_str() == word).ok_or(Error::NotFound("error code"))?;
     Ok(text("text/markdown; charset=utf-8", code.page().to_owned()))

@@ -21,7 +21,7 @@ pub(super) struct ChosenAgent {
 }
 
 impl Service {
-    /// Returns the agent and the model of a message: those that it names, and else those that its conversation keeps.
+    /// Returns the agent and the model of a message: those that it names, or else those that its conversation keeps.
     pub(super) async fn chosen_agent(&self, principal: &Principal, request: &StartRun) -> Result<ChosenAgent> {
         let kept = self.kept_choice(principal, request).await?;
         let (profile, names_model) = match (&request.agent, &kept.agent) {

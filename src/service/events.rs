@@ -1,9 +1,8 @@
-//! The log as pages and as streams.
+//! Pages of the event log, and streams of it.
 
 use std::sync::Arc;
 
-use super::owned_log::OwnedLog;
-use super::owned_log::PAGE;
+use super::owned_log::{OwnedLog, PAGE};
 use super::snapshot::take_snapshot;
 use super::stream::{Afresh, Reader, ResetReason, Scope, StreamItem, is_gone};
 use super::{Error, Result, Service};
@@ -13,15 +12,12 @@ use crate::domain::principal::Principal;
 use crate::live::Subscription;
 use crate::store::{LogBounds, LogStore, PAGE_BYTES, is_full_page};
 
-/// Where a client wants to go on: after the event with this `seq`.
+/// The `seq` of the last event that a client has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor(pub i64);
 
 impl Cursor {
-    /// Reads a cursor: the decimal digits of a `seq`, or 0 for the beginning.
-    ///
-    /// # Errors
-    /// [`Error::InvalidCursor`] for anything else.
+    /// Reads the decimal digits of a `seq`, or 0 for the beginning.
     pub fn parse(text: &str) -> Result<Self> {
         let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse() {
@@ -31,35 +27,32 @@ impl Cursor {
     }
 }
 
-/// Some events of a log.
+/// A page of a log, oldest event first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
-    /// The events, oldest first.
     pub events: Vec<StoredEvent>,
     /// The cursor of the next page, if there is one now.
     pub next: Option<i64>,
 }
 
-/// What came of asking for a stream.
+/// The outcome of asking for a stream.
 pub enum StreamStart {
-    /// It begins.
     Stream(Reader),
-    /// The client has everything and the run is over: there is nothing to stream, and it need not come back.
+    /// The client has every event and the run is over: it need not come back.
     Finished {
         /// What was asked for.
         scope: Scope,
-        /// The `seq` of the run's last event.
+        /// The `seq` of the terminal event.
         last_seq: i64,
     },
 }
 
 impl Service {
-    /// The logs of the principal.
     fn log(&self, principal: &Principal) -> OwnedLog {
         OwnedLog::new(Arc::clone(&self.store) as Arc<dyn LogStore>, principal.user_id.clone())
     }
 
-    /// The conversation if it is the principal's.
+    /// Refuses a conversation that is not the principal's.
     pub(super) async fn check_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
         self.store.conversation(&principal.user_id, id).await?.map(|_| ()).ok_or(Error::NotFound("conversation"))
     }
@@ -150,7 +143,7 @@ impl Service {
         Ok(StreamStart::Stream(reader.of_log_until(bounds.head)))
     }
 
-    /// Streams a run that was accepted just now, listened to since before.
+    /// Streams a run that was just accepted, with a subscription from before its commit.
     pub(super) fn stream_accepted(
         &self,
         principal: &Principal,
@@ -172,7 +165,7 @@ async fn bounds(log: &OwnedLog, conversation: &ConversationId) -> Result<LogBoun
     log.bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
 }
 
-/// Refuses a cursor from which the log does not go on. `page` is what follows it.
+/// Refuses a cursor that the log does not continue from. `page` is what follows it.
 async fn goes_on(log: &OwnedLog, conversation: &ConversationId, after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     match is_gone(log, conversation, after, page, head).await? {
@@ -185,13 +178,13 @@ fn in_future(bounds: LogBounds) -> StreamItem {
     StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: bounds.oldest, head: bounds.head }
 }
 
-/// Refuses a cursor that no event of the log as it is now has.
+/// Refuses a cursor after the end of the log.
 fn within(after: i64, bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     if after > head { Err(Error::CursorGone { after, oldest, head }) } else { Ok(()) }
 }
 
-/// Cuts off what was read beyond the limits, and says where the next page begins. `end` is the last `seq` that is known of.
+/// Cuts off what was read beyond the limits, and names the cursor of the next page. `end` is the last known `seq`.
 fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
     let mut bytes = 0;
     let fitting = events.iter().take(limit as usize).take_while(|event| {
@@ -202,7 +195,7 @@ fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
     let count = fitting.count();
     let cut = events.len() > count;
     events.truncate(count);
-    // What was full of bytes was not read any further.
+    // A page that reached its bytes was not read any further.
     let next = events.last().map(|event| event.seq).filter(|last| cut || (bytes >= PAGE_BYTES && *last < end));
     EventPage { events, next }
 }

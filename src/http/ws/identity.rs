@@ -4,17 +4,16 @@ use crate::http::options::{App, Auth};
 use crate::http::problem::Answer;
 use crate::service::Access;
 
-/// What the handshake said about who it is.
+/// The identity from the handshake.
 pub(super) enum Identity {
-    /// This one.
     Known(Access),
-    /// A key or ticket that is nobody's.
+    /// An unknown key or ticket.
     Refused,
-    /// Nothing yet.
+    /// None yet.
     Unsaid,
 }
 
-/// Whose key this is.
+/// Looks up a key.
 pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
     match &app.options.auth {
         Auth::Open(principal) => Ok(Identity::Known(Access::without_key(principal.clone()))),
