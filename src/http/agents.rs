@@ -1,7 +1,5 @@
 //! `/api/v1/agents`: profiles of runs that users keep, in versions, and those that come with the program.
 
-use std::convert::Infallible;
-
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -13,7 +11,7 @@ use utoipa::ToSchema;
 use super::answer::created;
 use super::auth::Caller;
 use super::etag::{versioned, wanted_versions};
-use super::extract::{Input, RequestBody};
+use super::extract::Input;
 use super::options::App;
 use super::page::{self, PageParams, Paging};
 use super::problem::{Answer, Problem};
@@ -24,10 +22,6 @@ use crate::domain::ids::{AgentId, UserId};
 use crate::domain::preset::id_of;
 use crate::domain::problem::ProblemBody;
 use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AnyAgent, Error, NewAgent, Page, ShownAgent};
-
-impl RequestBody for NewAgent {}
-
-impl RequestBody for AgentPatch {}
 
 /// Which version to go back to.
 #[derive(Deserialize, ToSchema)]
@@ -41,8 +35,6 @@ pub(crate) struct RollBackBody {
     #[schema(max_length = 1000)]
     note: String,
 }
-
-impl RequestBody for RollBackBody {}
 
 /// Where an agent comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -185,8 +177,7 @@ impl FromRequestParts<App> for Named {
         let missing = |_| Problem::from(Error::NotFound("agent"));
         let Path(segments) = parts.extract::<Path<Vec<(String, String)>>>().await.map_err(missing)?;
         let name = segments.into_iter().find_map(|(key, value)| (key == "agent").then_some(value)).unwrap_or_default();
-        let Ok(agent): Result<AgentRef, Infallible> = name.parse();
-        Ok(Self(agent))
+        Ok(Self(name.as_str().into()))
     }
 }
 
@@ -198,8 +189,8 @@ impl FromRequestParts<App> for Named {
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
-    let (shown, replay) = app.service.create_agent(&principal, body, key).await?;
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
+    let (shown, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
     let agent = Agent::of(shown);
     let place = format!("/api/v1/agents/{}", agent.id);
     Ok(created(replay, agent.revision, &place, agent))
@@ -212,8 +203,8 @@ pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key 
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
-    let Page { items, next } = app.service.agents(&principal, &page).await?;
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
     // The effective profiles would make a list of long prompts longer.
     let items = items.into_iter().map(|shown| Agent { effective: None, ..Agent::of(shown) }).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/agents", ""))
@@ -225,8 +216,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging
     params(("agent" = String, Path, description = "The agent by id or by name")),
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Named(agent): Named) -> Answer<Response> {
-    Ok(Agent::answer(app.service.agent(&principal, &agent).await?))
+pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.agent(&caller.principal, &agent).await?))
 }
 
 /// Changes an agent
@@ -246,12 +237,12 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Named(agent): Named) 
     ),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Named(agent): Named,
     headers: HeaderMap,
     Input { body, .. }: Input<AgentPatch>,
 ) -> Answer<Response> {
-    Ok(Agent::answer(app.service.update_agent(&principal, &agent, body, wanted_versions(&headers).as_deref()).await?))
+    Ok(Agent::answer(caller.app.service.update_agent(&caller.principal, &agent, body, wanted_versions(&headers).as_deref()).await?))
 }
 
 /// Deletes an agent
@@ -270,8 +261,8 @@ pub(crate) async fn update(
         (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
-    app.service.delete_agent(&principal, &agent, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_agent(&caller.principal, &agent, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -287,12 +278,8 @@ pub(crate) async fn delete(Caller { app, principal }: Caller, Named(agent): Name
          content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn versions(
-    Caller { app, principal }: Caller,
-    Named(agent): Named,
-    Paging(page): Paging<AgentVersionCursor>,
-) -> Answer<Response> {
-    let Page { items, next } = app.service.agent_versions(&principal, &agent, &page).await?;
+pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): Paging<AgentVersionCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.agent_versions(&caller.principal, &agent, &page).await?;
     let items: Vec<AgentVersionBody> = items.into_iter().map(AgentVersionBody::from).collect();
     let name = match &agent {
         AgentRef::Id(id) => id.as_str(),
@@ -314,13 +301,9 @@ pub(crate) async fn versions(
          content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn version(
-    Caller { app, principal }: Caller,
-    Named(agent): Named,
-    Path(path): Path<VersionPath>,
-) -> Answer<Json<AgentVersionBody>> {
+pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Path<VersionPath>) -> Answer<Json<AgentVersionBody>> {
     let number = path.version.parse().map_err(|_| Error::NotFound("version of this agent"))?;
-    Ok(Json(app.service.agent_version(&principal, &agent, number).await?.into()))
+    Ok(Json(caller.app.service.agent_version(&caller.principal, &agent, number).await?.into()))
 }
 
 /// Rolls an agent back
@@ -331,10 +314,6 @@ pub(crate) async fn version(
     params(("agent" = String, Path, description = "The agent by id or by name")), request_body = RollBackBody,
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn roll_back(
-    Caller { app, principal }: Caller,
-    Named(agent): Named,
-    Input { body, .. }: Input<RollBackBody>,
-) -> Answer<Response> {
-    Ok(Agent::answer(app.service.roll_back_agent(&principal, &agent, body.version, &body.note).await?))
+pub(crate) async fn roll_back(caller: Caller, Named(agent): Named, Input { body, .. }: Input<RollBackBody>) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.roll_back_agent(&caller.principal, &agent, body.version, &body.note).await?))
 }

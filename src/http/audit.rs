@@ -56,7 +56,7 @@ pub(crate) fn whose(owner: Option<&str>) -> Answer<AuditOf> {
     responses((status = 200, description = "A page", body = ListBody<AuditRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<AuditParams>,
     Paging(page): Paging<AuditCursor>,
 ) -> Answer<Response> {
@@ -71,6 +71,6 @@ pub(crate) async fn list(
         ("outcome", outcome.map(AuditOutcome::as_str)),
         ("owner", owner.as_deref()),
     ]);
-    let found = app.service.tool_audit(&principal, of, run_id, tool, outcome, &page).await?;
+    let found = caller.app.service.tool_audit(&caller.principal, of, run_id, tool, outcome, &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/audit", &rest))
 }

@@ -129,7 +129,6 @@ pub(crate) fn unauthorized() -> Problem {
     Problem::new(ProblemCode::Unauthorized, "send a valid key as Authorization: Bearer <key>, or a new ticket for a stream")
 }
 
-/// Returns the key of an Authorization header.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, key) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim()).filter(|key| !key.is_empty())

@@ -11,7 +11,7 @@ use super::answer::created;
 use super::auth::Caller;
 use super::delivery::Delivery;
 use super::etag;
-use super::extract::{Id, Input, Params, RequestBody, Wants, cursor, may_be_empty};
+use super::extract::{Id, Input, OptionalInput, Params, Wants, cursor};
 use super::idempotency::replayed;
 use super::options::App;
 use super::page::{self, PageParams, Paging};
@@ -29,10 +29,6 @@ use crate::service::{
     Access, BeforeCursor, ConversationCursor, ConversationFilter, ConversationPatch, Error, InvalidCursor, MessageCursor,
     NewConversationRequest, Page, PageRequest,
 };
-
-may_be_empty!(NewConversationRequest);
-
-impl RequestBody for ConversationPatch {}
 
 /// Which conversations.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -138,11 +134,8 @@ impl WordsParams {
     request_body = Option<NewConversationRequest>,
     responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
 )]
-pub(crate) async fn create(
-    Caller { app, principal }: Caller,
-    Input { body, key }: Input<NewConversationRequest>,
-) -> Answer<Response> {
-    let (conversation, replay) = app.service.create_conversation(&principal, body, key).await?;
+pub(crate) async fn create(caller: Caller, OptionalInput { body, key }: OptionalInput<NewConversationRequest>) -> Answer<Response> {
+    let (conversation, replay) = caller.app.service.create_conversation(&caller.principal, body, key).await?;
     Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }
 
@@ -198,11 +191,11 @@ pub(crate) async fn get(
     responses((status = 200, description = "The conversation", body = Conversation)),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<ConversationPatch>,
 ) -> Answer<Json<Conversation>> {
-    Ok(Json(app.service.change_conversation(&principal, &id, body).await?))
+    Ok(Json(caller.app.service.change_conversation(&caller.principal, &id, body).await?))
 }
 
 /// Leaves older messages out of requests
@@ -215,11 +208,11 @@ pub(crate) async fn update(
     responses((status = 200, description = "What is left out", body = CompactedBody)),
 )]
 pub(crate) async fn compact(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
-    Input { key, .. }: Input<EmptyBody>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let ((messages, summary), replay) = app.service.compact_conversation(&principal, &id, key).await?;
+    let ((messages, summary), replay) = caller.app.service.compact_conversation(&caller.principal, &id, key).await?;
     Ok((StatusCode::OK, replayed(replay), Json(CompactedBody::new(messages, summary))).into_response())
 }
 
@@ -231,8 +224,8 @@ pub(crate) async fn compact(
     params(("id" = ConversationId, Path, description = "The conversation")),
     responses((status = 204, description = "It is gone")),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
-    app.service.delete_conversation(&principal, &id).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+    caller.app.service.delete_conversation(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -284,15 +277,17 @@ impl MessageParams {
     responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,
 ) -> Answer<Response> {
     let (mut found, limit, name) = match which.reading(&params)? {
-        Reading::Forwards(request) => (app.service.messages(&principal, &id, &request).await?, request.limit, "cursor"),
+        Reading::Forwards(request) => {
+            (caller.app.service.messages(&caller.principal, &id, &request).await?, request.limit, "cursor")
+        }
         Reading::Backwards { before, limit } => {
-            (app.service.earlier_messages(&principal, &id, before, limit).await?, limit, "before")
+            (caller.app.service.earlier_messages(&caller.principal, &id, before, limit).await?, limit, "before")
         }
     };
     let rest = match which.internal.unwrap_or(true) {
@@ -327,7 +322,7 @@ pub(crate) async fn send(
     delivery: Delivery,
     Input { body, key }: Input<SendMessageBody>,
 ) -> Answer<Response> {
-    let request = body.into_request(Some(id), delivery.trace());
+    let request = body.into_request(Some(id), delivery.trace.clone());
     delivery.accept(request, key).await
 }
 

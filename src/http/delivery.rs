@@ -27,7 +27,7 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 pub(crate) struct Delivery {
     app: App,
     access: Access,
-    trace: TraceId,
+    pub trace: TraceId,
     wants: Wants,
     wait: Option<u64>,
 }
@@ -53,11 +53,6 @@ impl Delivery {
         self.access.principal()
     }
 
-    pub(crate) fn trace(&self) -> TraceId {
-        self.trace.clone()
-    }
-
-    /// Returns the headers of the answer about a run.
     fn headers(&self, replay: Replay, run: &Run) -> HeaderMap {
         let mut headers = replayed(replay);
         let location = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)).ok();
@@ -82,7 +77,6 @@ impl Delivery {
         })
     }
 
-    /// Accepts a message and answers.
     pub(crate) async fn accept(self, request: StartRun, key: Option<RequestKey>) -> Answer<Response> {
         let started = self.service().start_run(self.principal(), request, key).await?;
         let headers = self.headers(started.replay, &started.run);
@@ -111,7 +105,6 @@ impl Delivery {
     }
 }
 
-/// Adds the header that names how long a request may wait.
 pub(crate) fn applied(service: &Service, headers: &mut HeaderMap, seconds: u64) {
     if let Ok(value) = HeaderValue::from_str(&format!("wait={}", service.wait_seconds(seconds))) {
         headers.insert(PREFERENCE_APPLIED, value);

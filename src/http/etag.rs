@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::support::json;
 
-/// Returns the header with an entity tag.
 pub(crate) fn tag_header(tag: &str) -> HeaderMap {
     HeaderValue::from_str(tag).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
 }
@@ -18,7 +17,6 @@ pub(crate) fn versioned<T: Serialize>(version: Option<i64>, value: T) -> Respons
     (version_tag(version), Json(value)).into_response()
 }
 
-/// Returns the header with the entity tag of a version.
 pub(crate) fn version_tag(version: Option<i64>) -> HeaderMap {
     version.map(|version| tag_header(&format!("\"{version}\""))).unwrap_or_default()
 }
@@ -38,7 +36,6 @@ pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
     Some(tags.iter().filter_map(version).collect())
 }
 
-/// Returns the entity tag of some bytes.
 pub(crate) fn entity_tag(bytes: &[u8]) -> String {
     let hash = json::hash_bytes(bytes);
     format!("\"{}\"", hash.get(..32).unwrap_or(&hash))

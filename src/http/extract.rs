@@ -40,7 +40,6 @@ impl<T: FromStr> FromRequestParts<App> for Id<T> {
     }
 }
 
-/// The two ids in a path.
 pub(crate) struct Ids<T, U>(pub T, pub U);
 
 impl<T: FromStr, U: FromStr> FromRequestParts<App> for Ids<T, U> {
@@ -62,7 +61,6 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
-/// Reads the query of a URL.
 pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(params)) => Ok(params),
@@ -73,49 +71,45 @@ pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
     }
 }
 
-/// The body of a request.
-pub(crate) trait RequestBody: DeserializeOwned {
-    /// Returns what an absent body means; `None` if there must be one.
-    fn when_empty() -> Option<Self> {
-        None
-    }
-
-    /// Returns the most bytes that it may have.
-    fn max_bytes(app: &App) -> usize {
-        app.options.limits.max_body_bytes
-    }
-}
-
-/// Implements [`RequestBody`] for a body that may be left out: then all its fields have their defaults.
-macro_rules! may_be_empty {
-    ($body:ty) => {
-        impl $crate::http::extract::RequestBody for $body {
-            fn when_empty() -> Option<Self> {
-                Some(Self::default())
-            }
-        }
-    };
-}
-
-pub(crate) use may_be_empty;
-
 /// The body of a POST or PATCH, and the idempotency key that came with it.
 pub(crate) struct Input<T> {
     pub body: T,
     pub key: Option<RequestKey>,
 }
 
-impl<T: RequestBody> FromRequest<App> for Input<T> {
+impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        Self::read(request, app, app.options.limits.max_body_bytes, None).await
+    }
+}
+
+/// The same for a body that may be left out: then all its fields have their defaults.
+pub(crate) struct OptionalInput<T> {
+    pub body: T,
+    pub key: Option<RequestKey>,
+}
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalInput<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        let Input { body, key } = Input::read(request, app, app.options.limits.max_body_bytes, Some(T::default)).await?;
+        Ok(Self { body, key })
+    }
+}
+
+impl<T: DeserializeOwned> Input<T> {
+    /// Reads a body of at most `most` bytes. `empty` makes what an absent body means; `None` if there must be one.
+    pub(crate) async fn read(request: Request, app: &App, most: usize, empty: Option<fn() -> T>) -> Answer<Self> {
         let key = idempotency_key(request.headers())?;
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let content_type = request.headers().get(CONTENT_TYPE).cloned();
-        let bytes = read(request, app, T::max_bytes(app)).await?;
-        let body = match T::when_empty() {
-            Some(body) if bytes.is_empty() => body,
+        let bytes = read(request, app, most).await?;
+        let body = match empty {
+            Some(empty) if bytes.is_empty() => empty(),
             Some(_) | None => {
                 if !content_type.as_ref().is_some_and(is_json) {
                     let detail = "send the body as application/json, with that content-type";

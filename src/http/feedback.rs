@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::audit::whose;
 use super::auth::Caller;
-use super::extract::{Id, Ids, Input, Params, RequestBody};
+use super::extract::{Id, Ids, Input, Params};
 use super::idempotency::replayed;
 use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
@@ -27,8 +27,6 @@ pub(crate) struct FeedbackBody {
     comment: Option<String>,
 }
 
-impl RequestBody for FeedbackBody {}
-
 /// Rates an answer
 ///
 /// A message that a model has said, with words if there are any. Whoever says it again says all of it anew. It is shown as `feedback`
@@ -40,12 +38,12 @@ impl RequestBody for FeedbackBody {}
     responses((status = 200, description = "What is kept", body = Feedback)),
 )]
 pub(crate) async fn give(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Ids(id, message): Ids<ConversationId, MessageId>,
     Input { body, key }: Input<FeedbackBody>,
 ) -> Answer<Response> {
     let FeedbackBody { rating, comment } = body;
-    let (feedback, replay) = app.service.give_feedback(&principal, (id, message), rating, comment, key).await?;
+    let (feedback, replay) = caller.app.service.give_feedback(&caller.principal, (id, message), rating, comment, key).await?;
     Ok((replayed(replay), Json(feedback)).into_response())
 }
 
@@ -55,11 +53,8 @@ pub(crate) async fn give(
     params(("id" = ConversationId, Path, description = "The conversation"), ("message_id" = MessageId, Path, description = "The message")),
     responses((status = 204, description = "It is gone")),
 )]
-pub(crate) async fn withdraw(
-    Caller { app, principal }: Caller,
-    Ids(id, message): Ids<ConversationId, MessageId>,
-) -> Answer<StatusCode> {
-    app.service.withdraw_feedback(&principal, &id, &message).await?;
+pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationId, MessageId>) -> Answer<StatusCode> {
+    caller.app.service.withdraw_feedback(&caller.principal, &id, &message).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -85,8 +80,6 @@ pub(crate) struct ReviewBody {
     reviewed: bool,
 }
 
-impl RequestBody for ReviewBody {}
-
 /// Marks feedback as reviewed, or not
 ///
 /// For administrators. An answer that its user rates anew is to be looked at again.
@@ -97,11 +90,11 @@ impl RequestBody for ReviewBody {}
     responses((status = 200, description = "The feedback", body = FeedbackRecord)),
 )]
 pub(crate) async fn review(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(message): Id<MessageId>,
     Input { body, .. }: Input<ReviewBody>,
 ) -> Answer<Json<FeedbackRecord>> {
-    Ok(Json(app.service.review_feedback(&principal, &message, body.reviewed).await?))
+    Ok(Json(caller.app.service.review_feedback(&caller.principal, &message, body.reviewed).await?))
 }
 
 /// What users think of answers, what was said last first
@@ -113,13 +106,13 @@ pub(crate) async fn review(
     responses((status = 200, description = "A page", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<FeedbackParams>,
     Paging(page): Paging<FeedbackCursor>,
 ) -> Answer<Response> {
     let FeedbackParams { rating, owner, reviewed } = filter;
     let of = whose(owner.as_deref())?;
-    let found = app.service.feedback(&principal, of, (rating, reviewed), &page).await?;
+    let found = caller.app.service.feedback(&caller.principal, of, (rating, reviewed), &page).await?;
     let rest = page::query([
         ("rating", rating.map(Rating::as_str)),
         ("owner", owner.as_deref()),

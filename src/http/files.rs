@@ -75,7 +75,7 @@ pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) 
     let most = app.service.file_limits().max_bytes;
     let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let is_form = content_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("multipart/"));
-    let permit = app.service.begin_upload(&principal).await?;
+    let permit = app.service.begin_upload(&principal.user_id).await?;
     let room = if is_form { most + FORM_BYTES } else { most };
     let body = match tokio::time::timeout(ARRIVAL, collect(request, room)).await {
         Ok(Ok(Some(body))) => body,
@@ -110,8 +110,8 @@ async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>
     get, path = "/api/v1/files", tag = "files", operation_id = "list_files", params(PageParams),
     responses((status = 200, description = "A page of files", body = ListBody<StoredFile>)),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging<FileCursor>) -> Answer<Response> {
-    let found = app.service.files(&principal, &page).await?;
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> Answer<Response> {
+    let found = caller.app.service.files(&caller.principal, &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/files", ""))
 }
 
@@ -120,8 +120,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging
     get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
     responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "There is none")),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
-    Ok(Json(app.service.file(&principal, &id).await?))
+pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
+    Ok(Json(caller.app.service.file(&caller.principal, &id).await?))
 }
 
 /// The bytes of a file
@@ -176,7 +176,7 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
     delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
     responses((status = 204, description = "It is gone"), (status = 404, description = "There is none")),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
-    app.service.delete_file(&principal, &id).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
+    caller.app.service.delete_file(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

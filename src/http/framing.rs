@@ -31,7 +31,6 @@ impl Framing {
         })
     }
 
-    /// Returns the label in metrics.
     pub(super) fn transport(self) -> &'static str {
         match self {
             Self::EventStream => "sse",

@@ -24,7 +24,6 @@ pub(crate) fn request_key(key: String, method: &Method, path: &str, body: &Value
     RequestKey { key, fingerprint: json::hash_bytes(identity.as_bytes()) }
 }
 
-/// Returns the header of a replayed answer.
 pub(crate) fn replayed(replay: Replay) -> HeaderMap {
     let mut headers = HeaderMap::new();
     match replay {

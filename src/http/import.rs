@@ -1,20 +1,14 @@
 //! `/api/v1/conversations/import`: conversations from exported documents.
 
-use axum::extract::{FromRequest as _, Request};
+use axum::extract::Request;
 use axum::response::Response;
 
 use super::answer::created;
 use super::auth::Caller;
-use super::extract::{Input, RequestBody};
-use super::options::App;
+use super::extract::Input;
 use super::problem::Answer;
 use crate::domain::conversation::Conversation;
 use crate::service::Document;
-impl RequestBody for Document {
-    fn max_bytes(app: &App) -> usize {
-        usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX)
-    }
-}
 
 /// Imports a conversation
 ///
@@ -29,8 +23,9 @@ impl RequestBody for Document {
 )]
 pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
     // As with uploads: only a few large bodies are in memory at a time.
-    let _permit = app.service.begin_upload(&principal).await?;
-    let Input { body, key } = Input::<Document>::from_request(request, &app).await?;
+    let _permit = app.service.begin_upload(&principal.user_id).await?;
+    let most = usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX);
+    let Input { body, key } = Input::<Document>::read(request, &app, most, None).await?;
     let (conversation, replay) = app.service.import_conversation(&principal, body, key).await?;
     Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth;
-use super::extract::{Input, Params};
+use super::extract::{OptionalInput, Params};
 use super::options::{App, Auth};
 use super::problem::Answer;
 use super::providers::Provider;
@@ -47,7 +47,7 @@ pub(crate) async fn begin(
     access: Access,
     uri: Uri,
     headers: HeaderMap,
-    Input { .. }: Input<EmptyBody>,
+    _: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
     let site = site_by_name(&app, &uri, &headers)?;
     let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;

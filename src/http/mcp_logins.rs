@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::{self, Caller};
-use super::extract::{Id, Input, Params};
+use super::extract::{Id, OptionalInput, Params};
 use super::logins::{LoginBody, begun, caller, cookie, ended, returned, site};
 use super::mcp_servers::McpServer;
 use super::options::App;
@@ -43,7 +43,7 @@ pub(crate) async fn begin(
     Id(id): Id<McpServerId>,
     uri: Uri,
     headers: HeaderMap,
-    Input { .. }: Input<EmptyBody>,
+    _: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
     let site = site(&app, &uri, &headers)?;
     let login = app.service.begin_mcp_login(&access, &id, &format!("{site}{CALLBACK}")).await?;
@@ -59,8 +59,8 @@ pub(crate) async fn begin(
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 204, description = "There is no login any more")),
 )]
-pub(crate) async fn forget(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
-    app.service.forget_mcp_login(&principal, &id).await?;
+pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
+    caller.app.service.forget_mcp_login(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::answer::created;
 use super::auth::Caller;
 use super::etag::{versioned, wanted_versions};
-use super::extract::{Id, Input, Params, RequestBody};
+use super::extract::{Id, Input, OptionalInput, Params};
 use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::scope::ShownScope;
@@ -25,12 +25,6 @@ use crate::service::{
     AnyMcpServer, AuthState, ImportedMcpServers, McpPrompt, McpResource, McpServerCursor, McpServerPatch, McpServersDocument,
     NewMcpServer, OwnerScope, Page, ServerStatus, ShownMcpServer,
 };
-
-impl RequestBody for NewMcpServer {}
-
-impl RequestBody for McpServerPatch {}
-
-impl RequestBody for McpServersDocument {}
 
 /// How a server is doing, as far as the process knows that answers.
 #[serde_with::skip_serializing_none]
@@ -125,9 +119,9 @@ impl McpServer {
     request_body = NewMcpServer,
     responses((status = 201, description = "The server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
-    let (shown, replay) = app.service.create_mcp_server(&principal, body, key).await?;
-    let server = McpServer::of(shown, &principal);
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
+    let (shown, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
+    let server = McpServer::of(shown, &caller.principal);
     let place = format!("/api/v1/mcp-servers/{}", server.id);
     Ok(created(replay, server.version, &place, server))
 }
@@ -140,9 +134,9 @@ pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key 
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<McpServer>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging<McpServerCursor>) -> Answer<Response> {
-    let Page { items, next } = app.service.mcp_servers(&principal, &page).await?;
-    let items = items.into_iter().map(|server| McpServer::of(server, &principal)).collect();
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.mcp_servers(&caller.principal, &page).await?;
+    let items = items.into_iter().map(|server| McpServer::of(server, &caller.principal)).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/mcp-servers", ""))
 }
 
@@ -152,8 +146,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// Changes an MCP server
@@ -173,13 +167,13 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<McpServerI
     ),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<McpServerId>,
     headers: HeaderMap,
     Input { body, .. }: Input<McpServerPatch>,
 ) -> Answer<Response> {
-    let shown = app.service.update_mcp_server(&principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
-    Ok(McpServer::answer(shown, &principal))
+    let shown = caller.app.service.update_mcp_server(&caller.principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
+    Ok(McpServer::answer(shown, &caller.principal))
 }
 
 /// Deletes an MCP server
@@ -196,8 +190,8 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
-    app.service.delete_mcp_server(&principal, &id, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_mcp_server(&caller.principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -210,12 +204,8 @@ pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<McpServ
     params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn start(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-    Input { .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.start_mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.start_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// Stops an MCP server
@@ -227,12 +217,8 @@ pub(crate) async fn start(
     params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn stop(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-    Input { .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.stop_mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.stop_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// Restarts an MCP server
@@ -243,12 +229,8 @@ pub(crate) async fn stop(
     params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn restart(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-    Input { .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.restart_mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.restart_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// The tools of an MCP server
@@ -262,11 +244,8 @@ pub(crate) async fn restart(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn tools(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
-    Ok(Json(ListBody::whole(app.service.mcp_server_tools(&principal, &id).await?)))
+pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
+    Ok(Json(ListBody::whole(caller.app.service.mcp_server_tools(&caller.principal, &id).await?)))
 }
 
 /// The resources of an MCP server
@@ -280,8 +259,8 @@ pub(crate) async fn tools(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn resources(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
-    Ok(Json(ListBody::whole(app.service.mcp_server_resources(&principal, &id).await?)))
+pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
+    Ok(Json(ListBody::whole(caller.app.service.mcp_server_resources(&caller.principal, &id).await?)))
 }
 
 /// The prompts of an MCP server
@@ -295,8 +274,8 @@ pub(crate) async fn resources(Caller { app, principal }: Caller, Id(id): Id<McpS
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn prompts(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
-    Ok(Json(ListBody::whole(app.service.mcp_server_prompts(&principal, &id).await?)))
+pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
+    Ok(Json(ListBody::whole(caller.app.service.mcp_server_prompts(&caller.principal, &id).await?)))
 }
 
 /// Brings in an `mcpServers` document
@@ -307,11 +286,8 @@ pub(crate) async fn prompts(Caller { app, principal }: Caller, Id(id): Id<McpSer
     request_body = McpServersDocument,
     responses((status = 200, description = "What became of each entry", body = ImportedMcpServers)),
 )]
-pub(crate) async fn import(
-    Caller { app, principal }: Caller,
-    Input { body, key }: Input<McpServersDocument>,
-) -> Answer<Json<ImportedMcpServers>> {
-    Ok(Json(app.service.import_mcp_servers(&principal, body, key).await?))
+pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServersDocument>) -> Answer<Json<ImportedMcpServers>> {
+    Ok(Json(caller.app.service.import_mcp_servers(&caller.principal, body, key).await?))
 }
 
 /// Whose servers to take out.
@@ -329,6 +305,6 @@ pub(crate) struct ExportParams {
     get, path = "/api/v1/mcp-servers/export", tag = "mcp-servers", operation_id = "export_mcp_servers", params(ExportParams),
     responses((status = 200, description = "The document", body = Object)),
 )]
-pub(crate) async fn export(Caller { app, principal }: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
-    Ok(Json(app.service.export_mcp_servers(&principal, params.scope.unwrap_or_default()).await?))
+pub(crate) async fn export(caller: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
+    Ok(Json(caller.app.service.export_mcp_servers(&caller.principal, params.scope.unwrap_or_default()).await?))
 }

@@ -48,6 +48,9 @@ mod wire;
 mod ws;
 
 pub use openapi::{openapi, openapi_json};
+
 pub use options::{Auth, HttpLimits, HttpOptions};
+
 pub use request::OneTooMany;
+
 pub use router::{router, system_router};

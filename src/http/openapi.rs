@@ -33,7 +33,6 @@ pub fn openapi() -> OpenApi {
     document
 }
 
-/// Returns the document as it is checked in and served.
 pub fn openapi_json() -> String {
     static JSON: LazyLock<String> = LazyLock::new(|| openapi().to_pretty_json().map(|json| json + "\n").unwrap_or_default());
     JSON.clone()

@@ -54,7 +54,6 @@ impl Default for HttpLimits {
 
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Settings of the HTTP layer.
 #[derive(Clone)]
 pub struct HttpOptions {
     pub auth: Auth,
@@ -70,7 +69,6 @@ pub struct HttpOptions {
     pub cors_origins: Vec<String>,
     /// Where browsers find the server, if that is not what they name as its host.
     pub public_url: Option<String>,
-    /// Whether `/` serves the page for people.
     pub page: bool,
     pub limits: HttpLimits,
 }
@@ -91,7 +89,6 @@ impl HttpOptions {
         }
     }
 
-    /// Returns the hosts that a loopback listener answers for.
     pub fn loopback_hosts() -> Vec<String> {
         ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into()
     }

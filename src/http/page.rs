@@ -60,7 +60,6 @@ impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
     }
 }
 
-/// Encodes a cursor for clients.
 pub(crate) fn encode(cursor: &str) -> String {
     URL_SAFE_NO_PAD.encode(cursor)
 }
@@ -93,7 +92,6 @@ pub(crate) fn query<const N: usize>(params: [(&str, Option<&str>); N]) -> String
     given.map(|(name, value)| format!("&{name}={}", utf8_percent_encode(value, UNRESERVED))).collect()
 }
 
-/// Returns the header that names the next page.
 pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(value) = target.and_then(|target| HeaderValue::from_str(&format!("<{target}>; rel=\"next\"")).ok()) {

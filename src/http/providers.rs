@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::answer::created;
 use super::auth::Caller;
 use super::etag::{versioned, wanted_versions};
-use super::extract::{Id, Input, RequestBody, may_be_empty};
+use super::extract::{Id, Input, OptionalInput};
 use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::scope::ShownScope;
@@ -22,10 +22,6 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
 use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderCursor, ProviderPatch, TestedProvider};
 use crate::support::tokens::Tokenizer;
-
-impl RequestBody for NewProvider {}
-
-impl RequestBody for ProviderPatch {}
 
 /// What is shown of a key.
 #[derive(Debug, Serialize, ToSchema)]
@@ -128,10 +124,10 @@ impl Provider {
     post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = NewProvider,
     responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<NewProvider>) -> Answer<Response> {
-    let (record, replay) = app.service.create_provider(&principal, body, key).await?;
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvider>) -> Answer<Response> {
+    let (record, replay) = caller.app.service.create_provider(&caller.principal, body, key).await?;
     let place = format!("/api/v1/providers/{}", record.id);
-    Ok(created(replay, Some(record.version), &place, Provider::of(record, &principal)))
+    Ok(created(replay, Some(record.version), &place, Provider::of(record, &caller.principal)))
 }
 
 /// Providers, by name
@@ -142,9 +138,9 @@ pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key 
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Provider>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging<ProviderCursor>) -> Answer<Response> {
-    let Page { items, next } = app.service.providers(&principal, &page).await?;
-    let items = items.into_iter().map(|provider| Provider::of_any(provider, &principal)).collect();
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.providers(&caller.principal, &page).await?;
+    let items = items.into_iter().map(|provider| Provider::of_any(provider, &caller.principal)).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/providers", ""))
 }
 
@@ -154,8 +150,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Paging(page): Paging
     params(("id" = ProviderId, Path, description = "The provider")),
     responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
-    let provider = Provider::of_any(app.service.provider(&principal, &id).await?, &principal);
+pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
+    let provider = Provider::of_any(caller.app.service.provider(&caller.principal, &id).await?, &caller.principal);
     Ok(versioned(provider.version, provider))
 }
 
@@ -175,13 +171,13 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<ProviderId
     ),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ProviderId>,
     headers: HeaderMap,
     Input { body, .. }: Input<ProviderPatch>,
 ) -> Answer<Response> {
-    let record = app.service.update_provider(&principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
-    Ok(versioned(Some(record.version), Provider::of(record, &principal)))
+    let record = caller.app.service.update_provider(&caller.principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
+    Ok(versioned(Some(record.version), Provider::of(record, &caller.principal)))
 }
 
 /// Deletes a provider
@@ -198,8 +194,8 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
-    app.service.delete_provider(&principal, &id, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_provider(&caller.principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -244,8 +240,8 @@ impl ProviderModel {
         (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn models(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
-    let (name, models) = app.service.provider_models(&principal, &id).await?;
+pub(crate) async fn models(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
+    let (name, models) = caller.app.service.provider_models(&caller.principal, &id).await?;
     Ok(Json(ListBody::whole(models.into_iter().map(|model| ProviderModel::of(&name, model)).collect())))
 }
 
@@ -258,8 +254,6 @@ pub(crate) struct TestProviderBody {
     model: Option<String>,
 }
 
-may_be_empty!(TestProviderBody);
-
 /// Tests a provider
 ///
 /// Asks a model for a word, which costs next to nothing. Every request asks anew, whatever its `Idempotency-Key`.
@@ -269,10 +263,10 @@ may_be_empty!(TestProviderBody);
     responses((status = 200, description = "What came of it", body = TestedProvider)),
 )]
 pub(crate) async fn test(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ProviderId>,
     // A repeated test does no harm, and an earlier answer would not describe the present.
-    Input { body, key: _ }: Input<TestProviderBody>,
+    OptionalInput { body, key: _ }: OptionalInput<TestProviderBody>,
 ) -> Answer<Json<TestedProvider>> {
-    Ok(Json(app.service.test_provider(&principal, &id, body.model).await?))
+    Ok(Json(caller.app.service.test_provider(&caller.principal, &id, body.model).await?))
 }

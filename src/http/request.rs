@@ -24,7 +24,6 @@ use crate::support::text;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The outermost layer.
 pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));

@@ -22,7 +22,6 @@ use super::{auth, openapi, request, routes, system, ui};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
-/// Returns the router of the HTTP API.
 pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let page = if options.page { ui::routes() } else { Router::new() };

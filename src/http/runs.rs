@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::answer::accepted;
 use super::auth::Caller;
 use super::delivery::{Delivery, applied};
-use super::extract::{Id, Ids, Input, Params, PreferWait, Wants, cursor, may_be_empty};
+use super::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, Wants, cursor};
 use super::options::App;
 use super::page::{PageParams, Paging};
 use super::problem::Answer;
@@ -54,7 +54,7 @@ pub(crate) struct EventParams {
     ),
 )]
 pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
-    let request = body.into_request(delivery.trace());
+    let request = body.into_request(delivery.trace.clone());
     delivery.accept(request, key).await
 }
 
@@ -144,13 +144,9 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     get, path = "/api/v1/runs", tag = "runs", operation_id = "list_runs", params(RunParams, PageParams),
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    Caller { app, principal }: Caller,
-    Params(filter): Params<RunParams>,
-    Paging(page): Paging<RunCursor>,
-) -> Answer<Response> {
+pub(crate) async fn list(caller: Caller, Params(filter): Params<RunParams>, Paging(page): Paging<RunCursor>) -> Answer<Response> {
     let (filter, rest) = filter.read(None)?;
-    let found = app.service.runs(&principal, &filter, &page).await?;
+    let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/runs", &rest))
 }
 
@@ -161,13 +157,13 @@ pub(crate) async fn list(
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list_of_conversation(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
     Params(filter): Params<RunParams>,
     Paging(page): Paging<RunCursor>,
 ) -> Answer<Response> {
     let (filter, rest) = filter.read(Some(id.clone()))?;
-    let found = app.service.runs(&principal, &filter, &page).await?;
+    let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
     Ok(page::answer(found, page.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
 }
 
@@ -228,8 +224,8 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "What is known", body = RunExplanation)),
 )]
-pub(crate) async fn explain(Caller { app, principal }: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
-    Ok(Json(app.service.explain_run(&principal, &id).await?))
+pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
+    Ok(Json(caller.app.service.explain_run(&caller.principal, &id).await?))
 }
 
 /// Cancels a run
@@ -241,11 +237,11 @@ pub(crate) async fn explain(Caller { app, principal }: Caller, Id(id): Id<RunId>
     responses((status = 202, description = "The run as it is now", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn cancel(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<RunId>,
-    Input { key, .. }: Input<EmptyBody>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.cancel_run(&principal, &id, key).await?;
+    let (run, replay) = caller.app.service.cancel_run(&caller.principal, &id, key).await?;
     Ok(accepted(replay, run))
 }
 
@@ -258,12 +254,12 @@ pub(crate) async fn cancel(
     responses((status = 202, description = "The run that goes on", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn resume(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<RunId>,
     Trace(trace): Trace,
-    Input { key, .. }: Input<EmptyBody>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.resume_run(&principal, &id, key, trace).await?;
+    let (run, replay) = caller.app.service.resume_run(&caller.principal, &id, key, trace).await?;
     Ok(accepted(replay, run))
 }
 
@@ -285,8 +281,12 @@ pub(crate) async fn resume(
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
-pub(crate) async fn retry(Id(id): Id<RunId>, delivery: Delivery, Input { key, .. }: Input<EmptyBody>) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_run(delivery.principal(), &id, key, delivery.trace()).await?;
+pub(crate) async fn retry(
+    Id(id): Id<RunId>,
+    delivery: Delivery,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
+) -> Answer<Response> {
+    let (run, replay) = delivery.service().retry_run(delivery.principal(), &id, key, delivery.trace.clone()).await?;
     delivery.respond_with(run, replay).await
 }
 
@@ -299,11 +299,9 @@ pub(crate) async fn retry(Id(id): Id<RunId>, delivery: Delivery, Input { key, ..
     params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
     responses((status = 200, description = "The call as it stands now", body = ToolCallRecord)),
 )]
-pub(crate) async fn get_call(Caller { app, principal }: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
-    Ok(Json(app.service.tool_call(&principal, &id, &call).await?))
+pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
+    Ok(Json(caller.app.service.tool_call(&caller.principal, &id, &call).await?))
 }
-
-may_be_empty!(RetryCall);
 
 /// Makes a call of a tool once more
 ///
@@ -327,9 +325,9 @@ may_be_empty!(RetryCall);
 pub(crate) async fn retry_call(
     Ids(id, call): Ids<RunId, CallId>,
     delivery: Delivery,
-    Input { body, key }: Input<RetryCall>,
+    OptionalInput { body, key }: OptionalInput<RetryCall>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, body, key, delivery.trace()).await?;
+    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, body, key, delivery.trace.clone()).await?;
     delivery.respond_with(run, replay).await
 }
 
@@ -342,8 +340,6 @@ pub(crate) struct UndoCallBody {
     #[serde(default)]
     confirm: bool,
 }
-
-may_be_empty!(UndoCallBody);
 
 /// Takes a call of a tool back
 ///
@@ -367,8 +363,9 @@ may_be_empty!(UndoCallBody);
 pub(crate) async fn undo_call(
     Ids(id, call): Ids<RunId, CallId>,
     delivery: Delivery,
-    Input { body, key }: Input<UndoCallBody>,
+    OptionalInput { body, key }: OptionalInput<UndoCallBody>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().undo_call(delivery.principal(), &id, &call, body.confirm, key, delivery.trace()).await?;
+    let (run, replay) =
+        delivery.service().undo_call(delivery.principal(), &id, &call, body.confirm, key, delivery.trace.clone()).await?;
     delivery.respond_with(run, replay).await
 }

@@ -34,12 +34,12 @@ pub(crate) struct SearchParams {
     responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(search): Params<SearchParams>,
     Paging(page): Paging<SearchCursor>,
 ) -> Answer<Response> {
     let archived = search.archived.unwrap_or(Archived::Any);
-    let found = app.service.search(&principal, &search.q, archived.filter(), &page).await?;
+    let found = caller.app.service.search(&caller.principal, &search.q, archived.filter(), &page).await?;
     let rest = page::query([("q", Some(&*search.q)), ("archived", Some(archived.word()))]);
     Ok(page::answer(found, page.limit, "/api/v1/search", &rest))
 }

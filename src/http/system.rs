@@ -23,9 +23,9 @@ const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
     responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
 )]
-pub(crate) async fn tools(Caller { app, principal }: Caller) -> Answer<Json<ToolsBody>> {
-    let (data, servers) = app.service.tools(&principal).await;
-    let changed = app.service.tool_pins(&principal, Some(PinStatus::Changed)).await?;
+pub(crate) async fn tools(caller: Caller) -> Answer<Json<ToolsBody>> {
+    let (data, servers) = caller.app.service.tools(&caller.principal).await;
+    let changed = caller.app.service.tool_pins(&caller.principal, Some(PinStatus::Changed)).await?;
     Ok(Json(ToolsBody { data, servers, changed }))
 }
 

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::extract::{Input, RequestBody};
+use super::extract::Input;
 use super::options::App;
 use super::problem::{Answer, Problem};
 use crate::domain::ids::{ConversationId, RunId};
@@ -26,8 +26,6 @@ pub(crate) struct StreamTicketBody {
     /// `true`: a WebSocket, on which everything can be done that the key can do.
     socket: Option<bool>,
 }
-
-impl RequestBody for StreamTicketBody {}
 
 impl StreamTicketBody {
     fn target(self) -> Answer<TicketTarget> {

@@ -9,7 +9,6 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema,
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::extract::{RequestBody, may_be_empty};
 use crate::domain::agent_record::RunLimits;
 use crate::domain::context::ContextSummary;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
@@ -44,8 +43,6 @@ pub(crate) struct StartRunBody {
     on_busy: Option<OnBusy>,
 }
 
-impl RequestBody for StartRunBody {}
-
 impl StartRunBody {
     pub(crate) fn into_request(self, trace: TraceId) -> StartRun {
         let Self { input, conversation_id, agent, model, options, limits, on_busy } = self;
@@ -73,8 +70,6 @@ pub(crate) struct SendMessageBody {
     /// What to do if the conversation has an active run.
     on_busy: Option<OnBusy>,
 }
-
-impl RequestBody for SendMessageBody {}
 
 impl SendMessageBody {
     pub(crate) fn into_request(self, conversation_id: Option<ConversationId>, trace: TraceId) -> StartRun {
@@ -113,8 +108,6 @@ pub(crate) struct EditMessageBody {
     limits: Option<RunLimits>,
 }
 
-impl RequestBody for EditMessageBody {}
-
 impl EditMessageBody {
     pub(crate) fn into_request(self, conversation_id: ConversationId, message: MessageId, trace: TraceId) -> StartRun {
         let Self { content, agent, model, options, limits } = self;
@@ -127,8 +120,6 @@ impl EditMessageBody {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EmptyBody {}
-
-may_be_empty!(EmptyBody);
 
 /// A message that was accepted and the run that answers it.
 #[derive(Debug, Serialize, ToSchema)]

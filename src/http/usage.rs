@@ -36,7 +36,7 @@ pub(crate) struct UsageParams {
     responses((status = 200, description = "A page", body = ListBody<DayUsage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<UsageParams>,
     Paging(page): Paging<UsageCursor>,
 ) -> Answer<Response> {
@@ -45,7 +45,7 @@ pub(crate) async fn list(
         return Err(Error::invalid(format!("the query's days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
     }
     let of = whose(filter.owner.as_deref())?;
-    let found = app.service.usage(&principal, of, days, &page).await?;
+    let found = caller.app.service.usage(&caller.principal, of, days, &page).await?;
     let rest = page::query([("days", Some(&*days.to_string())), ("owner", filter.owner.as_deref())]);
     Ok(page::answer(found, page.limit, "/api/v1/usage", &rest))
 }

@@ -6,9 +6,6 @@ use crate::domain::budget::Allowance;
 use crate::domain::cost::{Cost, Usd};
 
 /// Checks that a member's agent has no more than the agent of the settings, and no less care.
-///
-/// # Errors
-/// [`InvalidProfile`]: the first field that goes too far.
 pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
     if let Some(Bound { field, most, .. }) = bounds(base, profile).into_iter().find(Bound::is_passed) {
         let most = if field.ends_with("usd") { Cost::trillionths(most).to_string() } else { most.to_string() };
@@ -122,7 +119,6 @@ fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Inval
     Ok(())
 }
 
-/// A number of a profile, and the most that it may be.
 struct Bound {
     field: &'static str,
     most: u64,

@@ -4,7 +4,6 @@
 //! so no change of an agent reaches a run that was accepted before it.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -37,11 +36,9 @@ pub enum AgentRef {
     Name(String),
 }
 
-impl FromStr for AgentRef {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(AgentId::parse(text).map_or_else(|_| Self::Name(text.to_owned()), Self::Id))
+impl From<&str> for AgentRef {
+    fn from(text: &str) -> Self {
+        AgentId::parse(text).map_or_else(|_| Self::Name(text.to_owned()), Self::Id)
     }
 }
 
@@ -132,7 +129,6 @@ impl AnyAgent {
     }
 }
 
-/// The groups whose members may read a version of an agent.
 fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocument) -> BTreeSet<String> {
     match record.owner {
         Some(_) => BTreeSet::new(),
@@ -173,7 +169,6 @@ pub struct ShownAgent {
 }
 
 impl Service {
-    /// Makes an agent of the principal's own, or of the server.
     pub async fn create_agent(
         &self,
         principal: &Principal,
@@ -206,7 +201,6 @@ impl Service {
         Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay))
     }
 
-    /// Returns an agent of the principal's own, of the server, of the program or of the settings.
     pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<ShownAgent> {
         let agent = self.any_agent(principal, agent).await?.ok_or(Error::NotFound("agent"))?;
         let base = &self.default_profile;
@@ -297,7 +291,6 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Returns the versions of an agent that the principal may read, newest first.
     pub async fn agent_versions(
         &self,
         principal: &Principal,
@@ -334,8 +327,8 @@ impl Service {
             }
             None => (wanted, None),
         };
-        let Ok(by) = agent.parse::<AgentRef>();
-        let found = self.any_agent(principal, &by).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
+        let found =
+            self.any_agent(principal, &agent.into()).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
         // A principal who may not use it as it is now may use no version of it: one may be older than its groups.
         self.admit(principal, &found.cursor().name, &found.groups(base)).await?;
         let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
@@ -370,7 +363,6 @@ impl Service {
         Ok((profile, document.contains_key("model")))
     }
 
-    /// Refuses a principal who is in none of the groups that an agent is for.
     pub(super) async fn admit(&self, principal: &Principal, agent: &str, groups: &BTreeSet<String>) -> Result<()> {
         let membership = self.membership(principal, std::slice::from_ref(groups)).await?;
         if membership.admits(groups) { Ok(()) } else { Err(Error::NotInGroups(agent.to_owned())) }
@@ -526,11 +518,8 @@ impl Service {
 
 /// The maker of an agent that a run asks for.
 enum Source {
-    /// The owner of the run.
     Own,
-    /// An administrator.
     Everybody,
-    /// It comes with the program.
     Program,
 }
 

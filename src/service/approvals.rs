@@ -22,7 +22,6 @@ impl Service {
         found.and_then(Approval::of).ok_or(Error::NotFound(APPROVAL))
     }
 
-    /// A page of approvals, newest first, of all states or of one of their questions.
     pub async fn approvals(
         &self,
         principal: &Principal,
@@ -66,7 +65,6 @@ impl Service {
         ))
     }
 
-    /// Returns answers that hold for later calls, newest first.
     pub async fn tool_grants(&self, principal: &Principal) -> Result<Vec<ToolGrant>> {
         Ok(self.store.tool_grants(&principal.user_id, None).await?)
     }

@@ -7,7 +7,6 @@ use crate::domain::ids::{CallId, RunId, UserId};
 use crate::domain::principal::{Principal, UserRole};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
 
-/// The owners whose rows are meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditOf {
     Own,
@@ -17,9 +16,6 @@ pub enum AuditOf {
 
 impl Service {
     /// A page of ended calls, newest first.
-    ///
-    /// # Errors
-    /// `Forbidden` for those of others, unless the caller is an administrator.
     pub async fn tool_audit(
         &self,
         principal: &Principal,

@@ -20,10 +20,8 @@ use crate::store::{
 };
 use crate::support::{failpoint, text};
 
-/// Tags of one conversation, and how long each may be.
 const MAX_TAGS: usize = 20;
 const MAX_TAG_CHARS: usize = 50;
-/// Characters of a conversation's own prompt, and of what its user wants.
 const MAX_PROMPT_CHARS: usize = 10_000;
 
 /// A conversation to make.

@@ -22,7 +22,6 @@ pub struct Target<'a> {
 /// The reason why a provider cannot be used as it is described.
 #[derive(Debug)]
 pub struct Unfit {
-    /// The field at fault.
     pub pointer: &'static str,
     pub reason: String,
 }
@@ -30,13 +29,10 @@ pub struct Unfit {
 /// Asks model endpoints. Implemented where the wires are known.
 #[async_trait]
 pub trait Endpoints: Send + Sync {
-    /// Returns where a kind's own API is, if there is one place.
     fn usual_url(&self, kind: ProviderKind) -> Option<&'static str>;
 
-    /// Checks that the endpoint can be used as it is described.
     fn check(&self, target: &Target<'_>) -> std::result::Result<(), Unfit>;
 
-    /// Lists the models of an endpoint.
     async fn models(&self, target: &Target<'_>) -> std::result::Result<Vec<ModelEntry>, ModelError>;
 
     /// Asks a model for one word.
@@ -48,13 +44,11 @@ pub trait Endpoints: Send + Sync {
 
     async fn test_configured(&self, name: &str, model: &str) -> std::result::Result<(), ModelError>;
 
-    /// Returns what is known of a model by its name alone.
     fn known(&self, model: &str) -> ModelEntry;
 
     /// Returns where the owner of an account agrees to a login, or why the server is configured to go to no URL.
     fn login_url(&self, callback: &str, challenge: &str) -> std::result::Result<String, String>;
 
-    /// Returns the API that a login gives a key for.
     fn login_api(&self) -> String;
 
     /// Exchanges the code of a login for a key.
@@ -64,7 +58,6 @@ pub trait Endpoints: Send + Sync {
     fn changed(&self, id: &ProviderId);
 }
 
-/// The parts that the service needs to keep providers for users.
 #[derive(Clone)]
 pub struct ProviderDeps {
     pub vault: Arc<Vault>,

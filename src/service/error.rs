@@ -128,36 +128,19 @@ impl Error {
     /// Returns what clients see, without a request id. The cause of an internal failure is for the log only.
     pub fn problem(self) -> ProblemBody {
         let code = self.code();
-        match self {
-            Self::Provider(error) => code.body(error.message),
-            Self::Sealing(_) if code == ProblemCode::Conflict => {
+        match (self, code) {
+            (Self::Provider(error), _) => code.body(error.message),
+            (Self::Sealing(_), ProblemCode::Conflict) => {
                 code.body("its key cannot be opened with the master keys of this server; give the key anew")
             }
-            Self::Store(_) | Self::NoRandomness(_) | Self::NoReader(_) | Self::Sealing(_) => {
-                code.body(if code == ProblemCode::Unavailable {
-                    "the server cannot reach its database; try again in a few seconds"
-                } else {
-                    "the server could not do this; its log has the cause under this request_id"
-                })
+            (Self::Store(_), ProblemCode::Unavailable) => {
+                code.body("the server cannot reach its database; try again in a few seconds")
             }
-            Self::Invalid { detail, errors } | Self::UnusableFile { detail, errors } => ProblemBody { errors, ..code.body(detail) },
-            other @ (Self::InvalidCursor(_)
-            | Self::NotFound(_)
-            | Self::RunActive(_)
-            | Self::Conflict(_)
-            | Self::CursorGone { .. }
-            | Self::IdempotencyMismatch
-            | Self::FileTooLarge(_)
-            | Self::TooManyUploads
-            | Self::TooManyRuns(_)
-            | Self::TooManyLogins(_)
-            | Self::TooManyConversations(_)
-            | Self::UnknownModel(_)
-            | Self::NoModel(_)
-            | Self::Forbidden(_)
-            | Self::NotInGroups(_)
-            | Self::Stale
-            | Self::Ending) => code.body(other.to_string()),
+            (_, ProblemCode::Internal) => code.body("the server could not do this; its log has the cause under this request_id"),
+            (Self::Invalid { detail, errors } | Self::UnusableFile { detail, errors }, _) => {
+                ProblemBody { errors, ..code.body(detail) }
+            }
+            (other, _) => code.body(other.to_string()),
         }
     }
 }

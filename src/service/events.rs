@@ -27,7 +27,6 @@ impl Cursor {
     }
 }
 
-/// A page of a log, oldest event first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
     pub events: Vec<StoredEvent>,
@@ -35,14 +34,12 @@ pub struct EventPage {
     pub next: Option<i64>,
 }
 
-/// The outcome of asking for a stream.
 pub enum StreamStart {
     Stream(Reader),
     /// The client has every event and the run is over: it need not come back.
     Finished {
         /// What was asked for.
         scope: Scope,
-        /// The `seq` of the terminal event.
         last_seq: i64,
     },
 }
@@ -52,12 +49,6 @@ impl Service {
         OwnedLog::new(Arc::clone(&self.store) as Arc<dyn LogStore>, principal.user_id.clone())
     }
 
-    /// Refuses a conversation that is not the principal's.
-    pub(super) async fn check_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
-        self.store.conversation(&principal.user_id, id).await?.map(|_| ()).ok_or(Error::NotFound("conversation"))
-    }
-
-    /// Events of a conversation after a cursor, at most `limit`.
     pub async fn conversation_events(
         &self,
         principal: &Principal,
@@ -65,7 +56,7 @@ impl Service {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<EventPage> {
-        self.check_conversation(principal, id).await?;
+        self.conversation(principal, id).await?;
         let after = after.map_or(0, |Cursor(seq)| seq);
         let log = self.log(principal);
         let bounds = bounds(&log, id).await?;
@@ -75,9 +66,8 @@ impl Service {
         Ok(page(events, limit, bounds.head))
     }
 
-    /// Events of a run after a cursor, at most `limit`.
     pub async fn run_events(&self, principal: &Principal, id: &RunId, after: Option<Cursor>, limit: u32) -> Result<EventPage> {
-        let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let view = self.run_view(principal, id).await?;
         let conversation = &view.run.conversation_id;
         let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
         let log = self.log(principal);
@@ -102,7 +92,7 @@ impl Service {
         id: &ConversationId,
         after: Option<Cursor>,
     ) -> Result<StreamStart> {
-        self.check_conversation(principal, id).await?;
+        self.conversation(principal, id).await?;
         let tail = self.hub.subscribe(id);
         let log = self.log(principal);
         let bounds = bounds(&log, id).await?;
@@ -111,7 +101,8 @@ impl Service {
         let afresh = Afresh::Snapshot(Arc::clone(&self.store));
         if let Some(Cursor(after)) = after {
             if after <= bounds.head {
-                let reader = Reader::new(log, tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
+                let mut reader = Reader::new(log, tail, scope, after, afresh);
+                reader.head = bounds.head;
                 return Ok(StreamStart::Stream(reader));
             }
             first.push(in_future(bounds));
@@ -119,12 +110,14 @@ impl Service {
         let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
         let cursor = snapshot.head;
         first.push(StreamItem::Snapshot(Box::new(snapshot)));
-        Ok(StreamStart::Stream(Reader::new(log, tail, scope, cursor).or_afresh(afresh).saying(first)))
+        let mut reader = Reader::new(log, tail, scope, cursor, afresh);
+        reader.first = first;
+        Ok(StreamStart::Stream(reader))
     }
 
     /// Streams a run: from a cursor, or from its first event.
     pub async fn stream_run(&self, principal: &Principal, id: &RunId, after: Option<Cursor>) -> Result<StreamStart> {
-        let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let view = self.run_view(principal, id).await?;
         let conversation_id = view.run.conversation_id.clone();
         let tail = self.hub.subscribe(&conversation_id);
         let log = self.log(principal);
@@ -133,14 +126,16 @@ impl Service {
         let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
         let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
         if cursor > bounds.head {
-            let reader = Reader::new(log, tail, scope, begin).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
-            return Ok(StreamStart::Stream(reader.saying(vec![in_future(bounds)])));
+            let mut reader = Reader::new(log, tail, scope, begin, Afresh::From(begin));
+            (reader.head, reader.first) = (bounds.head, vec![in_future(bounds)]);
+            return Ok(StreamStart::Stream(reader));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
         }
-        let reader = Reader::new(log, tail, scope, cursor).or_afresh(Afresh::From(begin));
-        Ok(StreamStart::Stream(reader.of_log_until(bounds.head)))
+        let mut reader = Reader::new(log, tail, scope, cursor, Afresh::From(begin));
+        reader.head = bounds.head;
+        Ok(StreamStart::Stream(reader))
     }
 
     /// Streams a run that was just accepted, with a subscription from before its commit.
@@ -153,7 +148,7 @@ impl Service {
         replay: super::Replay,
     ) -> Reader {
         let begin = first_seq - 1;
-        let reader = Reader::new(self.log(principal), tail, scope, begin).or_afresh(Afresh::From(begin));
+        let reader = Reader::new(self.log(principal), tail, scope, begin, Afresh::From(begin));
         match replay {
             super::Replay::Fresh => reader.at_the_tail(),
             super::Replay::Replayed => reader,
@@ -178,7 +173,6 @@ fn in_future(bounds: LogBounds) -> StreamItem {
     StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: bounds.oldest, head: bounds.head }
 }
 
-/// Refuses a cursor after the end of the log.
 fn within(after: i64, bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     if after > head { Err(Error::CursorGone { after, oldest, head }) } else { Ok(()) }

@@ -192,7 +192,6 @@ fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) 
     (text, moving)
 }
 
-/// A worker has the run, or has lost it.
 fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     let left = known.lease_expires_in_ms.unwrap_or_default();
     if left <= 0 {
@@ -224,7 +223,6 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     (format!("Worker {node} has the run and {doing}."), true)
 }
 
-/// The run can be taken up after a while.
 fn later(known: &Explanation, wait: i64) -> (String, bool) {
     let wait = seconds(wait);
     match known.run.reason {

@@ -42,7 +42,6 @@ impl Service {
         is_gone.then_some(()).ok_or(Error::NotFound("feedback on a message in this conversation"))
     }
 
-    /// Returns a page of feedback, the newest first.
     pub async fn feedback(
         &self,
         principal: &Principal,
@@ -54,7 +53,6 @@ impl Service {
         Ok(self.store.feedback(&FeedbackFilter { owner, rating, reviewed }, page).await?)
     }
 
-    /// Marks feedback as reviewed by an administrator, or not.
     pub async fn review_feedback(&self, principal: &Principal, message: &MessageId, is_reviewed: bool) -> Result<FeedbackRecord> {
         if principal.role != UserRole::Admin {
             return Err(Error::Forbidden("feedback is reviewed by administrators"));
@@ -64,7 +62,6 @@ impl Service {
         found.ok_or(Error::NotFound("feedback on this message"))
     }
 
-    /// Trims the comment of a rating; `None` if nothing is left.
     pub(super) fn comment(&self, pointer: &str, comment: Option<String>) -> Result<Option<String>> {
         let Some(comment) = comment.as_deref().map(str::trim).filter(|comment| !comment.is_empty()) else { return Ok(None) };
         let (chars, limit) = (comment.chars().count(), self.limits.max_feedback_chars);

@@ -23,12 +23,7 @@ impl Service {
     }
 
     /// Waits for a permit, which an upload must have before the bytes of a file are read.
-    pub async fn begin_upload(&self, principal: &Principal) -> Result<UploadPermit> {
-        self.begin_upload_of(&principal.user_id).await
-    }
-
-    /// The same, for files that come with something else.
-    pub(super) async fn begin_upload_of(&self, owner: &UserId) -> Result<UploadPermit> {
+    pub async fn begin_upload(&self, owner: &UserId) -> Result<UploadPermit> {
         self.uploads.permit(owner).await
     }
 
@@ -60,7 +55,6 @@ impl Service {
         self.store_known(owner, FileOrigin::Upload, name, sha256, &bytes, facts).await
     }
 
-    /// Stores a file whose facts are known.
     pub(super) async fn store_known(
         &self,
         owner: &UserId,
@@ -98,7 +92,6 @@ impl Service {
         self.store.file(&principal.user_id, id).await?.ok_or(Error::NotFound("file"))
     }
 
-    /// A page of files, newest first.
     pub async fn files(&self, principal: &Principal, page: &PageRequest<FileCursor>) -> Result<Page<StoredFile>> {
         Ok(self.store.files(&principal.user_id, page).await?)
     }
@@ -142,7 +135,6 @@ impl Service {
         Error::file(&format!("/{field}/{index}/file_id"), words)
     }
 
-    /// Refuses a message that gives its conversation too many files.
     pub(super) fn too_many_files(files: u32, most: u32, field: &str) -> Error {
         let words = format!("the conversation would have {files} uploaded files; it may have {most}: go on in a new one");
         Error::field(&format!("/{field}"), words)

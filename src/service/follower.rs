@@ -75,7 +75,6 @@ async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId,
     logs.iter().for_each(|(conversation, _)| hub.hint(conversation));
 }
 
-/// Reads new events of some logs, and hands them to the subscribers.
 pub(super) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) -> StoreResult<()> {
     let (known, unknown): (Vec<_>, Vec<_>) = logs.iter().cloned().partition(|(_, published)| *published > 0);
     if !unknown.is_empty() {

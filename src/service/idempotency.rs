@@ -19,8 +19,6 @@ pub enum Replay {
     Replayed,
 }
 
-/// Splits an outcome; a mismatch is an error.
-
 pub(super) fn keyed<T>(outcome: Keyed<T>) -> Result<(T, Replay)> {
     match outcome {
         Keyed::Fresh(value) => Ok((value, Replay::Fresh)),

@@ -91,7 +91,6 @@ impl ImportedConversation {
 }
 
 impl Service {
-    /// Returns the most that one fork or import copies.
     pub fn copy_limits(&self) -> CopyLimits {
         self.limits.copies
     }
@@ -292,7 +291,6 @@ fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
     };
 }
 
-/// The ids in a document so far.
 #[derive(Default)]
 struct Seen {
     /// Calls, and whether they have a result.

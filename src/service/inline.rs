@@ -13,7 +13,6 @@ use crate::domain::ids::UserId;
 use crate::domain::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::support::json;
 
-/// Returns the file of a part that comes with its bytes.
 pub(super) fn inline_file(part: &Part) -> Option<&FilePart> {
     match part {
         Part::File(file) if has_data(file) => Some(file),
@@ -99,7 +98,6 @@ impl Service {
         self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await
     }
 
-    /// Stores a picture or another binary of which the media type is known.
     async fn keep_content(
         &self,
         owner: &UserId,

@@ -57,7 +57,6 @@ pub enum NewPart {
     },
 }
 
-/// A message for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartRun {
     pub content: Content,
@@ -70,7 +69,6 @@ pub struct StartRun {
     /// As `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
     pub model: Option<String>,
     pub options: Option<ModelOptions>,
-    /// Bounds that are lower than the agent's.
     pub limits: Option<RunLimits>,
     pub on_busy: OnBusy,
     /// Whether a missing conversation is made.
@@ -87,7 +85,7 @@ impl Service {
         self.bound_files(parts.iter(), &BTreeSet::new(), &format!("/{field}"))?;
         // A picture is recognised by its bytes alone: no process has to read it.
         let _permit = match parts.iter().any(|part| inline_file(part).is_some()) {
-            true => Some(self.begin_upload_of(owner).await?),
+            true => Some(self.begin_upload(owner).await?),
             false => None,
         };
         self.keep_inline(owner, &mut parts, &format!("/{field}")).await?;

@@ -96,7 +96,6 @@ impl Service {
         self.access_by_hash(hash_key(key)).await
     }
 
-    /// Returns the access of a key whose hash was stored.
     pub(super) async fn access_by_hash(&self, hash: String) -> Result<Option<Access>> {
         if let Some(principal) = self.configured_keys.get(&hash) {
             return Ok(Some(Access::with_key(principal.clone(), KeyInUse::unwatched(hash))));

@@ -23,13 +23,11 @@ pub(super) const LIFETIME_MS: u32 = 600_000;
 /// The name of the provider that a login makes.
 const NAME: &str = "openrouter";
 
-/// The purpose of the secrets of these logins.
 const PURPOSE: &str = "provider_login";
 
 /// A longer code is no code.
 pub(super) const MAX_CODE_BYTES: usize = 2_048;
 
-/// A login that has begun.
 pub struct BegunLogin {
     /// Where the owner agrees.
     pub url: String,
@@ -48,6 +46,7 @@ pub enum ComesBack<'a> {
     /// A browser with its secret.
     Browser(&'a str),
 }
+
 impl ComesBack<'_> {
     /// Names who may take the login: a party that has only learnt the state takes nothing out.
     pub(super) fn taker(self) -> LoginTaker {
@@ -63,7 +62,6 @@ pub fn login_mark(state: &str) -> String {
     hash_key(state).chars().filter(char::is_ascii_alphanumeric).take(16).collect()
 }
 
-/// Returns the place that the secret of a login is sealed for.
 pub(super) fn place<'a>(purpose: &'static str, owner: &'a UserId, state_hash: &'a str) -> Place<'a> {
     Place { purpose, owner: Some(owner.as_str()), record: state_hash }
 }
@@ -72,7 +70,6 @@ pub(super) fn unknown() -> Error {
     Error::invalid("this login is unknown, is used up, or began more than 10 minutes ago: begin it anew")
 }
 
-/// The secrets of a login.
 pub(super) struct LoginSecrets {
     pub(super) state: String,
     pub(super) verifier: SecretString,

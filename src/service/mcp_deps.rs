@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use crate::tools::mcp::{McpServers, MemberRules};
 
-/// The parts that the service needs to keep MCP servers for users.
 #[derive(Clone)]
 pub struct McpDeps {
     pub servers: Arc<McpServers>,
-    /// What servers of members may be.
     pub rules: MemberRules,
     pub max_per_owner: u32,
     /// How many logins one owner may begin within 10 minutes; 0 for no limit.

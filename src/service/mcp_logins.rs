@@ -30,7 +30,6 @@ pub struct CameBack {
     pub error: Option<String>,
 }
 
-/// The destination of a login.
 struct Target {
     url: String,
     reach: Reach,
@@ -38,7 +37,6 @@ struct Target {
     owner: Option<UserId>,
 }
 
-/// The purpose of the secrets of these logins.
 const PURPOSE: &str = "mcp_login";
 
 fn not_possible(reason: String) -> Error {
@@ -97,7 +95,6 @@ impl Service {
         Ok((principal, shown))
     }
 
-    /// Gets the tokens for the code, and has the server reached with them from now on.
     async fn keep_mcp_login(
         &self,
         principal: &Principal,

@@ -37,7 +37,6 @@ const PAGE: u32 = 100;
 const SERVERS: Kind =
     Kind { one: "an MCP server", many: "MCP servers", refusal: "MCP servers of the server are an administrator's to change" };
 
-/// Values of variables that an entry names.
 pub type Variables = std::collections::BTreeMap<String, SecretString>;
 
 /// A server to make.
@@ -109,7 +108,6 @@ impl AnyMcpServer {
         McpServerCursor { name: name.clone(), id: id.clone() }
     }
 
-    /// Returns the one user whose server it is.
     fn owner(&self) -> Option<&UserId> {
         match self {
             Self::Kept(record) => record.owner.as_ref(),
@@ -246,7 +244,6 @@ impl Service {
         Ok((id, replay, warnings))
     }
 
-    /// Returns a server of the principal's own, of the server, or of the configuration.
     pub async fn mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
         let deps = self.mcp_deps()?;
         let server = self.any_mcp_server(principal, id).await?;
@@ -331,7 +328,6 @@ impl Service {
         Ok((after, warnings))
     }
 
-    /// Deletes a server, of one of these versions if any are named, and ends its connections.
     pub async fn delete_mcp_server(&self, principal: &Principal, id: &McpServerId, versions: Option<&[i64]>) -> Result<()> {
         let deps = self.mcp_deps()?;
         for _ in 0..TRIES {
@@ -372,7 +368,6 @@ impl Service {
         self.start_mcp_server(principal, id).await
     }
 
-    /// Returns the tools of a server, as runs are offered them.
     pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<Arc<ToolDefinition>>> {
         let server = self.any_mcp_server(principal, id).await?;
         listed_or(principal, &server, self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
@@ -426,7 +421,6 @@ impl Service {
         Ok(ImportedMcpServers { data, next_cursor: None, warnings })
     }
 
-    /// Makes the server of one entry, or replaces that of its name.
     async fn import_mcp_server(
         &self,
         principal: &Principal,
@@ -660,7 +654,6 @@ fn check_name(name: &str) -> Result<()> {
     if is_fit { Ok(()) } else { Err(Error::field("/name", detail())) }
 }
 
-/// Opens the secrets of a record.
 fn opened(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secrets, SealError> {
     let Some(sealed) = &record.secrets else { return Ok(Secrets::new()) };
     let secrets = vault.open(&record.secrets_place(), sealed)?;

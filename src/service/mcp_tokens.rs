@@ -98,7 +98,6 @@ impl Inner {
         }
     }
 
-    /// Refreshes tokens that this process has claimed.
     async fn refreshed(&self, of: &TokenOf, row: &McpTokens, tokens: TokenSet) -> Result<Refreshed, String> {
         let asked = match Wire::new(&of.url, of.reach) {
             Ok(wire) => refresh(&wire, tokens).await,
@@ -171,7 +170,6 @@ fn duration(ms: i64) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
-/// The outcome of a refresh.
 enum Refreshed {
     Done(Access),
     /// A user has to log in.

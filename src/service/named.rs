@@ -107,7 +107,6 @@ pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Option::deserialize(deserializer).map(Some)
 }
 
-/// The default of a field that says whether something is enabled.
 pub(super) fn yes() -> bool {
     true
 }

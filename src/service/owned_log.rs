@@ -9,7 +9,6 @@ use crate::store::{LogBounds, LogStore, StoreResult};
 /// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
 pub(super) const PAGE: u32 = 500;
 
-/// The logs of one owner.
 #[derive(Clone)]
 pub(super) struct OwnedLog {
     store: Arc<dyn LogStore>,

@@ -31,7 +31,6 @@ const MAX_ACCENT_BYTES: usize = 16 * 1024;
 const MAX_MODEL_CHARS: usize = 200;
 /// A shorter key has no hint.
 const MIN_HINTED_CHARS: usize = 20;
-/// The characters of a hint: the end of the key.
 const HINT_CHARS: usize = 4;
 
 const PROVIDERS: Kind =
@@ -139,7 +138,6 @@ impl Service {
         }
     }
 
-    /// Makes a provider of the principal's own, or of the server.
     pub async fn create_provider(
         &self,
         principal: &Principal,
@@ -226,7 +224,6 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Deletes a provider, of one of these versions if any are named.
     pub async fn delete_provider(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<()> {
         let deps = self.provider_deps()?;
         for _ in 0..TRIES {
@@ -428,7 +425,6 @@ fn now(by_role: Reach, of_members: Reach) -> Reach {
     }
 }
 
-/// Returns whether a text can be the name of a provider.
 pub fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= MAX_NAME_CHARS
@@ -524,7 +520,6 @@ fn has_plain_query(url: &str) -> bool {
     }
 }
 
-/// Returns whether a field has the name of a secret.
 fn holds_secret(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.iter().any(|(name, value)| names_secret(name) || holds_secret(value)),
@@ -543,7 +538,6 @@ fn authority(rest: &str) -> &str {
     rest.split(['/', '?', '#', '\\']).next().unwrap_or_default()
 }
 
-/// Returns what is shown of a key.
 fn hint(key: &str) -> Option<String> {
     // ASCII only: see `put_key`.
     let end = key.get(key.len().checked_sub(HINT_CHARS)?..)?;

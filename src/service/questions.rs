@@ -102,7 +102,6 @@ impl Service {
     }
 }
 
-/// The most bytes of JSON in a form.
 const MAX_CONTENT: usize = 64 * 1024;
 
 /// Checks a filled-in form. Returns nothing where there is no form, or it is not filled in.

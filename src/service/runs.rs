@@ -155,9 +155,10 @@ impl Service {
         let (tail, first_seq) = match replay {
             Replay::Fresh => (tail, first_seq),
             Replay::Replayed => {
-                // It may have been for another conversation than the one minted for this request.
+                // It may have been for another conversation than the one minted for this request. Its run may have been deleted: the client
+                // would wait for nothing.
                 let tail = self.hub.subscribe(&run.conversation_id);
-                let view = self.check_replayed(principal, &run).await?;
+                let view = self.run_view(principal, &run.id).await?;
                 // A message that joined a run begins within it; any other begins with its run.
                 (tail, first_seq.max(view.first_seq))
             }
@@ -176,12 +177,6 @@ impl Service {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The record of an earlier request outlives the run that it names: an answer about one that is gone would send the client
-    /// to wait for nothing.
-    pub(super) async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<RunView> {
-        self.run_view(principal, &run.id).await
     }
 
     /// Streams an accepted run, from the first event that its message caused.
@@ -268,7 +263,8 @@ impl Service {
         });
         let (run, replay) = cancelled.await?;
         if replay == Replay::Replayed {
-            self.check_replayed(principal, &run).await?;
+            // The record of the earlier request outlives the run.
+            self.run_view(principal, &run.id).await?;
         }
         Ok((run, replay))
     }

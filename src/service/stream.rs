@@ -35,7 +35,6 @@ pub enum ResetReason {
 }
 
 impl ResetReason {
-    /// Returns the word on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CursorInFuture => "cursor_in_future",
@@ -115,11 +114,9 @@ enum Phase {
 pub(super) enum Afresh {
     /// With the event after this one.
     From(i64),
-    /// With a snapshot of the conversation.
     Snapshot(Arc<dyn ServiceStore>),
 }
 
-/// A page of the log.
 enum Page {
     Events(Vec<StoredEvent>),
     /// The log does not continue from the cursor: `items` begin again, and the log goes on after `cursor`.
@@ -127,7 +124,6 @@ enum Page {
         items: Vec<StreamItem>,
         cursor: i64,
     },
-    /// The log was deleted.
     Gone,
 }
 
@@ -159,9 +155,11 @@ pub struct Reader {
     tail: Subscription,
     scope: Scope,
     cursor: i64,
-    head: i64,
+    /// The newest `seq` of the log when the stream was asked for.
+    pub(super) head: i64,
     phase: Phase,
-    first: Vec<StreamItem>,
+    /// The items before the first event.
+    pub(super) first: Vec<StreamItem>,
     afresh: Afresh,
     page: u32,
     pause: Duration,
@@ -169,28 +167,9 @@ pub struct Reader {
 
 impl Reader {
     /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
-    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64) -> Self {
-        let (first, afresh) = (Vec::new(), Afresh::From(0));
-        let (page, pause) = (FIRST_PAGE, FIRST_PAUSE);
-        Self { log, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, page, pause }
-    }
-
-    /// Sets how it begins again where it cannot continue; by default with the beginning of the log.
-    pub(super) fn or_afresh(mut self, afresh: Afresh) -> Self {
-        self.afresh = afresh;
-        self
-    }
-
-    /// Sends `items` before the first event.
-    pub(super) fn saying(mut self, items: Vec<StreamItem>) -> Self {
-        self.first = items;
-        self
-    }
-
-    /// Sets where the log ended when the stream was asked for.
-    pub(super) fn of_log_until(mut self, head: i64) -> Self {
-        self.head = head;
-        self
+    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64, afresh: Afresh) -> Self {
+        let (first, phase, page, pause) = (Vec::new(), Phase::CatchUp, FIRST_PAGE, FIRST_PAUSE);
+        Self { log, tail, scope, cursor, head: cursor, phase, first, afresh, page, pause }
     }
 
     /// Begins at the live tail without reading the store: right if nothing can have been committed after `cursor` before `tail` was
@@ -204,7 +183,6 @@ impl Reader {
         &self.scope
     }
 
-    /// Returns the newest `seq` of the log when the stream was asked for.
     pub fn head(&self) -> i64 {
         self.head
     }

@@ -48,10 +48,8 @@ impl Service {
     pub async fn make_ticket(&self, access: &Access, target: TicketTarget, origin: Option<String>) -> Result<NewTicket> {
         let principal = access.principal();
         match &target {
-            TicketTarget::Run(id) => {
-                self.run(principal, id).await?;
-            }
-            TicketTarget::Conversation(id) => self.check_conversation(principal, id).await?,
+            TicketTarget::Run(id) => drop(self.run(principal, id).await?),
+            TicketTarget::Conversation(id) => drop(self.conversation(principal, id).await?),
             TicketTarget::Socket => {}
         }
         let ticket = secret("ticket_").map_err(Error::NoRandomness)?;

@@ -12,7 +12,6 @@ use crate::domain::ids::ConversationId;
 use crate::live::Hub;
 use crate::store::{ServiceStore, StoreResult, Tidying};
 
-/// Conversations that are looked up at a time.
 const PIECE: u32 = 100;
 
 /// The ages at which something is done; `None` for never. In milliseconds.
@@ -26,14 +25,12 @@ pub struct TidyAges {
     pub empty_ms: Option<u64>,
 }
 
-/// The numbers of conversations that were archived and deleted, or would be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tidied {
     pub archived: u64,
     pub deleted: u64,
 }
 
-/// One pass over all conversations.
 pub struct Tidier {
     store: Arc<dyn ServiceStore>,
     /// The subscribers of this process, if there are any.

@@ -105,7 +105,6 @@ impl Service {
     }
 }
 
-/// Refuses a call that has nothing to undo.
 fn check_undoable(call: &ToolCall, confirmed: bool) -> Result<()> {
     match call.state {
         ToolCallState::Done => Ok(()),

@@ -7,7 +7,6 @@ use crate::domain::usage::DayUsage;
 use crate::store::{DAY_MS, Page, PageRequest, UsageCursor, UsageFilter};
 use crate::support::clock::UnixMillis;
 
-/// The most days of a report.
 pub const MAX_USAGE_DAYS: u32 = 366;
 
 impl Service {

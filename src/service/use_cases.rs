@@ -38,7 +38,6 @@ pub trait FindModel: Send + Sync {
     async fn find(&self) -> std::result::Result<String, String>;
 }
 
-/// Limits of one request or one principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceLimits {
     /// Characters of all text of one message.
@@ -85,7 +84,6 @@ impl Default for ServiceLimits {
     }
 }
 
-/// What the service depends on.
 pub struct ServiceDeps {
     pub store: Arc<dyn ServiceStore>,
     pub hub: Arc<Hub>,
@@ -160,7 +158,6 @@ impl Service {
         self
     }
 
-    /// Checks that the database answers.
     pub async fn ping(&self) -> Result<()> {
         Ok(self.store.ping().await?)
     }

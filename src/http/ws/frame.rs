@@ -33,7 +33,6 @@ impl From<Value> for Outcome {
     }
 }
 
-/// A request of a client.
 pub(super) struct Frame<'a> {
     /// The client's id, echoed as it came; `null` if there is none.
     pub id: &'a str,

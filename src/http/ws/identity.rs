@@ -4,7 +4,6 @@ use crate::http::options::{App, Auth};
 use crate::http::problem::Answer;
 use crate::service::Access;
 
-/// The identity from the handshake.
 pub(super) enum Identity {
     Known(Access),
     /// An unknown key or ticket.
@@ -13,7 +12,6 @@ pub(super) enum Identity {
     Unsaid,
 }
 
-/// Looks up a key.
 pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
     match &app.options.auth {
         Auth::Open(principal) => Ok(Identity::Known(Access::without_key(principal.clone()))),

@@ -22,10 +22,8 @@ use crate::http::types::StartRunBody;
 use crate::http::wire;
 use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
 
-/// The outcome of a request.
 pub(super) enum Reply {
     Done(Outcome),
-    /// An answer, then a stream.
     Stream {
         outcome: Outcome,
         reader: Box<Reader>,
@@ -36,7 +34,6 @@ pub(super) enum Reply {
         outcome: Outcome,
         line: String,
     },
-    /// A subscription to end.
     Unsubscribe(Target),
 }
 
@@ -94,7 +91,6 @@ struct AuthParams {
     token: String,
 }
 
-/// Returns the token of a first frame.
 pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
     let params = (frame.method == "auth").then(|| extract::parse::<AuthParams>(frame.params.as_bytes()).ok());
     params.flatten().map(|params| params.token)

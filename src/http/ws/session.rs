@@ -17,7 +17,7 @@ use crate::domain::trace::TraceId;
 use crate::http::metrics::OpenStream;
 use crate::http::options::App;
 use crate::http::problem::Problem;
-use crate::service::{Access, StoreError};
+use crate::service::Access;
 
 /// How long the peer may take to answer a close.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -27,18 +27,14 @@ const PATIENCE: u32 = 20;
 /// The reasons for closing a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
-    /// The peer closes.
     Answer,
-    /// The peer broke the protocol below the messages.
     Protocol,
     NotText,
     TooBig,
-    /// The server restarts.
     Restart,
     /// The peer does not read fast enough, or the log cannot be read.
     TooSlow,
     Abuse,
-    /// The key or ticket is missing or wrong, or the key was revoked.
     Unauthorized,
     NoAuth,
     TooMany,
@@ -64,10 +60,6 @@ impl Close {
     }
 }
 
-/// The peer is gone, or the socket was closed.
-struct Gone;
-
-/// Serves a socket until it ends.
 pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, trace: TraceId) {
     let access = match identity {
         Identity::Known(access) => access,
@@ -149,19 +141,23 @@ fn fault(error: &axum::Error) -> Option<Close> {
     }
 }
 
-/// Writes lines within the time that a peer may take.
+/// Sends within the time that a peer may take.
+async fn in_time(app: &App, sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), Option<Close>> {
+    match timeout(app.options.limits.ws_write_timeout, sending).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(None),
+        Err(_elapsed) => Err(Some(Close::TooSlow)),
+    }
+}
+
 async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
     let writing = async {
         for line in lines {
-            socket.feed(Message::Text(line.into())).await.map_err(|_| Gone)?;
+            socket.feed(Message::Text(line.into())).await?;
         }
-        socket.flush().await.map_err(|_| Gone)
+        socket.flush().await
     };
-    match timeout(app.options.limits.ws_write_timeout, writing).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(Gone)) => Err(None),
-        Err(_elapsed) => Err(Some(Close::TooSlow)),
-    }
+    in_time(app, writing).await
 }
 
 /// Sends the reason, and lets the peer read it before the connection ends.
@@ -189,14 +185,6 @@ struct Session {
     strikes: u32,
 }
 
-enum Happening {
-    Shutdown,
-    Tick,
-    Silence,
-    Message(Option<Result<Message, axum::Error>>),
-    Lines(Result<Vec<String>, StoreError>),
-}
-
 impl Session {
     /// Serves until there is a reason to close (`Some`) or the peer is gone (`None`).
     async fn serve(&mut self) -> Result<(), Option<Close>> {
@@ -205,28 +193,23 @@ impl Session {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shutdown = self.app.options.shutdown.clone();
         loop {
-            let happening = tokio::select! {
-                () = shutdown.cancelled() => Happening::Shutdown,
-                _ = ping.tick() => Happening::Tick,
-                () = sleep_until(self.heard + self.app.options.limits.ws_silence) => Happening::Silence,
-                message = self.socket.recv() => Happening::Message(message),
-                lines = self.subscriptions.next() => Happening::Lines(lines),
-            };
-            match happening {
-                Happening::Shutdown => return Err(Some(Close::Restart)),
-                Happening::Tick => self.tick().await?,
-                // A message that arrived during a slow write has not been read yet: that is no silence.
-                Happening::Silence => match self.socket.recv().now_or_never() {
+            tokio::select! {
+                () = shutdown.cancelled() => return Err(Some(Close::Restart)),
+                _ = ping.tick() => in_time(&self.app, self.socket.send(Message::Ping(bytes::Bytes::new()))).await?,
+                () = sleep_until(self.heard + self.app.options.limits.ws_silence) => match self.socket.recv().now_or_never() {
+                    // A message that arrived during a slow write has not been read yet: that is no silence.
                     Some(message) => self.message(message).await?,
                     None => return Err(None),
                 },
-                Happening::Message(message) => self.message(message).await?,
-                Happening::Lines(Ok(lines)) => write(&self.app, &mut self.socket, lines).await?,
-                Happening::Lines(Err(error)) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::error!(error, "a WebSocket ends because the log cannot be read");
-                    return Err(Some(Close::TooSlow));
-                }
+                message = self.socket.recv() => self.message(message).await?,
+                lines = self.subscriptions.next() => match lines {
+                    Ok(lines) => write(&self.app, &mut self.socket, lines).await?,
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::error!(error, "a WebSocket ends because the log cannot be read");
+                        return Err(Some(Close::TooSlow));
+                    }
+                },
             }
         }
     }
@@ -236,15 +219,6 @@ impl Session {
         match incoming(message)? {
             Some(text) => self.request(&text).await,
             None => Ok(()),
-        }
-    }
-
-    async fn tick(&mut self) -> Result<(), Option<Close>> {
-        let limits = &self.app.options.limits;
-        match timeout(limits.ws_write_timeout, self.socket.send(Message::Ping(bytes::Bytes::new()))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(None),
-            Err(_elapsed) => Err(Some(Close::TooSlow)),
         }
     }
 

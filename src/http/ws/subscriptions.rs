@@ -13,7 +13,6 @@ use crate::http::problem::{Answer, Problem};
 use crate::http::wire;
 use crate::service::{Reader, Scope, StoreError, StreamItem};
 
-/// The target of a subscription: one per target and socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     Conversation(ConversationId),
@@ -29,16 +28,13 @@ impl Target {
     }
 }
 
-/// Rendered items of a reader.
 struct Rendered {
     lines: Vec<String>,
-    /// Whether it ends with these.
     over: bool,
 }
 
 type Readers = StreamMap<Target, Pin<Box<dyn Stream<Item = Result<Rendered, StoreError>> + Send>>>;
 
-/// The targets of a socket's subscriptions.
 pub(super) struct Targets {
     held: HashSet<Target>,
     most: usize,
