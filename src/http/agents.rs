@@ -1,81 +1,27 @@
-//! `/api/v1/agents`: profiles of runs that people keep, in versions, and those that come with the program.
-
-use std::convert::Infallible;
+//! `/api/v1/agents`: profiles of runs that users keep, in versions, and those that come with the program.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::{Json, RequestPartsExt as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answer::created;
 use super::auth::Caller;
-use super::etag::{tag, wanted_versions};
-use super::extract::{Input, Params, RequestBody, given};
+use super::etag::{versioned, wanted_versions};
+use super::extract::Input;
 use super::options::App;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::{Answer, Problem};
-use super::scope::Scope;
 use super::types::ListBody;
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
 use crate::domain::ids::{AgentId, UserId};
 use crate::domain::preset::id_of;
 use crate::domain::problem::ProblemBody;
-use crate::service::{AgentPatch, AgentRef, AnyAgent, Error, NewAgent, Page, ShownAgent};
-
-/// An agent to make.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CreateAgentBody {
-    /// What runs ask for it by.
-    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
-    name: String,
-    /// What it is for.
-    #[serde(default)]
-    #[schema(max_length = 1000)]
-    description: String,
-    /// What differs from the agent of the server's settings, in its words: `[agent]` in the documentation of the configuration.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    profile: ProfileDocument,
-    /// Why, for whoever reads the list of versions.
-    #[serde(default)]
-    #[schema(max_length = 1000)]
-    note: String,
-    /// Whose it is. Only an administrator makes one for everybody.
-    #[serde(default)]
-    scope: Scope,
-}
-
-impl RequestBody for CreateAgentBody {}
-
-/// What to change of an agent. What is absent stays.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UpdateAgentBody {
-    /// The name.
-    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
-    name: Option<String>,
-    /// What it is for.
-    #[schema(max_length = 1000)]
-    description: Option<String>,
-    /// What differs from the agent of the server's settings, all of it: makes another version.
-    #[schema(value_type = Option<Object>)]
-    profile: Option<ProfileDocument>,
-    /// Why that version is made.
-    #[serde(default)]
-    #[schema(max_length = 1000)]
-    note: String,
-    /// The version that runs get from now on, however many are made; `null` for the newest.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<u32>, minimum = 1)]
-    pinned_version: Option<Option<u32>>,
-}
-
-impl RequestBody for UpdateAgentBody {}
+use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AnyAgent, Error, NewAgent, Page, ShownAgent};
 
 /// Which version to go back to.
 #[derive(Deserialize, ToSchema)]
@@ -89,8 +35,6 @@ pub(crate) struct RollBackBody {
     #[schema(max_length = 1000)]
     note: String,
 }
-
-impl RequestBody for RollBackBody {}
 
 /// Where an agent comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -162,7 +106,21 @@ impl Agent {
             revision: None,
         };
         let agent = match shown.agent {
-            AnyAgent::Kept(record) => Self::of_record(*record),
+            AnyAgent::Kept(record) => {
+                let version = record.current();
+                let AgentRecord { id, owner, name, description, pinned, latest, profile, created_at, updated_at, revision } =
+                    *record;
+                let scope = if owner.is_some() { AgentScope::Own } else { AgentScope::Global };
+                Self {
+                    version,
+                    latest_version: latest,
+                    pinned_version: pinned,
+                    created_at: Some(created_at.to_rfc3339()),
+                    updated_at: Some(updated_at.to_rfc3339()),
+                    revision: Some(revision),
+                    ..without_record(id, name, description, scope, profile)
+                }
+            }
             AnyAgent::Preset(preset) => {
                 without_record(preset.id, preset.name.to_owned(), preset.description, AgentScope::Preset, preset.profile)
             }
@@ -174,30 +132,9 @@ impl Agent {
         Self { effective, error, ..agent }
     }
 
-    fn of_record(record: AgentRecord) -> Self {
-        let version = record.current();
-        let AgentRecord { id, owner, name, description, pinned, latest, profile, created_at, updated_at, revision } = record;
-        Self {
-            id,
-            name,
-            description,
-            scope: if owner.is_some() { AgentScope::Own } else { AgentScope::Global },
-            version,
-            latest_version: latest,
-            pinned_version: pinned,
-            profile,
-            effective: None,
-            error: None,
-            created_at: Some(created_at.to_rfc3339()),
-            updated_at: Some(updated_at.to_rfc3339()),
-            revision: Some(revision),
-        }
-    }
-
     fn answer(shown: ShownAgent) -> Response {
         let agent = Self::of(shown);
-        let headers = agent.revision.map(tag).unwrap_or_default();
-        (headers, Json(agent)).into_response()
+        versioned(agent.revision, agent)
     }
 }
 
@@ -224,7 +161,7 @@ impl From<AgentVersion> for AgentVersionBody {
     }
 }
 
-/// The version in a path. A text that is no number is that of no version.
+/// The version in a path. A text that is no number names no version.
 #[derive(Deserialize)]
 pub(crate) struct VersionPath {
     version: String,
@@ -240,8 +177,7 @@ impl FromRequestParts<App> for Named {
         let missing = |_| Problem::from(Error::NotFound("agent"));
         let Path(segments) = parts.extract::<Path<Vec<(String, String)>>>().await.map_err(missing)?;
         let name = segments.into_iter().find_map(|(key, value)| (key == "agent").then_some(value)).unwrap_or_default();
-        let Ok(agent): Result<AgentRef, Infallible> = name.parse();
-        Ok(Self(agent))
+        Ok(Self(name.as_str().into()))
     }
 }
 
@@ -250,13 +186,11 @@ impl FromRequestParts<App> for Named {
 /// A run asks for it by its name, as `agent`. It has what the agent of the server's settings has, but for what its `profile` says.
 /// A member's agent may have lower limits than that, and ask more often, not the other way round.
 #[utoipa::path(
-    post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = CreateAgentBody,
+    post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateAgentBody>) -> Answer<Response> {
-    let CreateAgentBody { name, description, profile, note, scope } = body;
-    let new = NewAgent { name, description, profile, note, is_global: scope == Scope::Global };
-    let (shown, replay) = app.service.create_agent(&principal, new, key).await?;
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
+    let (shown, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
     let agent = Agent::of(shown);
     let place = format!("/api/v1/agents/{}", agent.id);
     Ok(created(replay, agent.revision, &place, agent))
@@ -269,12 +203,11 @@ pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key 
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
-    let request = params.request()?;
-    let Page { items, next } = app.service.agents(&principal, &request).await?;
-    // All of what runs get would make a list of long prompts longer.
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
+    // The effective profiles would make a list of long prompts longer.
     let items = items.into_iter().map(|shown| Agent { effective: None, ..Agent::of(shown) }).collect();
-    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/agents", ""))
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/agents", ""))
 }
 
 /// An agent
@@ -283,8 +216,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Para
     params(("agent" = String, Path, description = "The agent by id or by name")),
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Named(agent): Named) -> Answer<Response> {
-    Ok(Agent::answer(app.service.agent(&principal, &agent).await?))
+pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.agent(&caller.principal, &agent).await?))
 }
 
 /// Changes an agent
@@ -297,21 +230,19 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Named(agent): Named) 
         ("agent" = String, Path, description = "The agent by id or by name"),
         ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is changed"),
     ),
-    request_body = UpdateAgentBody,
+    request_body = AgentPatch,
     responses(
         (status = 200, description = "The agent", body = Agent, headers(("ETag" = String))),
         (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Named(agent): Named,
     headers: HeaderMap,
-    Input { body, .. }: Input<UpdateAgentBody>,
+    Input { body, .. }: Input<AgentPatch>,
 ) -> Answer<Response> {
-    let UpdateAgentBody { name, description, profile, note, pinned_version } = body;
-    let patch = AgentPatch { name, description, profile, note, pinned: pinned_version };
-    Ok(Agent::answer(app.service.update_agent(&principal, &agent, patch, wanted_versions(&headers).as_deref()).await?))
+    Ok(Agent::answer(caller.app.service.update_agent(&caller.principal, &agent, body, wanted_versions(&headers).as_deref()).await?))
 }
 
 /// Deletes an agent
@@ -330,8 +261,8 @@ pub(crate) async fn update(
         (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
-    app.service.delete_agent(&principal, &agent, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_agent(&caller.principal, &agent, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -347,19 +278,14 @@ pub(crate) async fn delete(Caller { app, principal }: Caller, Named(agent): Name
          content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn versions(
-    Caller { app, principal }: Caller,
-    Named(agent): Named,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
-    let request = params.request()?;
-    let Page { items, next } = app.service.agent_versions(&principal, &agent, &request).await?;
+pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): Paging<AgentVersionCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.agent_versions(&caller.principal, &agent, &page).await?;
     let items: Vec<AgentVersionBody> = items.into_iter().map(AgentVersionBody::from).collect();
     let name = match &agent {
         AgentRef::Id(id) => id.as_str(),
         AgentRef::Name(name) => name,
     };
-    Ok(page::answer(Page { items, next }, request.limit, &format!("/api/v1/agents/{name}/versions"), ""))
+    Ok(page::answer(Page { items, next }, page.limit, &format!("/api/v1/agents/{name}/versions"), ""))
 }
 
 /// A version of an agent
@@ -375,13 +301,9 @@ pub(crate) async fn versions(
          content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn version(
-    Caller { app, principal }: Caller,
-    Named(agent): Named,
-    Path(path): Path<VersionPath>,
-) -> Answer<Json<AgentVersionBody>> {
+pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Path<VersionPath>) -> Answer<Json<AgentVersionBody>> {
     let number = path.version.parse().map_err(|_| Error::NotFound("version of this agent"))?;
-    Ok(Json(app.service.agent_version(&principal, &agent, number).await?.into()))
+    Ok(Json(caller.app.service.agent_version(&caller.principal, &agent, number).await?.into()))
 }
 
 /// Rolls an agent back
@@ -392,10 +314,6 @@ pub(crate) async fn version(
     params(("agent" = String, Path, description = "The agent by id or by name")), request_body = RollBackBody,
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
-pub(crate) async fn roll_back(
-    Caller { app, principal }: Caller,
-    Named(agent): Named,
-    Input { body, .. }: Input<RollBackBody>,
-) -> Answer<Response> {
-    Ok(Agent::answer(app.service.roll_back_agent(&principal, &agent, body.version, &body.note).await?))
+pub(crate) async fn roll_back(caller: Caller, Named(agent): Named, Input { body, .. }: Input<RollBackBody>) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.roll_back_agent(&caller.principal, &agent, body.version, &body.note).await?))
 }

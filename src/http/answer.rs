@@ -6,19 +6,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
-use super::etag::tag;
+use super::etag::version_tag;
 use super::idempotency::replayed;
 use crate::domain::run::Run;
 use crate::service::Replay;
 
-/// Answers that a resource was created at `place`. The entity tag is the resource's version, if it has one.
+/// Answers with a created resource at `place`. The entity tag is the resource's version, if it has one.
 pub(crate) fn created<T: Serialize>(replay: Replay, version: Option<i64>, place: &str, body: T) -> Response {
     let mut headers = located(replay, place);
-    headers.extend(version.map(tag).unwrap_or_default());
+    headers.extend(version_tag(version));
     (StatusCode::CREATED, headers, Json(body)).into_response()
 }
 
-/// Answers that a run is going on.
+/// Answers with a run that goes on.
 pub(crate) fn accepted(replay: Replay, run: Run) -> Response {
     let headers = located(replay, &format!("/api/v1/runs/{}", run.id));
     (StatusCode::ACCEPTED, headers, Json(run)).into_response()

@@ -1,4 +1,4 @@
-//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: the answers that hold for later ones.
+//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: permissions for later calls.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -7,16 +7,15 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
-use super::extract::{Id, Input, Params, RequestBody};
+use super::extract::{Id, Input, Params};
 use super::idempotency::replayed;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::approval::{Approval, ApprovalAnswer, ToolGrant};
 use crate::domain::ids::{GrantId, InputId};
 use crate::domain::input::InputState;
-
-impl RequestBody for ApprovalAnswer {}
+use crate::service::InputCursor;
 
 /// Which approvals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -62,15 +61,14 @@ pub(crate) struct GrantsBody {
     responses((status = 200, description = "A page", body = ListBody<Approval>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<StandingParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<InputCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
     let state = filter.status.map(Standing::state);
-    let rest = state.map_or_else(String::new, |state| format!("&status={}", state.as_str()));
-    let found = app.service.approvals(&principal, state, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/approvals", &rest))
+    let found = caller.app.service.approvals(&caller.principal, state, &page).await?;
+    let rest = page::query([("status", state.map(InputState::as_str))]);
+    Ok(page::answer(found, page.limit, "/api/v1/approvals", &rest))
 }
 
 /// An approval
@@ -79,8 +77,8 @@ pub(crate) async fn list(
     params(("id" = InputId, Path, description = "The approval")),
     responses((status = 200, description = "The approval, with its decision if there is one", body = Approval)),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
-    Ok(Json(app.service.approval(&principal, &id).await?))
+pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
+    Ok(Json(caller.app.service.approval(&caller.principal, &id).await?))
 }
 
 /// Allows or denies a call
@@ -93,12 +91,8 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) 
     params(("id" = InputId, Path, description = "The approval")),
     responses((status = 200, description = "The approval with its decision", body = Approval)),
 )]
-pub(crate) async fn resolve(
-    Caller { app, principal }: Caller,
-    Id(id): Id<InputId>,
-    Input { body, key }: Input<ApprovalAnswer>,
-) -> Answer<Response> {
-    let (approval, replay) = app.service.resolve_approval(&principal, &id, body, key).await?;
+pub(crate) async fn resolve(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<ApprovalAnswer>) -> Answer<Response> {
+    let (approval, replay) = caller.app.service.resolve_approval(&caller.principal, &id, body, key).await?;
     Ok((replayed(replay), Json(approval)).into_response())
 }
 
@@ -107,8 +101,8 @@ pub(crate) async fn resolve(
     get, path = "/api/v1/tool-grants", tag = "approvals", operation_id = "list_tool_grants",
     responses((status = 200, description = "All of them", body = GrantsBody)),
 )]
-pub(crate) async fn grants(Caller { app, principal }: Caller) -> Answer<Json<GrantsBody>> {
-    Ok(Json(GrantsBody { data: app.service.tool_grants(&principal).await? }))
+pub(crate) async fn grants(caller: Caller) -> Answer<Json<GrantsBody>> {
+    Ok(Json(GrantsBody { data: caller.app.service.tool_grants(&caller.principal).await? }))
 }
 
 /// Takes such an answer back
@@ -119,7 +113,7 @@ pub(crate) async fn grants(Caller { app, principal }: Caller) -> Answer<Json<Gra
     params(("id" = GrantId, Path, description = "The answer")),
     responses((status = 204, description = "It holds no more")),
 )]
-pub(crate) async fn revoke(Caller { app, principal }: Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
-    app.service.delete_tool_grant(&principal, &id).await?;
+pub(crate) async fn revoke(caller: Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
+    caller.app.service.delete_tool_grant(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/audit`: what became of every call of a tool.
+//! `/api/v1/audit`: the outcomes of all tool calls.
 
 use axum::response::Response;
 use serde::Deserialize;
@@ -6,17 +6,16 @@ use utoipa::IntoParams;
 
 use super::auth::Caller;
 use super::extract::Params;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::{RunId, UserId};
-use crate::service::{AuditOf, Error};
+use crate::service::{AuditCursor, AuditOf, Error};
 
-/// What stands for all owners.
 const ALL: &str = "all";
 
-/// The longest name that is looked for, in bytes. Models make up long ones.
+/// The longest name that is looked for, in bytes. Models write long ones.
 const MAX_NAME: usize = 256;
 
 /// Which calls.
@@ -36,26 +35,16 @@ pub(crate) struct AuditParams {
     owner: Option<String>,
 }
 
-/// Whose rows a query asks for.
+/// Reads the owner of a query.
 pub(crate) fn whose(owner: Option<&str>) -> Answer<AuditOf> {
     Ok(match owner {
         None => AuditOf::Own,
-        Some(ALL) => AuditOf::Everybody,
+        Some(ALL) => AuditOf::All,
         Some(owner) => {
             let user = UserId::parse(owner).map_err(|_| Error::invalid("the query's owner is neither a user's id nor all"))?;
             AuditOf::User(user)
         }
     })
-}
-
-impl AuditParams {
-    fn rest(&self) -> String {
-        let run = self.run_id.as_ref().map(|run| format!("&run_id={run}"));
-        let tool = self.tool.as_ref().map(|tool| format!("&tool={}", page::encoded(tool)));
-        let outcome = self.outcome.map(|outcome| format!("&outcome={}", outcome.as_str()));
-        let owner = self.owner.as_ref().map(|owner| format!("&owner={owner}"));
-        [run, tool, outcome, owner].into_iter().flatten().collect()
-    }
 }
 
 /// What became of every call of a tool, newest first
@@ -67,16 +56,21 @@ impl AuditParams {
     responses((status = 200, description = "A page", body = ListBody<AuditRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<AuditParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<AuditCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    if filter.tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
+    let AuditParams { run_id, tool, outcome, owner } = filter;
+    if tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
         return Err(Error::invalid(format!("the query's tool is longer than {MAX_NAME} bytes")).into());
     }
-    let (of, rest) = (whose(filter.owner.as_deref())?, filter.rest());
-    let AuditParams { run_id, tool, outcome, .. } = filter;
-    let found = app.service.tool_audit(&principal, of, run_id, tool, outcome, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/audit", &rest))
+    let of = whose(owner.as_deref())?;
+    let rest = page::query([
+        ("run_id", run_id.as_ref().map(RunId::as_str)),
+        ("tool", tool.as_deref()),
+        ("outcome", outcome.map(AuditOutcome::as_str)),
+        ("owner", owner.as_deref()),
+    ]);
+    let found = caller.app.service.tool_audit(&caller.principal, of, run_id, tool, outcome, &page).await?;
+    Ok(page::answer(found, page.limit, "/api/v1/audit", &rest))
 }

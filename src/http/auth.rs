@@ -1,4 +1,4 @@
-//! Who calls: bearer keys, tickets for what a browser opens, or the one user of a loopback server.
+//! Authentication: bearer keys, tickets for requests of browsers, or the one user of a loopback server.
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, ORIGIN};
@@ -17,7 +17,7 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::ticket::TicketTarget;
 use crate::service::{Access, Redeemed, ShownFrom};
 
-/// The principal of a request that passed [`require`], and what handlers ask on its behalf.
+/// The principal of a request that passed [`require`].
 pub(crate) struct Caller {
     pub app: App,
     pub principal: Principal,
@@ -36,18 +36,18 @@ impl FromRequestParts<App> for Access {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
-        // Absent only if a route was registered outside of the layer: then nobody gets in.
+        // Absent only if a route was registered outside of the layer: then the request is refused.
         parts.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
     }
 }
 
-/// Lets a request through that says who it is from.
+/// Refuses a request without a valid key.
 pub(crate) async fn require(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
     let access = by_header(&app, request.method(), request.uri(), request.headers()).await?;
     serve(access, request, next).await
 }
 
-/// The same for the routes of event streams, which a ticket in the URL opens too.
+/// Does the same for the routes of event streams, which a ticket in the URL opens, too.
 pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
     let access = match stream_ticket(&request)? {
         Some((ticket, target)) => by_ticket(&app, &ticket, &target, shown_from(request.headers(), ShownFrom::Unsaid)).await?,
@@ -56,7 +56,7 @@ pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, 
     serve(access.ok_or_else(unauthorized)?, request, next).await
 }
 
-/// Answers on behalf of somebody, as long as they may be answered: a request can wait for a run longer than its key lives.
+/// Answers as long as the access is valid: a request can wait for a run longer than its key lives.
 async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Response> {
     request.extensions_mut().insert(access.clone());
     tokio::select! {
@@ -82,7 +82,7 @@ pub(crate) async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &H
     }
 }
 
-/// Whose ticket this is, which is used up by that; `None` if it is not good for this.
+/// Redeems a ticket; `None` if it is not valid for this target.
 pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, from: ShownFrom<'_>) -> Answer<Option<Access>> {
     let local = match &app.options.auth {
         Auth::Open(principal) => Some(principal),
@@ -95,24 +95,22 @@ pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, fr
     }
 }
 
-/// The Origin header, or what it means that there is none.
+/// Returns the Origin header, or what its absence means.
 pub(crate) fn shown_from<'a>(headers: &'a HeaderMap, absent: ShownFrom<'a>) -> ShownFrom<'a> {
     // A header that is no text is no origin of any ticket.
     headers.get(ORIGIN).map_or(absent, |origin| ShownFrom::Origin(origin.to_str().unwrap_or_default()))
 }
 
-/// The one query parameter that says who calls.
 #[derive(Deserialize)]
 struct TicketParams {
     ticket: Option<String>,
 }
 
-/// The ticket in a URL.
 pub(crate) fn ticket_in(uri: &Uri) -> Answer<Option<String>> {
     Ok(query::<TicketParams>(uri)?.ticket)
 }
 
-/// The ticket of a request for an event stream that has no key, and the stream that it asks for.
+/// Returns the ticket of a request for an event stream that has no key, and the stream that it asks for.
 fn stream_ticket(request: &Request) -> Answer<Option<(String, TicketTarget)>> {
     if request.headers().contains_key(AUTHORIZATION) || Wants::of(request.headers())? == Wants::Json {
         return Ok(None);
@@ -122,7 +120,7 @@ fn stream_ticket(request: &Request) -> Answer<Option<(String, TicketTarget)>> {
         ["", "api", "v1", "conversations", id, "events"] => id.parse().ok().map(TicketTarget::Conversation),
         _ => None,
     };
-    // A path that names no id is nobody's stream; a key may be told so.
+    // A path without a valid id is no stream, and is refused like one without a ticket.
     Ok(ticket_in(request.uri())?.zip(target))
 }
 
@@ -131,13 +129,12 @@ pub(crate) fn unauthorized() -> Problem {
     Problem::new(ProblemCode::Unauthorized, "send a valid key as Authorization: Bearer <key>, or a new ticket for a stream")
 }
 
-/// The key of an Authorization header.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, key) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim()).filter(|key| !key.is_empty())
 }
 
-/// Whether a request comes from no web page, from a page of this server, or from one of an allowed origin.
+/// Returns whether a request comes from no web page, from a page of this server, or from one of an allowed origin.
 pub(crate) fn is_own_origin(app: &App, uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };

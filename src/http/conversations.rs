@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -11,26 +11,23 @@ use super::answer::created;
 use super::auth::Caller;
 use super::delivery::Delivery;
 use super::etag;
-use super::extract::{Id, Input, Params, Wants, cursor};
+use super::extract::{Id, Input, OptionalInput, Params, Wants, cursor};
 use super::idempotency::replayed;
 use super::options::App;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::runs::{EventParams, event_page};
 use super::status_words::StatusWords;
 use super::streams;
-use super::types::{
-    AcceptedBody, CompactedBody, CreateConversationBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody,
-    UpdateConversationBody,
-};
-use crate::domain::conversation::{AgentChoice, Conversation};
+use super::types::{AcceptedBody, CompactedBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody};
+use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::domain::run::Run;
 use crate::service::{
-    Access, BeforeCursor, ConversationChange, ConversationFilter, Error, InvalidCursor, MessageCursor, NewConversationRequest,
-    Page, PageRequest,
+    Access, BeforeCursor, ConversationCursor, ConversationFilter, ConversationPatch, Error, InvalidCursor, MessageCursor,
+    NewConversationRequest, Page, PageRequest,
 };
 
 /// Which conversations.
@@ -62,7 +59,6 @@ pub(crate) enum Archived {
 }
 
 impl Archived {
-    /// The word in a query.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::True => "true",
@@ -71,7 +67,7 @@ impl Archived {
         }
     }
 
-    /// Whether it must be put away, or must not be.
+    /// Returns whether it must be archived, or must not be.
     pub(crate) fn filter(self) -> Option<bool> {
         match self {
             Self::True => Some(true),
@@ -82,21 +78,16 @@ impl Archived {
 }
 
 impl FilterParams {
-    /// The filter, and the query that says the same on the next page.
+    /// Returns the filter, and the query that says the same on the next page.
     fn read(self) -> (ConversationFilter, String) {
         let Self { q, archived, pinned, tag } = self;
         let archived = archived.unwrap_or_default();
-        let word = (archived != Archived::False).then_some(archived.word());
-        let mut rest = String::new();
-        let texts = [
+        let rest = page::query([
             ("q", q.as_deref()),
-            ("archived", word),
+            ("archived", (archived != Archived::False).then_some(archived.word())),
             ("pinned", pinned.map(|is| if is { "true" } else { "false" })),
             ("tag", tag.as_deref()),
-        ];
-        for (name, value) in texts.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-            rest.push_str(&format!("&{name}={}", page::encoded(value)));
-        }
+        ]);
         (ConversationFilter { query: q, archived: archived.filter(), pinned, tag }, rest)
     }
 }
@@ -140,17 +131,11 @@ impl WordsParams {
 /// Makes a conversation
 #[utoipa::path(
     post, path = "/api/v1/conversations", tag = "conversations", operation_id = "create_conversation",
-    request_body = Option<CreateConversationBody>,
+    request_body = Option<NewConversationRequest>,
     responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
 )]
-pub(crate) async fn create(
-    Caller { app, principal }: Caller,
-    Input { body, key }: Input<CreateConversationBody>,
-) -> Answer<Response> {
-    let CreateConversationBody { id, title, system_prompt, instructions, agent, model } = body;
-    let choice = AgentChoice { agent, model };
-    let new = NewConversationRequest { id, title, system_prompt, instructions, choice };
-    let (conversation, replay) = app.service.create_conversation(&principal, new, key).await?;
+pub(crate) async fn create(caller: Caller, OptionalInput { body, key }: OptionalInput<NewConversationRequest>) -> Answer<Response> {
+    let (conversation, replay) = caller.app.service.create_conversation(&caller.principal, body, key).await?;
     Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }
 
@@ -164,16 +149,13 @@ pub(crate) async fn list(
     Caller { app, principal }: Caller,
     Params(filter): Params<FilterParams>,
     Params(words): Params<WordsParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<ConversationCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    let (filter, mut rest) = filter.read();
-    if let Some(words) = words.words {
-        rest.push_str(&format!("&words={}", words.as_str()));
-    }
-    let Page { items, next } = app.service.conversations(&principal, filter, &request).await?;
+    let (filter, rest) = filter.read();
+    let rest = rest + &page::query([("words", words.words.map(StatusWords::as_str))]);
+    let Page { items, next } = app.service.conversations(&principal, filter, &page).await?;
     let items = words.show(&app, &principal, items).await?;
-    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/conversations", &rest))
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/conversations", &rest))
 }
 
 /// A conversation
@@ -205,18 +187,15 @@ pub(crate) async fn get(
 /// messages that name none. Absent fields stay.
 #[utoipa::path(
     patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")), request_body = UpdateConversationBody,
+    params(("id" = ConversationId, Path, description = "The conversation")), request_body = ConversationPatch,
     responses((status = 200, description = "The conversation", body = Conversation)),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
-    Input { body, .. }: Input<UpdateConversationBody>,
+    Input { body, .. }: Input<ConversationPatch>,
 ) -> Answer<Json<Conversation>> {
-    let UpdateConversationBody { title, pinned, archived, tags, system_prompt, instructions, agent, model } = body;
-    let (agent, model) = (agent.map(Option::unwrap_or_default), model.map(Option::unwrap_or_default));
-    let change = ConversationChange { title, pinned, archived, tags, system_prompt, instructions, agent, model };
-    Ok(Json(app.service.change_conversation(&principal, &id, change).await?))
+    Ok(Json(caller.app.service.change_conversation(&caller.principal, &id, body).await?))
 }
 
 /// Leaves older messages out of requests
@@ -229,11 +208,11 @@ pub(crate) async fn update(
     responses((status = 200, description = "What is left out", body = CompactedBody)),
 )]
 pub(crate) async fn compact(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
-    Input { key, .. }: Input<EmptyBody>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let ((messages, summary), replay) = app.service.compact_conversation(&principal, &id, key).await?;
+    let ((messages, summary), replay) = caller.app.service.compact_conversation(&caller.principal, &id, key).await?;
     Ok((StatusCode::OK, replayed(replay), Json(CompactedBody::new(messages, summary))).into_response())
 }
 
@@ -245,8 +224,8 @@ pub(crate) async fn compact(
     params(("id" = ConversationId, Path, description = "The conversation")),
     responses((status = 204, description = "It is gone")),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
-    app.service.delete_conversation(&principal, &id).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+    caller.app.service.delete_conversation(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -262,7 +241,7 @@ pub(crate) struct MessageParams {
     before: Option<String>,
 }
 
-/// Which way a list of messages is read.
+/// The direction in which a list of messages is read.
 enum Reading {
     Forwards(PageRequest<MessageCursor>),
     Backwards { before: Option<BeforeCursor>, limit: u32 },
@@ -276,7 +255,7 @@ impl MessageParams {
             (Some(_), Some(_)) => return Err(Error::invalid("give one of before and cursor").into()),
             (Some(""), None) => return Ok(Reading::Backwards { before: None, limit }),
             (Some(before), None) => page::decode(before),
-            // The next_cursor of a page that was read backwards goes on backwards.
+            // The next_cursor of a page that was read backwards leads on backwards.
             (None, Some(cursor)) => match page::decode(cursor) {
                 Ok(before) => Ok(before),
                 Err(InvalidCursor) => return Ok(Reading::Forwards(page.request()?)),
@@ -298,15 +277,17 @@ impl MessageParams {
     responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,
 ) -> Answer<Response> {
     let (mut found, limit, name) = match which.reading(&params)? {
-        Reading::Forwards(request) => (app.service.messages(&principal, &id, &request).await?, request.limit, "cursor"),
+        Reading::Forwards(request) => {
+            (caller.app.service.messages(&caller.principal, &id, &request).await?, request.limit, "cursor")
+        }
         Reading::Backwards { before, limit } => {
-            (app.service.earlier_messages(&principal, &id, before, limit).await?, limit, "before")
+            (caller.app.service.earlier_messages(&caller.principal, &id, before, limit).await?, limit, "before")
         }
     };
     let rest = match which.internal.unwrap_or(true) {
@@ -341,7 +322,7 @@ pub(crate) async fn send(
     delivery: Delivery,
     Input { body, key }: Input<SendMessageBody>,
 ) -> Answer<Response> {
-    let request = body.into_request(id, delivery.trace());
+    let request = body.into_request(Some(id), delivery.trace.clone());
     delivery.accept(request, key).await
 }
 

@@ -9,7 +9,6 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 
-use super::answer::accepted;
 use super::extract::{PreferWait, Wants};
 use super::idempotency::replayed;
 use super::options::App;
@@ -28,7 +27,7 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 pub(crate) struct Delivery {
     app: App,
     access: Access,
-    trace: TraceId,
+    pub trace: TraceId,
     wants: Wants,
     wait: Option<u64>,
 }
@@ -54,62 +53,58 @@ impl Delivery {
         self.access.principal()
     }
 
-    /// Returns the trace that the run belongs to.
-    pub(crate) fn trace(&self) -> TraceId {
-        self.trace.clone()
+    fn headers(&self, replay: Replay, run: &Run) -> HeaderMap {
+        let mut headers = replayed(replay);
+        let location = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)).ok();
+        match (self.wants, self.wait) {
+            (Wants::Stream(_), _) => headers.extend(location.map(|location| (CONTENT_LOCATION, location))),
+            (Wants::Json, wait) => {
+                headers.extend(location.map(|location| (LOCATION, location)));
+                if let Some(seconds) = wait {
+                    applied(self.service(), &mut headers, seconds);
+                }
+            }
+        }
+        headers
     }
 
-    /// Accepts a message and answers.
+    /// Waits for a run, if the client wants that. The status is 200 if the run is settled.
+    async fn waited(&self, run: Run) -> Answer<(StatusCode, Run)> {
+        let Some(seconds) = self.wait else { return Ok((StatusCode::ACCEPTED, run)) };
+        Ok(match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {
+            Waited::Settled(run) => (StatusCode::OK, run),
+            Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
+        })
+    }
+
     pub(crate) async fn accept(self, request: StartRun, key: Option<RequestKey>) -> Answer<Response> {
         let started = self.service().start_run(self.principal(), request, key).await?;
-        let mut headers = replayed(started.replay);
-        let location = format!("/api/v1/runs/{}", started.run.id);
-        let location = HeaderValue::from_str(&location).unwrap_or(HeaderValue::from_static("/api/v1/runs"));
+        let headers = self.headers(started.replay, &started.run);
         if let Wants::Stream(framing) = self.wants {
-            headers.insert(CONTENT_LOCATION, location);
             let reader = self.service().stream_started(self.principal(), started);
             return Ok((headers, streams::stream(&self.app, self.access, reader, framing)).into_response());
         }
-        headers.insert(LOCATION, location);
-        let mut run = started.run;
-        if let Some(seconds) = self.wait {
-            applied(self.service(), &mut headers, seconds);
-            run = match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {
-                Waited::Settled(run) => return Ok((StatusCode::OK, headers, Json(run)).into_response()),
-                Waited::StillGoing(run) => run,
-            };
-        }
-        let body = AcceptedBody { message: started.message, run };
-        Ok((StatusCode::ACCEPTED, headers, Json(body)).into_response())
+        let message = started.message;
+        Ok(match self.waited(started.run).await? {
+            (StatusCode::OK, run) => (headers, Json(run)).into_response(),
+            (status, run) => (status, headers, Json(AcceptedBody { message, run })).into_response(),
+        })
     }
 
-    /// Answers with a run that has taken the place of another.
+    /// Answers with a run that has replaced another.
     ///
     /// A stream begins with the run's first event, also for a repeated request: its client has not seen any of it.
     pub(crate) async fn respond_with(self, run: Run, replay: Replay) -> Answer<Response> {
+        let headers = self.headers(replay, &run);
         if let Wants::Stream(framing) = self.wants {
             let start = self.service().stream_run(self.principal(), &run.id, None).await?;
-            let mut headers = replayed(replay);
-            if let Ok(location) = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)) {
-                headers.insert(CONTENT_LOCATION, location);
-            }
             return Ok((headers, streams::respond(&self.app, self.access, start, framing)).into_response());
         }
-        let Some(seconds) = self.wait else {
-            return Ok(accepted(replay, run));
-        };
-        let (status, run) = match self.service().wait_for_run(self.principal(), &run.id, seconds).await? {
-            Waited::Settled(run) => (StatusCode::OK, run),
-            Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
-        };
-        let mut response = accepted(replay, run);
-        *response.status_mut() = status;
-        applied(self.service(), response.headers_mut(), seconds);
-        Ok(response)
+        let (status, run) = self.waited(run).await?;
+        Ok((status, headers, Json(run)).into_response())
     }
 }
 
-/// Adds the header that says how long a request may wait.
 pub(crate) fn applied(service: &Service, headers: &mut HeaderMap, seconds: u64) {
     if let Ok(value) = HeaderValue::from_str(&format!("wait={}", service.wait_seconds(seconds))) {
         headers.insert(PREFERENCE_APPLIED, value);

@@ -1,5 +1,6 @@
 //! Entity tags: of versions and of answers, and the conditions that requests make with them.
 
+use axum::Json;
 use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -7,17 +8,25 @@ use serde::Serialize;
 
 use crate::support::json;
 
-/// Returns the header with the entity tag of a version.
-pub(crate) fn tag(version: i64) -> HeaderMap {
-    HeaderValue::from_str(&format!("\"{version}\"")).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
+pub(crate) fn tag_header(tag: &str) -> HeaderMap {
+    HeaderValue::from_str(tag).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
 }
 
-/// The versions that `If-Match` names (RFC 9110, 13.1.1): any of its tags may match, and no weak one does. `None` for all.
+/// Answers with a value whose entity tag is its version, if it has one.
+pub(crate) fn versioned<T: Serialize>(version: Option<i64>, value: T) -> Response {
+    (version_tag(version), Json(value)).into_response()
+}
+
+pub(crate) fn version_tag(version: Option<i64>) -> HeaderMap {
+    version.map(|version| tag_header(&format!("\"{version}\""))).unwrap_or_default()
+}
+
+/// Returns the versions that `If-Match` names (RFC 9110, 13.1.1): any of its tags may match, and no weak one does. `None` for all.
 pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
     if !headers.contains_key(IF_MATCH) {
         return None;
     }
-    // No tag of ours holds a comma; one of others that does matches nothing, in pieces neither.
+    // No tag of this server holds a comma; a foreign one that does matches nothing, in pieces neither.
     let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
     let tags: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
     if tags == ["*"] {
@@ -27,13 +36,12 @@ pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
     Some(tags.iter().filter_map(version).collect())
 }
 
-/// The entity tag of these bytes.
 pub(crate) fn entity_tag(bytes: &[u8]) -> String {
     let hash = json::hash_bytes(bytes);
     format!("\"{}\"", hash.get(..32).unwrap_or(&hash))
 }
 
-/// Whether the client has what this is the entity tag of.
+/// Returns whether the client has what this is the entity tag of.
 pub(crate) fn is_known(request: &HeaderMap, tag: &str) -> bool {
     let known = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let mut known = known.flat_map(|value| value.split(',')).map(|known| known.trim().trim_start_matches("W/"));
@@ -44,10 +52,7 @@ pub(crate) fn is_known(request: &HeaderMap, tag: &str) -> bool {
 pub(crate) fn tagged<T: Serialize>(request: &HeaderMap, status: StatusCode, value: &T) -> Response {
     let bytes = serde_json::to_vec(value).unwrap_or_default();
     let tag = entity_tag(&bytes);
-    let mut headers = HeaderMap::new();
-    if let Ok(value) = HeaderValue::from_str(&tag) {
-        headers.insert(ETAG, value);
-    }
+    let mut headers = tag_header(&tag);
     if status == StatusCode::OK && is_known(request, &tag) {
         return (StatusCode::NOT_MODIFIED, headers).into_response();
     }

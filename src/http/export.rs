@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::auth::Caller;
 use super::extract::{Id, Params};
@@ -25,18 +25,7 @@ const PAGE: u32 = 100;
 pub(crate) struct ExportParams {
     /// `json` holds all that the list of messages shows, `markdown` is for people.
     #[param(inline, default = "json")]
-    format: Option<ExportFormat>,
-}
-
-/// The form of a document.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ExportFormat {
-    /// JSON.
-    #[default]
-    Json,
-    /// Markdown.
-    Markdown,
+    format: Option<ExportForm>,
 }
 
 /// A conversation as a document
@@ -54,28 +43,29 @@ pub(crate) async fn export(
     Id(id): Id<ConversationId>,
     Params(params): Params<ExportParams>,
 ) -> Answer<Response> {
-    let (form, media_type) = match params.format.unwrap_or_default() {
-        ExportFormat::Json => (ExportForm::Json, "application/json"),
-        ExportFormat::Markdown => (ExportForm::Markdown, "text/markdown; charset=utf-8"),
+    let form = params.format.unwrap_or_default();
+    let media_type = match form {
+        ExportForm::Json => "application/json",
+        ExportForm::Markdown => "text/markdown; charset=utf-8",
     };
     let service = Arc::clone(&app.service);
     let beginning = service.export_beginning(&principal, &id, form).await?;
     let disposition = format!("attachment; filename=\"{id}.{}\"", form.extension());
-    let pages = stream::try_unfold(Place::Beginning(beginning), move |place| {
+    let pages = stream::try_unfold(Position::Beginning(beginning), move |position| {
         let (service, principal, id) = (Arc::clone(&service), principal.clone(), id.clone());
         async move {
-            let (text, after) = match place {
-                Place::Over => return Ok(None),
-                Place::Beginning(text) => return Ok(Some((text, Place::Messages(None)))),
-                Place::Messages(after) => {
+            let (text, after) = match position {
+                Position::Over => return Ok(None),
+                Position::Beginning(text) => return Ok(Some((text, Position::Messages(None)))),
+                Position::Messages(after) => {
                     let first = after.is_none();
                     let page = service.messages(&principal, &id, &PageRequest { limit: PAGE, after }).await.map_err(cut_off)?;
                     (form.messages(&page.items, first), next(&page))
                 }
             };
             let piece = match after {
-                Some(after) => (text, Place::Messages(Some(after))),
-                None => (text + form.end(), Place::Over),
+                Some(after) => (text, Position::Messages(Some(after))),
+                None => (text + form.end(), Position::Over),
             };
             Ok::<_, std::io::Error>(Some(piece))
         }
@@ -83,8 +73,8 @@ pub(crate) async fn export(
     Ok(([(CONTENT_TYPE, media_type.to_owned()), (CONTENT_DISPOSITION, disposition)], Body::from_stream(pages)).into_response())
 }
 
-/// How far a document is written.
-enum Place {
+/// The next piece of a document.
+enum Position {
     Beginning(String),
     Messages(Option<MessageCursor>),
     Over,
@@ -94,7 +84,7 @@ fn next(page: &Page<Message>) -> Option<MessageCursor> {
     page.next.as_deref().and_then(|next| next.parse().ok())
 }
 
-/// The answer has begun, so all that is left is to cut it off. The cause goes where that of every problem goes.
+/// Cuts the answer off, because it has begun. The cause is logged like that of every problem.
 fn cut_off(error: Error) -> std::io::Error {
     std::io::Error::other(Problem::from(error).0.detail)
 }

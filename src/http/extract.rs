@@ -1,4 +1,4 @@
-//! Requests taken apart: ids, queries, bodies, and what their headers ask for.
+//! Extractors: ids, queries, bodies, and what headers ask for.
 
 use std::str::FromStr;
 
@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 
 use super::framing::Framing;
 use super::idempotency::{idempotency_key, request_key};
@@ -22,8 +21,12 @@ use crate::support::{number, text};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-/// The most that is read of a body whose answer is that it is too large, in bytes.
+/// The most bytes that are read of a body that is too large.
 const MOST_DISCARDED: usize = 32 * 1024 * 1024;
+
+fn missing<E>(_: E) -> Problem {
+    Error::NotFound("thing at this path").into()
+}
 
 /// The id in a path. A text that is no id is the id of nothing.
 pub(crate) struct Id<T>(pub T);
@@ -32,27 +35,22 @@ impl<T: FromStr> FromRequestParts<App> for Id<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
-        let missing = || Problem::from(Error::NotFound("thing at this path"));
-        let Path(raw) = Path::<String>::from_request_parts(parts, app).await.map_err(|_| missing())?;
-        raw.parse().map(Self).map_err(|_| missing())
+        let Path(raw) = Path::<String>::from_request_parts(parts, app).await.map_err(missing)?;
+        raw.parse().map(Self).map_err(missing)
     }
 }
 
-/// The two ids in a path.
 pub(crate) struct Ids<T, U>(pub T, pub U);
 
 impl<T: FromStr, U: FromStr> FromRequestParts<App> for Ids<T, U> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
-        let missing = || Problem::from(Error::NotFound("thing at this path"));
-        let Path((outer, inner)) = Path::<(String, String)>::from_request_parts(parts, app).await.map_err(|_| missing())?;
-        let (Ok(outer), Ok(inner)) = (outer.parse(), inner.parse()) else { return Err(missing()) };
-        Ok(Self(outer, inner))
+        let Path((outer, inner)) = Path::<(String, String)>::from_request_parts(parts, app).await.map_err(missing)?;
+        Ok(Self(outer.parse().map_err(missing)?, inner.parse().map_err(missing)?))
     }
 }
 
-/// The query of a request.
 pub(crate) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
@@ -63,7 +61,6 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
-/// Reads the query of a URL.
 pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(params)) => Ok(params),
@@ -74,49 +71,45 @@ pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
     }
 }
 
-/// A body that can be read.
-pub(crate) trait RequestBody: DeserializeOwned {
-    /// What an absent body means; `None` if there must be one.
-    fn when_empty() -> Option<Self> {
-        None
-    }
-
-    /// The most bytes that it may have.
-    fn max_bytes(app: &App) -> usize {
-        app.options.limits.max_body_bytes
-    }
-}
-
-/// Implements [`RequestBody`] for a body that may be left out: then all its fields have their defaults.
-macro_rules! may_be_empty {
-    ($body:ty) => {
-        impl $crate::http::extract::RequestBody for $body {
-            fn when_empty() -> Option<Self> {
-                Some(Self::default())
-            }
-        }
-    };
-}
-
-pub(crate) use may_be_empty;
-
 /// The body of a POST or PATCH, and the idempotency key that came with it.
 pub(crate) struct Input<T> {
     pub body: T,
     pub key: Option<RequestKey>,
 }
 
-impl<T: RequestBody> FromRequest<App> for Input<T> {
+impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        Self::read(request, app, app.options.limits.max_body_bytes, None).await
+    }
+}
+
+/// The same for a body that may be left out: then all its fields have their defaults.
+pub(crate) struct OptionalInput<T> {
+    pub body: T,
+    pub key: Option<RequestKey>,
+}
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalInput<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        let Input { body, key } = Input::read(request, app, app.options.limits.max_body_bytes, Some(T::default)).await?;
+        Ok(Self { body, key })
+    }
+}
+
+impl<T: DeserializeOwned> Input<T> {
+    /// Reads a body of at most `most` bytes. `empty` makes what an absent body means; `None` if there must be one.
+    pub(crate) async fn read(request: Request, app: &App, most: usize, empty: Option<fn() -> T>) -> Answer<Self> {
         let key = idempotency_key(request.headers())?;
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let content_type = request.headers().get(CONTENT_TYPE).cloned();
-        let bytes = read(request, app, T::max_bytes(app)).await?;
-        let body = match T::when_empty() {
-            Some(body) if bytes.is_empty() => body,
+        let bytes = read(request, app, most).await?;
+        let body = match empty {
+            Some(empty) if bytes.is_empty() => empty(),
             Some(_) | None => {
                 if !content_type.as_ref().is_some_and(is_json) {
                     let detail = "send the body as application/json, with that content-type";
@@ -147,12 +140,12 @@ async fn read(request: Request, app: &App, most: usize) -> Answer<Bytes> {
     }
 }
 
-/// The whole body, or `None` if it is larger than `most`. What is too much is read and dropped, up to [`MOST_DISCARDED`]: a
-/// client that is still writing when the connection is closed never gets to see the answer.
+/// Reads the whole body, or `None` if it is larger than `most`. The excess is read and dropped, up to [`MOST_DISCARDED`]: a client that is
+/// still writing when the connection is closed never gets to see the answer.
 pub(crate) async fn collect(request: Request, most: usize) -> Result<Option<Bytes>, axum::Error> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let mut is_too_large = announced.is_some_and(|length| length > most as u64);
-    // This client has asked before it sends.
+    // This client waits for permission before it sends.
     if is_too_large && request.headers().contains_key(EXPECT) {
         return Ok(None);
     }
@@ -180,9 +173,9 @@ fn is_json(content_type: &HeaderValue) -> bool {
     essence.eq_ignore_ascii_case("application/json")
 }
 
-/// Reads JSON of a documented shape; what is wrong is named by its place.
+/// Reads JSON of a documented shape; an error names the place of the fault.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
-    // serde would take a list of the values of all fields, too, which no document promises.
+    // serde would take a list of the values of all fields, too, which is not documented.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(Error::field("", "must be a JSON object, not a list").into());
     }
@@ -210,7 +203,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     text::prefix(&pointer, 200).to_owned()
 }
 
-/// Which form of an answer the client wants.
+/// The form of an answer that the client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Json,
@@ -226,7 +219,7 @@ impl FromRequestParts<App> for Wants {
 }
 
 impl Wants {
-    /// Reads the Accept headers. The higher `q` wins, then what stands first.
+    /// Reads the Accept headers. The higher `q` wins, then the earlier range.
     pub(crate) fn of(headers: &HeaderMap) -> Answer<Self> {
         let mut best: Option<(Self, f32)> = None;
         let mut asked = false;
@@ -258,11 +251,6 @@ impl Wants {
     }
 }
 
-/// Reads a field of a body, and tells `null` from a field that is absent.
-pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
-
 /// `Prefer: wait=N`, in seconds.
 pub(crate) struct PreferWait(pub Option<u64>);
 
@@ -277,11 +265,11 @@ impl FromRequestParts<App> for PreferWait {
     }
 }
 
-/// The cursor of a stream or a page of events: `Last-Event-ID` or `?after=`, which mean the same. The header wins, because a
-/// browser that reconnects repeats the URL and adds the newer header.
+/// Returns the cursor of a stream or a page of events: `Last-Event-ID` or `?after=`, which mean the same. The header wins, because a browser
+/// that reconnects repeats the URL and adds the newer header.
 pub(crate) fn cursor(headers: &HeaderMap, after: Option<&str>) -> Answer<Option<Cursor>> {
     let header = match headers.get(LAST_EVENT_ID) {
-        // An EventSource that has not heard an id sends no header; an empty one is the same.
+        // An EventSource that has seen no id sends no header; an empty one is the same.
         Some(value) if value.is_empty() => None,
         Some(value) => Some(value.to_str().unwrap_or("?")),
         None => None,

@@ -1,4 +1,4 @@
-//! What users think of answers.
+//! Ratings of answers.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,13 +8,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::audit::whose;
 use super::auth::Caller;
-use super::extract::{Id, Ids, Input, Params, RequestBody};
+use super::extract::{Id, Ids, Input, Params};
 use super::idempotency::replayed;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
+use crate::service::FeedbackCursor;
 
 /// What a user thinks of an answer.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -25,8 +26,6 @@ pub(crate) struct FeedbackBody {
     /// Why: at most `limits.max_feedback_chars` characters.
     comment: Option<String>,
 }
-
-impl RequestBody for FeedbackBody {}
 
 /// Rates an answer
 ///
@@ -39,12 +38,12 @@ impl RequestBody for FeedbackBody {}
     responses((status = 200, description = "What is kept", body = Feedback)),
 )]
 pub(crate) async fn give(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Ids(id, message): Ids<ConversationId, MessageId>,
     Input { body, key }: Input<FeedbackBody>,
 ) -> Answer<Response> {
     let FeedbackBody { rating, comment } = body;
-    let (feedback, replay) = app.service.give_feedback(&principal, (id, message), rating, comment, key).await?;
+    let (feedback, replay) = caller.app.service.give_feedback(&caller.principal, (id, message), rating, comment, key).await?;
     Ok((replayed(replay), Json(feedback)).into_response())
 }
 
@@ -54,11 +53,8 @@ pub(crate) async fn give(
     params(("id" = ConversationId, Path, description = "The conversation"), ("message_id" = MessageId, Path, description = "The message")),
     responses((status = 204, description = "It is gone")),
 )]
-pub(crate) async fn withdraw(
-    Caller { app, principal }: Caller,
-    Ids(id, message): Ids<ConversationId, MessageId>,
-) -> Answer<StatusCode> {
-    app.service.withdraw_feedback(&principal, &id, &message).await?;
+pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationId, MessageId>) -> Answer<StatusCode> {
+    caller.app.service.withdraw_feedback(&caller.principal, &id, &message).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -84,8 +80,6 @@ pub(crate) struct ReviewBody {
     reviewed: bool,
 }
 
-impl RequestBody for ReviewBody {}
-
 /// Marks feedback as reviewed, or not
 ///
 /// For administrators. An answer that its user rates anew is to be looked at again.
@@ -96,11 +90,11 @@ impl RequestBody for ReviewBody {}
     responses((status = 200, description = "The feedback", body = FeedbackRecord)),
 )]
 pub(crate) async fn review(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(message): Id<MessageId>,
     Input { body, .. }: Input<ReviewBody>,
 ) -> Answer<Json<FeedbackRecord>> {
-    Ok(Json(app.service.review_feedback(&principal, &message, body.reviewed).await?))
+    Ok(Json(caller.app.service.review_feedback(&caller.principal, &message, body.reviewed).await?))
 }
 
 /// What users think of answers, what was said last first
@@ -112,16 +106,17 @@ pub(crate) async fn review(
     responses((status = 200, description = "A page", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<FeedbackParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<FeedbackCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    let of = whose(filter.owner.as_deref())?;
-    let rating = filter.rating.map(|rating| format!("&rating={}", rating.as_str()));
-    let owner = filter.owner.map(|owner| format!("&owner={owner}"));
-    let reviewed = filter.reviewed.map(|reviewed| format!("&reviewed={reviewed}"));
-    let rest: String = [rating, owner, reviewed].into_iter().flatten().collect();
-    let found = app.service.feedback(&principal, of, (filter.rating, filter.reviewed), &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/feedback", &rest))
+    let FeedbackParams { rating, owner, reviewed } = filter;
+    let of = whose(owner.as_deref())?;
+    let found = caller.app.service.feedback(&caller.principal, of, (rating, reviewed), &page).await?;
+    let rest = page::query([
+        ("rating", rating.map(Rating::as_str)),
+        ("owner", owner.as_deref()),
+        ("reviewed", reviewed.map(|is| if is { "true" } else { "false" })),
+    ]);
+    Ok(page::answer(found, page.limit, "/api/v1/feedback", &rest))
 }

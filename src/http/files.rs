@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION};
+use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -14,20 +14,21 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::created;
 use super::auth::{Caller, is_own_origin};
-use super::extract::{Id, Params, collect, query};
-use super::page::{self, PageParams};
+use super::extract::{Id, collect, query};
+use super::page::{self, PageParams, Paging};
 use super::problem::{Answer, Problem};
 use super::types::ListBody;
 use crate::domain::file::StoredFile;
 use crate::domain::ids::FileId;
 use crate::domain::problem::ProblemCode;
-use crate::service::{Error, FileCursor};
+use crate::service::{Error, FileCursor, Replay};
 
 /// How long a file may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(120);
 
-/// What a form may hold beside its file, in bytes.
+/// The most bytes of a form beside its file.
 const FORM_BYTES: usize = 64 * 1024;
 
 /// How the body of an upload is named when it is no form.
@@ -66,7 +67,7 @@ pub(crate) struct UploadForm {
     ),
 )]
 pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
-    // A form is a request that a browser sends from any page without asking first.
+    // A browser sends a form from any page without asking first.
     if !is_own_origin(&app, request.uri(), request.headers()) {
         return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
     }
@@ -74,7 +75,7 @@ pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) 
     let most = app.service.file_limits().max_bytes;
     let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let is_form = content_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("multipart/"));
-    let seat = app.service.begin_upload(&principal).await?;
+    let permit = app.service.begin_upload(&principal.user_id).await?;
     let room = if is_form { most + FORM_BYTES } else { most };
     let body = match tokio::time::timeout(ARRIVAL, collect(request, room)).await {
         Ok(Ok(Some(body))) => body,
@@ -84,12 +85,11 @@ pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) 
     };
     let (form_name, bytes) = if is_form { file_of_form(&content_type, body).await? } else { (None, body) };
     let name = form_name.or(name).unwrap_or_default();
-    let file = app.service.store_file(&principal, seat, &name, bytes).await?;
-    let place = HeaderValue::from_str(&format!("/api/v1/files/{}", file.id)).map(|place| [(LOCATION, place)]);
-    Ok((StatusCode::CREATED, place.ok(), Json(file)).into_response())
+    let file = app.service.store_file(&principal, permit, &name, bytes).await?;
+    Ok(created(Replay::Fresh, None, &format!("/api/v1/files/{}", file.id), file))
 }
 
-/// The file of a form, with its name.
+/// Reads the file of a form, with its name.
 async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>, Bytes)> {
     let invalid = |why: &str| Problem::from(Error::invalid(format!("the form cannot be read: {why}")));
     let boundary = multer::parse_boundary(content_type).map_err(|_| invalid("its content-type names no boundary"))?;
@@ -110,10 +110,9 @@ async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>
     get, path = "/api/v1/files", tag = "files", operation_id = "list_files", params(PageParams),
     responses((status = 200, description = "A page of files", body = ListBody<StoredFile>)),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
-    let request = params.request::<FileCursor>()?;
-    let page = app.service.files(&principal, &request).await?;
-    Ok(page::answer(page, request.limit, "/api/v1/files", ""))
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> Answer<Response> {
+    let found = caller.app.service.files(&caller.principal, &page).await?;
+    Ok(page::answer(found, page.limit, "/api/v1/files", ""))
 }
 
 /// A file, without its bytes
@@ -121,8 +120,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Para
     get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
     responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "There is none")),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
-    Ok(Json(app.service.file(&principal, &id).await?))
+pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
+    Ok(Json(caller.app.service.file(&caller.principal, &id).await?))
 }
 
 /// The bytes of a file
@@ -139,7 +138,7 @@ pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId
     let file = app.service.file(&principal, &id).await?;
     let headers = content_headers(&file);
     let (service, owner) = (app.service, principal.user_id);
-    // Piece by piece, as the client takes them. A file that is deleted meanwhile ends before its announced length.
+    // Piece by piece, as the client reads. A file that is deleted in the meantime ends before its announced length.
     let pieces = stream::try_unfold(0_u32, move |number| {
         let (service, owner, id) = (service.clone(), owner.clone(), file.id.clone());
         async move {
@@ -156,7 +155,8 @@ pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId
 fn content_headers(file: &StoredFile) -> HeaderMap {
     let encoded = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
     let text = |value: String| HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static("attachment"));
-    // What a browser might run is named as what it is to nobody but models.
+    // A browser must not run the content, so it gets no precise type.
+
     let media_type =
         if file.media_type.starts_with("text/") { "text/plain; charset=utf-8".to_owned() } else { file.media_type.clone() };
     HeaderMap::from_iter([
@@ -176,7 +176,7 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
     delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
     responses((status = 204, description = "It is gone"), (status = 404, description = "There is none")),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
-    app.service.delete_file(&principal, &id).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
+    caller.app.service.delete_file(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::answer::created;
 use super::auth::Caller;
-use super::extract::{Id, Input, may_be_empty};
+use super::extract::{Id, OptionalInput};
 use super::problem::Answer;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
@@ -26,8 +26,6 @@ pub(crate) struct ForkBody {
     title: Option<String>,
 }
 
-may_be_empty!(ForkBody);
-
 /// Forks a conversation
 ///
 /// Makes another one of the same owner with a copy of what was said, to a message (`to_message_id`), before one (`before_message_id`), to the
@@ -39,9 +37,9 @@ may_be_empty!(ForkBody);
     responses((status = 201, description = "The copy", body = Conversation, headers(("Location" = String)))),
 )]
 pub(crate) async fn fork(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
-    Input { body, key }: Input<ForkBody>,
+    OptionalInput { body, key }: OptionalInput<ForkBody>,
 ) -> Answer<Response> {
     let until = match (body.to_message_id, body.before_message_id, body.to_run_id) {
         (None, None, None) => CopyUntil::End,
@@ -52,6 +50,6 @@ pub(crate) async fn fork(
             return Err(Error::invalid("give at most one of to_message_id, before_message_id and to_run_id").into());
         }
     };
-    let (conversation, replay) = app.service.fork_conversation(&principal, &id, until, body.title, key).await?;
+    let (conversation, replay) = caller.app.service.fork_conversation(&caller.principal, &id, until, body.title, key).await?;
     Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }

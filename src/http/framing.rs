@@ -1,5 +1,5 @@
-//! How the events of a stream are framed over HTTP: as `text/event-stream` for browsers, or as one JSON document a line
-//! (`application/x-ndjson`) for programs that read lines. The events are the same, and so is their order.
+//! Framing of event streams over HTTP: `text/event-stream` for browsers, or one JSON document a line (`application/x-ndjson`) for programs
+//! that read lines. The events are the same, and so is their order.
 //!
 //! The framing is written by hand: every event is one line of JSON that is stored as it is sent.
 
@@ -7,17 +7,15 @@ use std::fmt::Write as _;
 
 use axum::http::HeaderValue;
 
-/// A form of an event stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// `text/event-stream`, of the HTML standard.
     EventStream,
-    /// `application/x-ndjson`: nothing but events, each with its `seq`, where the other form has comments and hints as well.
+    /// `application/x-ndjson`: only events, each with its `seq`, where the other form has comments and hints as well.
     JsonLines,
 }
 
 impl Framing {
-    /// The form that a media type of an Accept header names.
     pub(crate) fn named(media_type: &str) -> Option<Self> {
         match media_type {
             "text/event-stream" => Some(Self::EventStream),
@@ -33,7 +31,6 @@ impl Framing {
         })
     }
 
-    /// What the metrics call a stream of this form.
     pub(super) fn transport(self) -> &'static str {
         match self {
             Self::EventStream => "sse",
@@ -41,7 +38,7 @@ impl Framing {
         }
     }
 
-    /// Sent at once, so that proxies and clients see that the stream is open; lines have no words for it.
+    /// Sent at once, so that proxies and clients see that the stream is open; there is no such line in JSON.
     pub(super) fn opening(self) -> Option<&'static str> {
         match self {
             Self::EventStream => Some(": connected\nretry: 1000\n\n"),
@@ -49,7 +46,6 @@ impl Framing {
         }
     }
 
-    /// Adds an event.
     pub(super) fn event(self, frame: &mut String, cursor: Option<i64>, json: &str) {
         // Writing to a String cannot fail.
         let _ = match (self, cursor) {
@@ -59,7 +55,6 @@ impl Framing {
         };
     }
 
-    /// A sign of life.
     pub(super) fn ping(self, json: &str) -> String {
         match self {
             Self::EventStream => format!(": ping\ndata: {json}\n\n"),
@@ -67,7 +62,7 @@ impl Framing {
         }
     }
 
-    /// What a stream ends with whose key was revoked. A reader of lines sees that `stream.end` is missing, comes back and is told.
+    /// Ends a stream whose key was revoked. A reader of lines notices that `stream.end` is missing, comes back and is refused.
     pub(super) fn key_is_over(self) -> Option<String> {
         match self {
             Self::EventStream => Some(": the key is not valid any more\n\n".to_owned()),
@@ -75,12 +70,12 @@ impl Framing {
         }
     }
 
-    /// The last words of a server that restarts: come back in 0.5 to 2.5 seconds, each client at another time.
+    /// Ends a stream because the server restarts: clients come back in 0.5 to 2.5 seconds, each at another time.
     pub(super) fn farewell(self) -> Option<String> {
         match self {
             Self::EventStream => {
                 let mut random = [0_u8; 2];
-                // Without random bytes all come back at the same time, which is a burden and no fault.
+                // Without random bytes all clients come back at the same time, which is a load and no fault.
                 let _ = getrandom::fill(&mut random);
                 let retry = 500 + u16::from_le_bytes(random) % 2_000;
                 Some(format!(": the server restarts\nretry: {retry}\n\n"))

@@ -11,7 +11,6 @@ use crate::support::json;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Reads the `Idempotency-Key` header.
 pub(crate) fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
@@ -19,13 +18,12 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
 }
 
-/// Returns the key with the fingerprint of its request. A WebSocket request has the identity of the HTTP request that it stands for.
+/// Returns the key with the fingerprint of its request. A WebSocket request has the fingerprint of the HTTP request that it stands for.
 pub(crate) fn request_key(key: String, method: &Method, path: &str, body: &Value) -> RequestKey {
     let identity = format!("{method}\n{path}\n{}", json::canonical(body));
     RequestKey { key, fingerprint: json::hash_bytes(identity.as_bytes()) }
 }
 
-/// Headers that say whether an answer is one of before.
 pub(crate) fn replayed(replay: Replay) -> HeaderMap {
     let mut headers = HeaderMap::new();
     match replay {

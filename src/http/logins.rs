@@ -1,26 +1,26 @@
-//! `/api/v1/providers/openrouter`: a login there that makes a provider here.
+//! `/api/v1/providers/openrouter`: logins that make a provider, and the common part of all logins.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, REFERRER_POLICY, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
-use axum::response::{Html, IntoResponse as _, Response};
+use axum::response::{Html, IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth;
-use super::extract::{Input, Params};
+use super::extract::{OptionalInput, Params};
 use super::options::{App, Auth};
 use super::problem::Answer;
 use super::providers::Provider;
 use super::request::{host_name, request_host};
 use super::types::EmptyBody;
 use crate::domain::principal::{Principal, UserRole};
-use crate::service::{Access, ComesBack, Error};
+use crate::service::{Access, BegunLogin, ComesBack, Error};
 
 const CALLBACK: &str = "/api/v1/providers/openrouter/callback";
 
-/// Holds what binds a login to the browser that has begun it.
+/// The cookie that binds a login to the browser that has begun it.
 const LOGIN_COOKIE: &str = "capstan_login";
 
 /// A login that has begun.
@@ -47,18 +47,31 @@ pub(crate) async fn begin(
     access: Access,
     uri: Uri,
     headers: HeaderMap,
-    // One more login does no harm, and an old one may be over.
-    Input { .. }: Input<EmptyBody>,
+    _: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
     let site = site_by_name(&app, &uri, &headers)?;
     let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;
+    Ok(begun(login, &site, LOGIN_COOKIE, CALLBACK))
+}
+
+/// Answers with a login that has begun, and binds it to the browser by a cookie.
+pub(super) fn begun(login: BegunLogin, site: &str, cookie: &str, callback: &str) -> Response {
     let secure = if site.starts_with("https://") { "; Secure" } else { "" };
     let age = login.lifetime_seconds;
     // Lax, because the browser comes from another site.
-    let cookie = format!("{LOGIN_COOKIE}={}; Path={CALLBACK}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
-    let mut answer = Json(LoginBody { url: login.url, expires_in: age }).into_response();
-    put_headers(&mut answer, &cookie);
-    Ok(answer)
+    let cookie = format!("{cookie}={}; Path={callback}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
+    answer(Json(LoginBody { url: login.url, expires_in: age }), &cookie)
+}
+
+/// Answers with the outcome of a login: to a person with a page that says `done`, to a program with `body`.
+pub(super) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cookie: &str, callback: &str) -> Response {
+    let cookie = format!("{cookie}=; Path={callback}; Max-Age=0; HttpOnly; SameSite=Lax");
+    let is_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
+    if is_page {
+        let page = format!("<!doctype html><title>Capstan</title><p>{done} You may close this window.");
+        return answer(Html(page), &cookie);
+    }
+    answer(Json(body), &cookie)
 }
 
 /// What the provider adds to the callback.
@@ -74,11 +87,6 @@ pub(crate) struct CallbackParams {
 /// Returns who comes back from a login: the caller with a key, or else the browser with its cookie.
 pub(super) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<ComesBack<'a>> {
     caller.map(ComesBack::Caller).or(browser.map(ComesBack::Browser)).ok_or_else(auth::unauthorized)
-}
-
-/// Returns whether a person reads the answer to a callback.
-pub(super) fn wants_page(headers: &HeaderMap) -> bool {
-    headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
 }
 
 /// Ends a login at OpenRouter
@@ -103,20 +111,12 @@ pub(crate) async fn finish(
         return Err(Error::invalid("the query needs code and state: the login was not agreed to, or this is no callback").into());
     };
     let record = app.service.finish_login(who, &state, &code).await?;
-    let mut answer = if wants_page(&headers) {
-        Html("<!doctype html><title>Capstan</title><p>OpenRouter is connected. You may close this window.").into_response()
-    } else {
-        let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));
-        match viewer {
-            Some(viewer) => Json(Provider::of(record, &viewer)).into_response(),
-            None => return Err(Error::NotFound("provider").into()),
-        }
-    };
-    put_headers(&mut answer, &format!("{LOGIN_COOKIE}=; Path={CALLBACK}; Max-Age=0; HttpOnly; SameSite=Lax"));
-    Ok(answer)
+    let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));
+    let viewer = viewer.ok_or(Error::NotFound("provider"))?;
+    Ok(ended(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
 }
 
-/// Who comes back with a key, or to a server that wants none.
+/// Returns the caller with a key, or that of a server without keys.
 pub(super) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Option<Principal>> {
     let is_open = match &app.options.auth {
         Auth::Open(_) => true,
@@ -128,24 +128,26 @@ pub(super) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<
     Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))
 }
 
-/// Nobody keeps these answers, and no page that they lead to is told where from: the code stands in the URL.
-pub(super) fn put_headers(answer: &mut Response, cookie: &str) {
+/// Answers so that no cache stores it, and no page that it leads to gets a referrer: the code stands in the URL.
+fn answer(body: impl IntoResponse, cookie: &str) -> Response {
+    let mut answer = body.into_response();
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     if let Ok(cookie) = HeaderValue::from_str(cookie) {
         headers.insert(SET_COOKIE, cookie);
     }
+    answer
 }
 
-/// What the browser holds under this name.
+/// Returns the cookie of this name.
 pub(super) fn cookie(headers: &HeaderMap, wanted: &str) -> Option<String> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let mut named = all.filter_map(|pair| pair.trim().split_once('='));
     named.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
 }
 
-/// Where the browser finds this server: as configured, or as it was asked for.
+/// Returns the URL of this server for browsers: as configured, or from the host of the request.
 pub(super) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
     if let Some(url) = &app.options.public_url {
         return Ok(url.trim_end_matches('/').to_owned());
@@ -155,7 +157,7 @@ pub(super) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> 
     Ok(format!("http://{host}"))
 }
 
-/// The same for OpenRouter, which takes this machine by name only.
+/// Returns the same for OpenRouter, which accepts this machine by name only.
 fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
     let site = site(app, uri, headers)?;
     let Some(host) = site.strip_prefix("http://").filter(|_| app.options.public_url.is_none()) else { return Ok(site) };

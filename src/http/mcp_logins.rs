@@ -1,15 +1,14 @@
 //! `/api/v1/mcp-servers/{id}/login`: logins at MCP servers that want one.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::{Html, IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::{self, Caller};
-use super::extract::{Id, Input, Params};
-use super::logins::{LoginBody, caller, cookie, put_headers, returned, site, wants_page};
+use super::extract::{Id, OptionalInput, Params};
+use super::logins::{LoginBody, begun, caller, cookie, ended, returned, site};
 use super::mcp_servers::McpServer;
 use super::options::App;
 use super::problem::Answer;
@@ -20,7 +19,7 @@ use crate::service::{Access, CameBack, Error, login_mark};
 
 const CALLBACK: &str = "/api/v1/mcp-servers/callback";
 
-/// Holds what binds a login to the browser that has begun it.
+/// The beginning of the name of the cookie that binds a login to the browser that has begun it.
 const COOKIE: &str = "capstan_mcp_login";
 
 /// Begins a login at an MCP server
@@ -44,18 +43,12 @@ pub(crate) async fn begin(
     Id(id): Id<McpServerId>,
     uri: Uri,
     headers: HeaderMap,
-    Input { .. }: Input<EmptyBody>,
+    _: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
     let site = site(&app, &uri, &headers)?;
     let login = app.service.begin_mcp_login(&access, &id, &format!("{site}{CALLBACK}")).await?;
-    let secure = if site.starts_with("https://") { "; Secure" } else { "" };
-    let age = login.lifetime_seconds;
-    // Lax, because the browser comes from another site.
-    let cookie =
-        format!("{COOKIE}_{}={}; Path={CALLBACK}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.mark, login.browser);
-    let mut answer = Json(LoginBody { url: login.url, expires_in: age }).into_response();
-    put_headers(&mut answer, &cookie);
-    Ok(answer)
+    let name = format!("{COOKIE}_{}", login.mark);
+    Ok(begun(login, &site, &name, CALLBACK))
 }
 
 /// Forgets the login at an MCP server
@@ -66,8 +59,8 @@ pub(crate) async fn begin(
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 204, description = "There is no login any more")),
 )]
-pub(crate) async fn forget(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
-    app.service.forget_mcp_login(&principal, &id).await?;
+pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
+    caller.app.service.forget_mcp_login(&caller.principal, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -105,7 +98,7 @@ pub(crate) async fn finish(
     let state = match (state, &caller) {
         (Some(state), _) => state,
         (None, Some(_)) => return Err(Error::invalid("the query needs a state: this is no callback of a login").into()),
-        // Whose cookie could count is said by the state.
+        // The name of the cookie depends on the state.
         (None, None) => return Err(auth::unauthorized()),
     };
     // A browser may have begun logins at several servers.
@@ -113,11 +106,5 @@ pub(crate) async fn finish(
     let browser = cookie(&headers, &name);
     let who = returned(caller.as_ref(), browser.as_deref())?;
     let (principal, shown) = app.service.finish_mcp_login(who, CameBack { state, code, issuer, error }).await?;
-    let mut answer = if wants_page(&headers) {
-        Html("<!doctype html><title>Capstan</title><p>You are logged in. You may close this window.").into_response()
-    } else {
-        Json(McpServer::of(shown, &principal)).into_response()
-    };
-    put_headers(&mut answer, &format!("{name}=; Path={CALLBACK}; Max-Age=0; HttpOnly; SameSite=Lax"));
-    Ok(answer)
+    Ok(ended(&headers, "You are logged in.", McpServer::of(shown, &principal), &name, CALLBACK))
 }

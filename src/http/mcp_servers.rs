@@ -1,80 +1,30 @@
-//! `/api/v1/mcp-servers`: sources of tools that people keep.
+//! `/api/v1/mcp-servers`: MCP servers that users keep, and those of the configuration.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::created;
 use super::auth::Caller;
-use super::etag::{tag, wanted_versions};
-use super::extract::{Id, Input, Params, RequestBody};
-use super::page::{self, PageParams};
+use super::etag::{versioned, wanted_versions};
+use super::extract::{Id, Input, OptionalInput, Params};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
-use super::scope::{Scope, ShownScope};
+use super::scope::ShownScope;
 use super::types::{EmptyBody, ListBody};
 use crate::domain::ids::McpServerId;
-use crate::domain::mcp_server::McpServerRecord;
-use crate::domain::principal::{Principal, UserRole};
+use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemBody;
 use crate::domain::tool::ToolDefinition;
 use crate::service::{
-    AnyMcpServer, AuthState, Import, ImportReport, Imported, McpPrompt, McpResource, McpServerPatch, NewMcpServer, Page,
-    ServerStatus, ShownMcpServer, Variables,
+    AnyMcpServer, AuthState, ImportedMcpServers, McpPrompt, McpResource, McpServerCursor, McpServerPatch, McpServersDocument,
+    NewMcpServer, OwnerScope, Page, ServerStatus, ShownMcpServer,
 };
-
-/// A server to make.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CreateMcpServerBody {
-    /// What the names of its tools begin with: `name__tool`.
-    #[schema(min_length = 1, max_length = 64)]
-    name: String,
-    /// Its entry, as in an `mcpServers` document. Its secrets are taken out of it and never shown again.
-    #[schema(value_type = Object)]
-    entry: Map<String, Value>,
-    /// Values of variables that the entry names as `${NAME}`.
-    #[serde(default)]
-    #[schema(value_type = Object, write_only)]
-    variables: Variables,
-    /// Whether runs may use it.
-    #[serde(default = "yes")]
-    #[schema(default = true)]
-    enabled: bool,
-    /// Whose it is. Only an administrator makes one for everybody.
-    #[serde(default)]
-    scope: Scope,
-}
-
-fn yes() -> bool {
-    true
-}
-
-impl RequestBody for CreateMcpServerBody {}
-
-/// What to change of a server. What is absent stays.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UpdateMcpServerBody {
-    /// The name.
-    #[schema(min_length = 1, max_length = 64)]
-    name: Option<String>,
-    /// The entry, all of it. A `${NAME}` that stands for a secret goes on to stand for it, unless the entry leads to another host.
-    #[schema(value_type = Option<Object>)]
-    entry: Option<Map<String, Value>>,
-    /// New values of variables that the entry names as `${NAME}`.
-    #[serde(default)]
-    #[schema(value_type = Object, write_only)]
-    variables: Variables,
-    /// Whether runs may use it.
-    enabled: Option<bool>,
-}
-
-impl RequestBody for UpdateMcpServerBody {}
 
 /// How a server is doing, as far as the process knows that answers.
 #[serde_with::skip_serializing_none]
@@ -131,49 +81,32 @@ impl McpServer {
     pub(super) fn of(shown: ShownMcpServer, viewer: &Principal) -> Self {
         let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = shown.status;
         let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
-        let warnings = shown.warnings;
-        let record = match shown.server {
-            AnyMcpServer::Kept(record) => *record,
-            AnyMcpServer::Configured(_) => {
-                return Self {
-                    id,
-                    name,
-                    entry: None,
-                    enabled: true,
-                    scope: ShownScope::Config,
-                    status,
-                    created_at: None,
-                    updated_at: None,
-                    version: None,
-                    warnings,
-                };
+        let (id, name, entry, enabled, scope, record) = match shown.server {
+            AnyMcpServer::Configured(_) => (id, name, None, true, ShownScope::Config, None),
+            AnyMcpServer::Kept(record) => {
+                // The entry of a server of the operator's is shown to administrators only.
+                let (scope, sees_entry) = ShownScope::of(record.owner.as_ref(), viewer);
+                let entry = sees_entry.then(|| record.entry.clone());
+                (record.id.clone(), record.name.clone(), entry, record.enabled, scope, Some(record))
             }
-        };
-        let McpServerRecord { id, owner, name, entry, enabled, created_at, updated_at, version, .. } = record;
-        let (scope, sees_entry) = match (&owner, viewer.role) {
-            (Some(_), UserRole::Admin | UserRole::Member) => (ShownScope::Own, true),
-            (None, UserRole::Admin) => (ShownScope::Global, true),
-            // What it is reached with is the operator's own.
-            (None, UserRole::Member) => (ShownScope::Global, false),
         };
         Self {
             id,
             name,
-            entry: sees_entry.then_some(entry),
+            entry,
             enabled,
             scope,
             status,
-            created_at: Some(created_at.to_rfc3339()),
-            updated_at: Some(updated_at.to_rfc3339()),
-            version: Some(version),
-            warnings,
+            created_at: record.as_ref().map(|record| record.created_at.to_rfc3339()),
+            updated_at: record.as_ref().map(|record| record.updated_at.to_rfc3339()),
+            version: record.map(|record| record.version),
+            warnings: shown.warnings,
         }
     }
 
     fn answer(shown: ShownMcpServer, viewer: &Principal) -> Response {
         let server = Self::of(shown, viewer);
-        let headers = server.version.map(tag).unwrap_or_default();
-        (headers, Json(server)).into_response()
+        versioned(server.version, server)
     }
 }
 
@@ -183,14 +116,12 @@ impl McpServer {
 /// and no member may give a command, unless the server allows that.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "create_mcp_server",
-    request_body = CreateMcpServerBody,
+    request_body = NewMcpServer,
     responses((status = 201, description = "The server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateMcpServerBody>) -> Answer<Response> {
-    let CreateMcpServerBody { name, entry, variables, enabled, scope } = body;
-    let new = NewMcpServer { name, entry, variables, enabled, is_global: scope == Scope::Global };
-    let (shown, replay) = app.service.create_mcp_server(&principal, new, key).await?;
-    let server = McpServer::of(shown, &principal);
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
+    let (shown, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
+    let server = McpServer::of(shown, &caller.principal);
     let place = format!("/api/v1/mcp-servers/{}", server.id);
     Ok(created(replay, server.version, &place, server))
 }
@@ -203,11 +134,10 @@ pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key 
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<McpServer>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
-    let request = params.request()?;
-    let Page { items, next } = app.service.mcp_servers(&principal, &request).await?;
-    let items = items.into_iter().map(|server| McpServer::of(server, &principal)).collect();
-    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/mcp-servers", ""))
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.mcp_servers(&caller.principal, &page).await?;
+    let items = items.into_iter().map(|server| McpServer::of(server, &caller.principal)).collect();
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/mcp-servers", ""))
 }
 
 /// An MCP server
@@ -216,8 +146,8 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Para
     params(("id" = McpServerId, Path, description = "The server")),
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// Changes an MCP server
@@ -230,22 +160,20 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<McpServerI
         ("id" = McpServerId, Path, description = "The server"),
         ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is changed"),
     ),
-    request_body = UpdateMcpServerBody,
+    request_body = McpServerPatch,
     responses(
         (status = 200, description = "The server", body = McpServer, headers(("ETag" = String))),
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<McpServerId>,
     headers: HeaderMap,
-    Input { body, .. }: Input<UpdateMcpServerBody>,
+    Input { body, .. }: Input<McpServerPatch>,
 ) -> Answer<Response> {
-    let UpdateMcpServerBody { name, entry, variables, enabled } = body;
-    let patch = McpServerPatch { name, entry, variables, enabled };
-    let shown = app.service.update_mcp_server(&principal, &id, &patch, wanted_versions(&headers).as_deref()).await?;
-    Ok(McpServer::answer(shown, &principal))
+    let shown = caller.app.service.update_mcp_server(&caller.principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
+    Ok(McpServer::answer(shown, &caller.principal))
 }
 
 /// Deletes an MCP server
@@ -262,8 +190,8 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
-    app.service.delete_mcp_server(&principal, &id, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_mcp_server(&caller.principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -276,12 +204,8 @@ pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<McpServ
     params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn start(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-    Input { .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.start_mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.start_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// Stops an MCP server
@@ -293,12 +217,8 @@ pub(crate) async fn start(
     params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn stop(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-    Input { .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.stop_mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.stop_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// Restarts an MCP server
@@ -309,12 +229,8 @@ pub(crate) async fn stop(
     params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
     responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
 )]
-pub(crate) async fn restart(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-    Input { .. }: Input<EmptyBody>,
-) -> Answer<Response> {
-    Ok(McpServer::answer(app.service.restart_mcp_server(&principal, &id).await?, &principal))
+pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
+    Ok(McpServer::answer(caller.app.service.restart_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
 /// The tools of an MCP server
@@ -328,12 +244,8 @@ pub(crate) async fn restart(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn tools(
-    Caller { app, principal }: Caller,
-    Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
-    let data = app.service.mcp_server_tools(&principal, &id).await?;
-    Ok(Json(ListBody { data, next_cursor: None }))
+pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
+    Ok(Json(ListBody::whole(caller.app.service.mcp_server_tools(&caller.principal, &id).await?)))
 }
 
 /// The resources of an MCP server
@@ -347,9 +259,8 @@ pub(crate) async fn tools(
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn resources(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
-    let data = app.service.mcp_server_resources(&principal, &id).await?;
-    Ok(Json(ListBody { data, next_cursor: None }))
+pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
+    Ok(Json(ListBody::whole(caller.app.service.mcp_server_resources(&caller.principal, &id).await?)))
 }
 
 /// The prompts of an MCP server
@@ -363,76 +274,8 @@ pub(crate) async fn resources(Caller { app, principal }: Caller, Id(id): Id<McpS
         (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn prompts(Caller { app, principal }: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
-    let data = app.service.mcp_server_prompts(&principal, &id).await?;
-    Ok(Json(ListBody { data, next_cursor: None }))
-}
-
-/// A document to bring in. Other keys are told in `warnings`, because programs commonly keep more in it.
-#[derive(Deserialize, ToSchema)]
-pub(crate) struct ImportMcpServersBody {
-    /// The servers, as programs commonly keep them.
-    #[serde(rename = "mcpServers")]
-    #[schema(value_type = Object)]
-    mcp_servers: Map<String, Value>,
-    /// Values of variables that the entries name as `${NAME}`.
-    #[serde(default)]
-    #[schema(value_type = Object, write_only)]
-    variables: Variables,
-    /// Whose they are to be.
-    #[serde(default)]
-    scope: Scope,
-    /// Whether they take the place of servers of their names.
-    #[serde(default)]
-    replace: bool,
-    #[serde(flatten)]
-    #[schema(ignore)]
-    rest: Map<String, Value>,
-}
-
-impl RequestBody for ImportMcpServersBody {}
-
-/// What became of an entry.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ImportOutcome {
-    /// It is kept.
-    Made,
-    /// The server of its name was changed.
-    Replaced,
-    /// It is not kept: `reason` says why.
-    Refused,
-}
-
-/// An entry that was brought in, or not.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ImportedMcpServer {
-    /// Its name in the document.
-    name: String,
-    /// What became of it.
-    outcome: ImportOutcome,
-    /// The server that was made or changed.
-    id: Option<McpServerId>,
-    /// Why it was refused.
-    reason: Option<String>,
-    /// Parts of its entry that have no effect, such as unknown keys.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    warnings: Vec<String>,
-}
-
-/// The outcome of an import.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ImportedMcpServers {
-    /// The outcome of each entry.
-    data: Vec<ImportedMcpServer>,
-    /// Always `null`: all entries are on one page.
-    next_cursor: Option<String>,
-    /// Parts of the document beside its entries that have no effect, such as unknown keys.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    warnings: Vec<String>,
+pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
+    Ok(Json(ListBody::whole(caller.app.service.mcp_server_prompts(&caller.principal, &id).await?)))
 }
 
 /// Brings in an `mcpServers` document
@@ -440,29 +283,11 @@ pub(crate) struct ImportedMcpServers {
 /// Each entry by itself: the answer says what became of it. Nothing is connected to yet.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/import", tag = "mcp-servers", operation_id = "import_mcp_servers",
-    request_body = ImportMcpServersBody,
+    request_body = McpServersDocument,
     responses((status = 200, description = "What became of each entry", body = ImportedMcpServers)),
 )]
-pub(crate) async fn import(
-    Caller { app, principal }: Caller,
-    Input { body, key }: Input<ImportMcpServersBody>,
-) -> Answer<Json<ImportedMcpServers>> {
-    let ImportMcpServersBody { mcp_servers: entries, variables, scope, replace: replaces, rest } = body;
-    let import = Import { entries, variables, is_global: scope == Scope::Global, replaces, rest };
-    let ImportReport { outcomes, warnings } = app.service.import_mcp_servers(&principal, import, key).await?;
-    let data = outcomes.into_iter().map(|(name, outcome)| match outcome {
-        Imported::Made(id, warnings) => {
-            ImportedMcpServer { name, outcome: ImportOutcome::Made, id: Some(id), reason: None, warnings }
-        }
-        Imported::Replaced(id, warnings) => {
-            ImportedMcpServer { name, outcome: ImportOutcome::Replaced, id: Some(id), reason: None, warnings }
-        }
-        Imported::Refused(reason) => {
-            let reason = Some(reason);
-            ImportedMcpServer { name, outcome: ImportOutcome::Refused, id: None, reason, warnings: Vec::new() }
-        }
-    });
-    Ok(Json(ImportedMcpServers { data: data.collect(), next_cursor: None, warnings }))
+pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServersDocument>) -> Answer<Json<ImportedMcpServers>> {
+    Ok(Json(caller.app.service.import_mcp_servers(&caller.principal, body, key).await?))
 }
 
 /// Whose servers to take out.
@@ -470,7 +295,7 @@ pub(crate) async fn import(
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExportParams {
     /// Whose servers; the caller's own if absent. Those of everybody are for administrators.
-    scope: Option<Scope>,
+    scope: Option<OwnerScope>,
 }
 
 /// Takes out an `mcpServers` document
@@ -480,7 +305,6 @@ pub(crate) struct ExportParams {
     get, path = "/api/v1/mcp-servers/export", tag = "mcp-servers", operation_id = "export_mcp_servers", params(ExportParams),
     responses((status = 200, description = "The document", body = Object)),
 )]
-pub(crate) async fn export(Caller { app, principal }: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
-    let is_global = params.scope.unwrap_or_default() == Scope::Global;
-    Ok(Json(app.service.export_mcp_servers(&principal, is_global).await?))
+pub(crate) async fn export(caller: Caller, Params(params): Params<ExportParams>) -> Answer<Json<Value>> {
+    Ok(Json(caller.app.service.export_mcp_servers(&caller.principal, params.scope.unwrap_or_default()).await?))
 }

@@ -1,4 +1,4 @@
-//! What the HTTP layer counts.
+//! Metrics of the HTTP layer.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) fn request(method: &Method, route: &str, status: u16, took: Duration)
     ::metrics::histogram!("capstan_http_request_seconds", "route" => route.to_owned()).record(took.as_secs_f64());
 }
 
-/// The method as a label. Any word may be sent as a method, by anybody, and each new label is kept for ever.
+/// Returns the method as a label. A client may send any word as a method, and each new label is kept for ever.
 fn known(method: &Method) -> &str {
     let standard = [
         Method::GET,
@@ -31,7 +31,7 @@ fn known(method: &Method) -> &str {
 pub(crate) struct OpenStream(&'static str);
 
 impl OpenStream {
-    /// A stream over `wire`: `sse` or `websocket`.
+    /// `wire` is `sse`, `ndjson` or `websocket`.
     pub(crate) fn new(wire: &'static str) -> Self {
         ::metrics::gauge!("capstan_open_streams", "wire" => wire).increment(1.0);
         Self(wire)

@@ -37,7 +37,6 @@ mod routes;
 mod runs;
 mod scope;
 mod search;
-mod sockets;
 mod status_words;
 mod streams;
 mod system;
@@ -49,6 +48,9 @@ mod wire;
 mod ws;
 
 pub use openapi::{openapi, openapi_json};
+
 pub use options::{Auth, HttpLimits, HttpOptions};
+
 pub use request::OneTooMany;
+
 pub use router::{router, system_router};

@@ -2,10 +2,12 @@
 
 use std::sync::LazyLock;
 
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::Type;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
-    ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder,
+    ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, License, ObjectBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
+    ResponseBuilder,
 };
 use utoipa::{PartialSchema as _, ToSchema as _};
 use utoipa_axum::router::OpenApiRouter;
@@ -13,8 +15,6 @@ use utoipa_axum::router::OpenApiRouter;
 use super::routes;
 use crate::domain::problem::{FieldError, ProblemBody};
 
-/// The document.
-#[must_use]
 pub fn openapi() -> OpenApi {
     let mut document = OpenApiRouter::with_openapi(base()).merge(routes::all()).split_for_parts().1;
     for item in document.paths.paths.values_mut() {
@@ -33,14 +33,11 @@ pub fn openapi() -> OpenApi {
     document
 }
 
-/// The document as it is checked in and served.
-#[must_use]
 pub fn openapi_json() -> String {
     static JSON: LazyLock<String> = LazyLock::new(|| openapi().to_pretty_json().map(|json| json + "\n").unwrap_or_default());
     JSON.clone()
 }
 
-/// The document without paths.
 fn base() -> OpenApi {
     let description = "Send a message; read the run's events as they happen, or later. Errors are problem details (RFC 9457) with a stable `code`; \
          `/docs/errors/{code}` explains each. A POST takes an `Idempotency-Key` unless it says that every request counts.";
@@ -64,8 +61,8 @@ fn base() -> OpenApi {
         .build()
 }
 
-/// POSTs that are carried out at every request, whatever their `Idempotency-Key`: their answers hold secrets that are not kept, or
-/// they are asked so that something is done or looked at now. Their descriptions say so.
+/// POSTs that are carried out at every request, whatever their `Idempotency-Key`: their answers hold secrets that are not stored, or they do
+/// or look at something now. Their descriptions say so.
 const NEVER_REPLAYED: [&str; 8] = [
     "create_stream_ticket",
     "upload_file",
@@ -77,7 +74,7 @@ const NEVER_REPLAYED: [&str; 8] = [
     "test_provider",
 ];
 
-/// The errors that an operation may answer with because of what it is.
+/// Adds the errors that follow from the method of an operation and from its security.
 fn add_problems(method: &HttpMethod, operation: &mut Operation) {
     let is_open = operation.security.is_some();
     let mut problems = vec![(421, "This server does not answer for that host"), (500, "Our fault"), (503, "Not at the moment")];
@@ -103,16 +100,12 @@ fn add_problems(method: &HttpMethod, operation: &mut Operation) {
     }
     let is_replayed = operation.operation_id.as_deref().is_none_or(|id| !NEVER_REPLAYED.contains(&id));
     if *method == HttpMethod::Post && is_replayed {
-        let header = utoipa::openapi::path::ParameterBuilder::new()
+        let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(255));
+        let header = ParameterBuilder::new()
             .name("Idempotency-Key")
-            .parameter_in(utoipa::openapi::path::ParameterIn::Header)
+            .parameter_in(ParameterIn::Header)
             .description(Some("Makes repeating the request safe for 24 hours"))
-            .schema(Some(
-                utoipa::openapi::ObjectBuilder::new()
-                    .schema_type(utoipa::openapi::schema::Type::String)
-                    .min_length(Some(1))
-                    .max_length(Some(255)),
-            ))
+            .schema(Some(text))
             .build();
         operation.parameters.get_or_insert_default().push(RefOr::T(header));
     }

@@ -3,7 +3,9 @@
 use std::str::FromStr;
 
 use axum::Json;
+use axum::extract::FromRequestParts;
 use axum::http::header::LINK;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -12,11 +14,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::problem::Answer;
+use super::extract::query as query_of;
+use super::options::App;
+use super::problem::{Answer, Problem};
 use super::types::ListBody;
 use crate::service::{Error, InvalidCursor, Page, PageRequest};
 
-/// Rows of a page if the client does not say.
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 100;
 
@@ -31,7 +34,6 @@ pub(crate) struct PageParams {
     pub(crate) cursor: Option<String>,
 }
 
-/// Checks a limit.
 pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
     match limit.unwrap_or(DEFAULT_LIMIT) {
         limit @ 1..=MAX_LIMIT => Ok(limit),
@@ -40,7 +42,6 @@ pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
 }
 
 impl PageParams {
-    /// The page in the store's words.
     pub(crate) fn request<C: FromStr<Err = InvalidCursor>>(&self) -> Answer<PageRequest<C>> {
         let after = self.cursor.as_deref().map(decode).transpose();
         let invalid = |InvalidCursor| Error::InvalidCursor("give the next_cursor of the page before, or none".to_owned());
@@ -48,7 +49,17 @@ impl PageParams {
     }
 }
 
-/// Encodes a cursor for clients.
+/// The page that a query asks for.
+pub(crate) struct Paging<C>(pub PageRequest<C>);
+
+impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+        query_of::<PageParams>(&parts.uri)?.request().map(Self)
+    }
+}
+
 pub(crate) fn encode(cursor: &str) -> String {
     URL_SAFE_NO_PAD.encode(cursor)
 }
@@ -59,7 +70,7 @@ pub(crate) fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C,
     std::str::from_utf8(&bytes).map_err(|_| InvalidCursor)?.parse()
 }
 
-/// Answers with a page. `path` and `rest` (an encoded query without limit and cursor, possibly empty) name the list.
+/// Answers with a page of the list at `path`. `rest` is its [`query`] without limit and cursor.
 pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
     answer_as("cursor", page, limit, path, rest)
 }
@@ -75,12 +86,12 @@ pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, pat
 /// Characters of a query that are written as they are (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Returns a text as it may stand in a query.
-pub(crate) fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, UNRESERVED).to_string()
+/// Returns the parameters that are given, encoded, each with an `&` before it.
+pub(crate) fn query<const N: usize>(params: [(&str, Option<&str>); N]) -> String {
+    let given = params.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    given.map(|(name, value)| format!("&{name}={}", utf8_percent_encode(value, UNRESERVED))).collect()
 }
 
-/// The header that names the next page.
 pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(value) = target.and_then(|target| HeaderValue::from_str(&format!("<{target}>; rel=\"next\"")).ok()) {

@@ -1,4 +1,4 @@
-//! `/api/v1/tool-pins`: definitions of tools, and whether they have changed since somebody looked at them.
+//! `/api/v1/tool-pins`: definitions of tools, and whether they have changed since they were reviewed.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,8 @@ pub(crate) struct PinsBody {
     get, path = "/api/v1/tool-pins", tag = "tools", operation_id = "list_tool_pins", params(PinParams),
     responses((status = 200, description = "Those of the caller's servers and of everybody's", body = PinsBody)),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Params(filter): Params<PinParams>) -> Answer<Json<PinsBody>> {
-    Ok(Json(PinsBody { data: app.service.tool_pins(&principal, filter.status).await? }))
+pub(crate) async fn list(caller: Caller, Params(filter): Params<PinParams>) -> Answer<Json<PinsBody>> {
+    Ok(Json(PinsBody { data: caller.app.service.tool_pins(&caller.principal, filter.status).await? }))
 }
 
 /// Accepts a changed definition
@@ -47,6 +47,6 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Params(filter): Para
     params(("id" = PinId, Path, description = "The definition")),
     responses((status = 200, description = "The definition, accepted", body = ToolPin)),
 )]
-pub(crate) async fn accept(Caller { app, principal }: Caller, Id(id): Id<PinId>) -> Answer<Json<ToolPin>> {
-    Ok(Json(app.service.accept_tool_pin(&principal, &id).await?))
+pub(crate) async fn accept(caller: Caller, Id(id): Id<PinId>) -> Answer<Json<ToolPin>> {
+    Ok(Json(caller.app.service.accept_tool_pin(&caller.principal, &id).await?))
 }

@@ -11,14 +11,12 @@ use axum::response::{IntoResponse, Response};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::service;
 
-/// The media type of problems.
 pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// An error that is about to be an answer.
+/// An error that is to be an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem(pub Box<ProblemBody>);
 
-/// What handlers return.
 pub(crate) type Answer<T> = Result<T, Problem>;
 
 impl Problem {
@@ -35,18 +33,16 @@ impl From<ProblemBody> for Problem {
 
 impl From<service::Error> for Problem {
     fn from(error: service::Error) -> Self {
-        // The one place where the cause of a 5xx is written down; the request's span names it.
-        if let service::Error::Store(store) = &error {
-            tracing::error!(error = store as &dyn std::error::Error, cause = store.source(), "the store failed");
-        }
-        if let service::Error::NoRandomness(_) = &error {
-            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "a secret could not be made");
-        }
-        if let service::Error::NoReader(_) = &error {
-            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "a file cannot be read");
-        }
-        if let service::Error::Sealing(error) = &error {
-            tracing::error!(error = error as &dyn std::error::Error, "a secret cannot be sealed or opened");
+        // The one place where the cause of a 5xx is logged; the request's span names it.
+        let what = match &error {
+            service::Error::Store(_) => Some("the store failed"),
+            service::Error::NoRandomness(_) => Some("a secret could not be made"),
+            service::Error::NoReader(_) => Some("a file cannot be read"),
+            service::Error::Sealing(_) => Some("a secret cannot be sealed or opened"),
+            _ => None,
+        };
+        if let Some(what) = what {
+            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "{what}");
         }
         error.problem().into()
     }

@@ -1,99 +1,27 @@
-//! `/api/v1/providers`: model endpoints that people keep.
+//! `/api/v1/providers`: model endpoints that users keep, and those of the configuration.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
-use secrecy::SecretString;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answer::created;
 use super::auth::Caller;
-use super::etag::{tag, wanted_versions};
-use super::extract::{Id, Input, Params, RequestBody, given, may_be_empty};
-use super::page::{self, PageParams};
+use super::etag::{versioned, wanted_versions};
+use super::extract::{Id, Input, OptionalInput};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
-use super::scope::{Scope, ShownScope};
+use super::scope::ShownScope;
 use super::types::ListBody;
 use crate::domain::cost::Prices;
 use crate::domain::ids::ProviderId;
 use crate::domain::principal::{Principal, UserRole};
-use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::problem::ProblemBody;
 use crate::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
-use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderPatch, ProviderTest};
+use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderCursor, ProviderPatch, TestedProvider};
 use crate::support::tokens::Tokenizer;
-
-/// A provider to make.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CreateProviderBody {
-    /// What stands before the slash of its models: `name/model`.
-    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
-    name: String,
-    /// The wire that it speaks.
-    kind: ProviderKind,
-    /// Where its API is; the kind's own API if absent.
-    #[schema(max_length = 2048)]
-    base_url: Option<String>,
-    /// The key. It is never shown again.
-    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
-    key: Option<SecretString>,
-    /// What is to be known of its models, where the provider's own list does not say it.
-    #[serde(default)]
-    #[schema(max_items = 500)]
-    models: Vec<ModelEntry>,
-    /// How long its calls may take.
-    #[serde(default)]
-    limits: CallLimits,
-    /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
-    #[schema(value_type = Option<Object>)]
-    accent: Option<Map<String, Value>>,
-    /// Whether runs may use it.
-    #[serde(default = "yes")]
-    #[schema(default = true)]
-    enabled: bool,
-    /// Whose it is. Only an administrator makes one for everybody.
-    #[serde(default)]
-    scope: Scope,
-}
-
-fn yes() -> bool {
-    true
-}
-
-impl RequestBody for CreateProviderBody {}
-
-/// What to change of a provider. What is absent stays.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UpdateProviderBody {
-    /// The name.
-    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
-    name: Option<String>,
-    /// The wire.
-    kind: Option<ProviderKind>,
-    /// Where its API is. Another host wants the key again.
-    #[schema(max_length = 2048)]
-    base_url: Option<String>,
-    /// A new key; `null` takes the old one away.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
-    key: Option<Option<SecretString>>,
-    /// What is to be known of its models, all of it.
-    #[schema(max_items = 500)]
-    models: Option<Vec<ModelEntry>>,
-    /// How long its calls may take, all of it.
-    limits: Option<CallLimits>,
-    /// How its chat completions differ from OpenAI's own; `null` takes it away.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Object>)]
-    accent: Option<Option<Map<String, Value>>>,
-    /// Whether runs may use it.
-    enabled: Option<bool>,
-}
-
-impl RequestBody for UpdateProviderBody {}
 
 /// What is shown of a key.
 #[derive(Debug, Serialize, ToSchema)]
@@ -142,11 +70,7 @@ pub(crate) struct Provider {
 
 impl Provider {
     pub(crate) fn of(record: ProviderRecord, viewer: &Principal) -> Self {
-        let (scope, sees_hint) = match (&record.owner, viewer.role) {
-            (Some(_), UserRole::Admin | UserRole::Member) => (ShownScope::Own, true),
-            (None, UserRole::Admin) => (ShownScope::Global, true),
-            (None, UserRole::Member) => (ShownScope::Global, false),
-        };
+        let (scope, sees_hint) = ShownScope::of(record.owner.as_ref(), viewer);
         let hint = record.key.as_ref().and_then(|key| key.hint.clone()).filter(|_| sees_hint);
         Self {
             id: record.id,
@@ -172,7 +96,7 @@ impl Provider {
         };
         let base_url = match viewer.role {
             UserRole::Admin => Some(base_url),
-            // Where it is, is the operator's own.
+            // The URL is the operator's own.
             UserRole::Member => None,
         };
         Self {
@@ -197,16 +121,13 @@ impl Provider {
 ///
 /// Runs use its models as `name/model`. A member's URL must be a public https one, unless the server allows others.
 #[utoipa::path(
-    post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = CreateProviderBody,
+    post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = NewProvider,
     responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
 )]
-pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key }: Input<CreateProviderBody>) -> Answer<Response> {
-    let CreateProviderBody { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = body;
-    let is_global = scope == Scope::Global;
-    let new = NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global };
-    let (record, replay) = app.service.create_provider(&principal, new, key).await?;
-    let (version, place) = (record.version, format!("/api/v1/providers/{}", record.id));
-    Ok(created(replay, Some(version), &place, Provider::of(record, &principal)))
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvider>) -> Answer<Response> {
+    let (record, replay) = caller.app.service.create_provider(&caller.principal, body, key).await?;
+    let place = format!("/api/v1/providers/{}", record.id);
+    Ok(created(replay, Some(record.version), &place, Provider::of(record, &caller.principal)))
 }
 
 /// Providers, by name
@@ -217,11 +138,10 @@ pub(crate) async fn create(Caller { app, principal }: Caller, Input { body, key 
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
     responses((status = 200, description = "A page", body = ListBody<Provider>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Params<PageParams>) -> Answer<Response> {
-    let request = params.request()?;
-    let Page { items, next } = app.service.providers(&principal, &request).await?;
-    let items = items.into_iter().map(|provider| Provider::of_any(provider, &principal)).collect();
-    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/providers", ""))
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.providers(&caller.principal, &page).await?;
+    let items = items.into_iter().map(|provider| Provider::of_any(provider, &caller.principal)).collect();
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/providers", ""))
 }
 
 /// A provider
@@ -230,10 +150,9 @@ pub(crate) async fn list(Caller { app, principal }: Caller, Params(params): Para
     params(("id" = ProviderId, Path, description = "The provider")),
     responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
-    let provider = Provider::of_any(app.service.provider(&principal, &id).await?, &principal);
-    let headers = provider.version.map(tag).unwrap_or_default();
-    Ok((headers, Json(provider)).into_response())
+pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
+    let provider = Provider::of_any(caller.app.service.provider(&caller.principal, &id).await?, &caller.principal);
+    Ok(versioned(provider.version, provider))
 }
 
 /// Changes a provider
@@ -245,22 +164,20 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<ProviderId
         ("id" = ProviderId, Path, description = "The provider"),
         ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is changed"),
     ),
-    request_body = UpdateProviderBody,
+    request_body = ProviderPatch,
     responses(
         (status = 200, description = "The provider", body = Provider, headers(("ETag" = String))),
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn update(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ProviderId>,
     headers: HeaderMap,
-    Input { body, .. }: Input<UpdateProviderBody>,
+    Input { body, .. }: Input<ProviderPatch>,
 ) -> Answer<Response> {
-    let UpdateProviderBody { name, kind, base_url, key, models, limits, accent, enabled } = body;
-    let patch = ProviderPatch { name, kind, base_url, key, models, limits, accent, enabled };
-    let record = app.service.update_provider(&principal, &id, &patch, wanted_versions(&headers).as_deref()).await?;
-    Ok((tag(record.version), Json(Provider::of(record, &principal))).into_response())
+    let record = caller.app.service.update_provider(&caller.principal, &id, &body, wanted_versions(&headers).as_deref()).await?;
+    Ok(versioned(Some(record.version), Provider::of(record, &caller.principal)))
 }
 
 /// Deletes a provider
@@ -277,8 +194,8 @@ pub(crate) async fn update(
         (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn delete(Caller { app, principal }: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
-    app.service.delete_provider(&principal, &id, wanted_versions(&headers).as_deref()).await?;
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_provider(&caller.principal, &id, wanted_versions(&headers).as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -323,10 +240,9 @@ impl ProviderModel {
         (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn models(Caller { app, principal }: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
-    let (name, models) = app.service.provider_models(&principal, &id).await?;
-    let data = models.into_iter().map(|model| ProviderModel::of(&name, model)).collect();
-    Ok(Json(ListBody { data, next_cursor: None }))
+pub(crate) async fn models(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Json<ListBody<ProviderModel>>> {
+    let (name, models) = caller.app.service.provider_models(&caller.principal, &id).await?;
+    Ok(Json(ListBody::whole(models.into_iter().map(|model| ProviderModel::of(&name, model)).collect())))
 }
 
 /// Which model to test.
@@ -338,22 +254,6 @@ pub(crate) struct TestProviderBody {
     model: Option<String>,
 }
 
-may_be_empty!(TestProviderBody);
-
-/// What came of a test.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct TestedProvider {
-    /// Whether the model answered.
-    ok: bool,
-    /// The model that was asked; empty if none could be found.
-    model: String,
-    /// How long it took, in milliseconds.
-    latency_ms: u64,
-    /// What went wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ProblemBody>,
-}
-
 /// Tests a provider
 ///
 /// Asks a model for a word, which costs next to nothing. Every request asks anew, whatever its `Idempotency-Key`.
@@ -363,13 +263,10 @@ pub(crate) struct TestedProvider {
     responses((status = 200, description = "What came of it", body = TestedProvider)),
 )]
 pub(crate) async fn test(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ProviderId>,
-    // Asking once more does no harm, and an old answer would say nothing of the present.
-    Input { body, key: _ }: Input<TestProviderBody>,
+    // A repeated test does no harm, and an earlier answer would not describe the present.
+    OptionalInput { body, key: _ }: OptionalInput<TestProviderBody>,
 ) -> Answer<Json<TestedProvider>> {
-    let ProviderTest { model, latency, error } = app.service.test_provider(&principal, &id, body.model).await?;
-    let latency_ms = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
-    let error = error.map(|error| ProblemCode::from(error.kind).body(error.message));
-    Ok(Json(TestedProvider { ok: error.is_none(), model, latency_ms, error }))
+    Ok(Json(caller.app.service.test_provider(&caller.principal, &id, body.model).await?))
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/input-requests`: what runs ask humans, and the answers.
+//! `/api/v1/input-requests`: questions of runs to humans, and the answers.
 
 use axum::Json;
 use axum::response::{IntoResponse as _, Response};
@@ -7,13 +7,14 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
-use super::extract::{Id, Input, Params, RequestBody};
+use super::extract::{Id, Input, Params};
 use super::idempotency::replayed;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::ids::InputId;
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
+use crate::service::InputCursor;
 
 /// The answer to a question.
 #[serde_with::skip_serializing_none]
@@ -30,8 +31,6 @@ pub(crate) struct AnswerBody {
     content: Option<Value>,
 }
 
-impl RequestBody for AnswerBody {}
-
 /// Which questions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -46,14 +45,13 @@ pub(crate) struct FilterParams {
     responses((status = 200, description = "A page", body = ListBody<InputRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<FilterParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<InputCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
-    let rest = filter.status.map_or_else(String::new, |status| format!("&status={}", status.as_str()));
-    let found = app.service.input_requests(&principal, filter.status, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/input-requests", &rest))
+    let found = caller.app.service.input_requests(&caller.principal, filter.status, &page).await?;
+    let rest = page::query([("status", filter.status.map(InputState::as_str))]);
+    Ok(page::answer(found, page.limit, "/api/v1/input-requests", &rest))
 }
 
 /// A question
@@ -62,8 +60,8 @@ pub(crate) async fn list(
     params(("id" = InputId, Path, description = "The question")),
     responses((status = 200, description = "The question, with its answer if there is one", body = InputRecord)),
 )]
-pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
-    Ok(Json(app.service.input_request(&principal, &id).await?))
+pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
+    Ok(Json(caller.app.service.input_request(&caller.principal, &id).await?))
 }
 
 /// Answers a question
@@ -75,12 +73,8 @@ pub(crate) async fn get(Caller { app, principal }: Caller, Id(id): Id<InputId>) 
     params(("id" = InputId, Path, description = "The question")),
     responses((status = 200, description = "The question with its answer", body = InputRecord)),
 )]
-pub(crate) async fn answer(
-    Caller { app, principal }: Caller,
-    Id(id): Id<InputId>,
-    Input { body, key }: Input<AnswerBody>,
-) -> Answer<Response> {
+pub(crate) async fn answer(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<AnswerBody>) -> Answer<Response> {
     let answer = InputAnswer { content: body.content, ..InputAnswer::new(body.choice, body.text) };
-    let (record, replay) = app.service.resolve_input(&principal, &id, answer, key).await?;
+    let (record, replay) = caller.app.service.resolve_input(&caller.principal, &id, answer, key).await?;
     Ok((replayed(replay), Json(record)).into_response())
 }

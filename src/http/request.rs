@@ -1,4 +1,4 @@
-//! What happens to every request: an id, a span, a count, a safe end.
+//! The layers around every request: its id, its span, its metrics, and the rendering of errors.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -24,14 +24,13 @@ use crate::support::text;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The outermost layer.
 pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let trace = trace_id(request.headers()).unwrap_or_else(|| TraceId::generate(app.service.ids().as_ref()));
-    // Of the highest level, so that whatever is logged has it. The path without the query: that may hold a ticket.
+    // Of the highest level, so that all log lines have it. The path without the query, which may hold a ticket.
     let span = tracing::error_span!("request", request_id = %id, trace.id = %trace, %method, path = request.uri().path());
     request.extensions_mut().insert(Trace(trace));
     let response = match misdirected(&app, &request) {
@@ -50,14 +49,14 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
     response
 }
 
-/// Marks the requests of a connection that is beyond the most that there may be.
+/// Marks the requests of a connection beyond the limit of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct OneTooMany;
 
-/// What tells how the server is, and what decides from outside whether it lives.
+/// The paths by which operators and supervisors judge the process.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// Turns away whoever is [one too many](OneTooMany), and would find nobody who listens otherwise.
+/// Refuses requests of a connection that is [one too many](OneTooMany).
 pub(crate) async fn admit(request: Request, next: Next) -> Response {
     if request.extensions().get::<OneTooMany>().is_none() || ALWAYS_ANSWERED.contains(&request.uri().path()) {
         return next.run(request).await;
@@ -89,14 +88,14 @@ pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// The trace that the client is in. A header that is not valid, or is there twice, says nothing.
+/// Returns the trace of the client. A header that is not valid, or is there twice, is ignored.
 fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
     let mut all = headers.get_all("traceparent").iter();
     let header = all.next().filter(|_| all.next().is_none())?;
     TraceId::from_traceparent(header.to_str().ok()?)
 }
 
-/// The trace of a request: the client's, or one of its own.
+/// The trace of a request: the client's, or a new one.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace(pub TraceId);
 
@@ -109,7 +108,7 @@ impl FromRequestParts<App> for Trace {
     }
 }
 
-/// A client's own id, if it is one that can be logged and sent back as it is.
+/// Returns a client's own id, if it can be logged and sent back as it is.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(&X_REQUEST_ID)?.to_str().ok()?;
     let fits = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
@@ -128,13 +127,14 @@ fn misdirected(app: &App, request: &Request) -> Option<Problem> {
     ))
 }
 
-/// The host that a request is for: its Host header, or what HTTP/2 has instead, which comes as part of the URI.
+/// Returns the host of a request: its Host header, or the authority of the URI, which HTTP/2 has instead.
 pub(crate) fn request_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     host.or_else(|| uri.authority().map(|authority| authority.as_str()))
 }
 
-/// A host without its port and without the brackets of an IPv6 address.
+/// Returns a host without its port and without the brackets of an IPv6 address.
+
 pub(crate) fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split(']').next().unwrap_or_default();

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::delivery::Delivery;
-use super::extract::{Id, Ids, Input, RequestBody};
+use super::extract::{Id, Ids, Input};
 use super::idempotency::replayed;
 use super::problem::Answer;
 use super::types::{AcceptedBody, EditMessageBody};
@@ -25,8 +25,6 @@ pub(crate) struct RewindBody {
     /// The first message that is to be taken out.
     before_message_id: Option<MessageId>,
 }
-
-impl RequestBody for RewindBody {}
 
 /// A conversation that was taken back.
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,11 +45,7 @@ pub(crate) struct RewoundBody {
     params(("id" = ConversationId, Path, description = "The conversation")), request_body = RewindBody,
     responses((status = 200, description = "The conversation, and what was taken out of it", body = RewoundBody)),
 )]
-pub(crate) async fn rewind(
-    Caller { app, principal }: Caller,
-    Id(id): Id<ConversationId>,
-    Input { body, key }: Input<RewindBody>,
-) -> Answer<Response> {
+pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { body, key }: Input<RewindBody>) -> Answer<Response> {
     let from = match (body.to_message_id, body.before_message_id) {
         (Some(id), None) => RewindFrom::After(id),
         (None, Some(id)) => RewindFrom::At(id),
@@ -59,7 +53,7 @@ pub(crate) async fn rewind(
             return Err(Error::invalid("give one of to_message_id and before_message_id").into());
         }
     };
-    let (conversation, superseded, replay) = app.service.rewind_conversation(&principal, &id, from, key).await?;
+    let (conversation, superseded, replay) = caller.app.service.rewind_conversation(&caller.principal, &id, from, key).await?;
     Ok((replayed(replay), Json(RewoundBody { conversation, superseded })).into_response())
 }
 
@@ -88,6 +82,6 @@ pub(crate) async fn edit(
     delivery: Delivery,
     Input { body, key }: Input<EditMessageBody>,
 ) -> Answer<Response> {
-    let request = body.into_request(id, message, delivery.trace());
+    let request = body.into_request(id, message, delivery.trace.clone());
     delivery.accept(request, key).await
 }

@@ -22,7 +22,6 @@ use super::{auth, openapi, request, routes, system, ui};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
-/// The HTTP API over `service`.
 pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let page = if options.page { ui::routes() } else { Router::new() };
@@ -47,7 +46,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .with_state(app)
 }
 
-/// Health and metrics alone: what a process answers that only works on runs.
+/// Returns the router of a process that only works on runs: health and metrics alone.
 pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
     let open: Router<App> = routes::open().into();
@@ -63,11 +62,11 @@ async fn document() -> Response {
 }
 
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {
-    // The panic hook has written down where and why.
+    // The panic hook has logged the place and the cause.
     Problem::new(ProblemCode::Internal, "the server could not do this; its log has the cause under this request_id").into_response()
 }
 
-/// Lets pages of the named origins call; with none, no page of another origin can read an answer.
+/// Allows calls from pages of the named origins; no page of any other origin can read an answer.
 fn cors(origins: &[String]) -> CorsLayer {
     let origins = origins.to_vec();
     let is_allowed = move |origin: &HeaderValue, _: &Parts| origins.iter().any(|allowed| *origin == allowed.as_str());

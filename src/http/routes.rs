@@ -9,7 +9,7 @@ use super::{
     providers, questions, rewind, runs, search, system, tickets, usage, ws,
 };
 
-/// The routes that need a principal, with their descriptions.
+/// The routes that need a principal.
 pub(super) fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(runs::start, runs::list))
@@ -78,17 +78,16 @@ pub(super) fn streams() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
 }
 
-/// The routes that anybody may call, with their descriptions.
+/// The routes that need no authentication.
 pub(super) fn open() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
-/// The WebSocket, and where a browser comes back to from a login: they find out by themselves who calls.
+/// The WebSocket and the callbacks of logins, which authenticate by themselves.
 pub(super) fn socket() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish)).routes(routes!(mcp_logins::finish))
 }
 
-/// All described routes.
 pub(super) fn all() -> OpenApiRouter<App> {
     api().merge(streams()).merge(socket()).merge(open())
 }

@@ -5,15 +5,14 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::accepted;
 use super::auth::Caller;
 use super::delivery::{Delivery, applied};
-use super::extract::{Id, Ids, Input, Params, PreferWait, Wants, cursor, may_be_empty};
+use super::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, Wants, cursor};
 use super::options::App;
-use super::page::PageParams;
+use super::page::{PageParams, Paging};
 use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
@@ -21,7 +20,7 @@ use super::{etag, page, streams};
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::run::{Run, RunStatus};
-use crate::service::{Access, Error, EventPage, RetryCall, RunExplanation, RunFilter, Waited};
+use crate::service::{Access, Error, EventPage, RetryCall, RunCursor, RunExplanation, RunFilter, Waited};
 use crate::support::clock::UnixMillis;
 
 /// Where a log is read from.
@@ -55,7 +54,7 @@ pub(crate) struct EventParams {
     ),
 )]
 pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRunBody>) -> Answer<Response> {
-    let request = body.into_request(delivery.trace());
+    let request = body.into_request(delivery.trace.clone());
     delivery.accept(request, key).await
 }
 
@@ -117,13 +116,12 @@ impl RunParams {
     /// Returns the filter, and the query that says the same on the next page.
     fn read(self, conversation: Option<ConversationId>) -> Answer<(RunFilter, String)> {
         let Self { status, agent, created_after, created_before } = self;
-        let texts = [
+        let rest = page::query([
             ("status", status.map(RunStatus::as_str)),
             ("agent", agent.as_deref()),
             ("created_after", created_after.as_deref()),
             ("created_before", created_before.as_deref()),
-        ];
-        let rest = texts.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", page::encoded(value?)))).collect();
+        ]);
         let filter = RunFilter {
             conversation,
             status,
@@ -146,14 +144,10 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     get, path = "/api/v1/runs", tag = "runs", operation_id = "list_runs", params(RunParams, PageParams),
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
-pub(crate) async fn list(
-    Caller { app, principal }: Caller,
-    Params(filter): Params<RunParams>,
-    Params(params): Params<PageParams>,
-) -> Answer<Response> {
-    let (request, (filter, rest)) = (params.request()?, filter.read(None)?);
-    let found = app.service.runs(&principal, &filter, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/runs", &rest))
+pub(crate) async fn list(caller: Caller, Params(filter): Params<RunParams>, Paging(page): Paging<RunCursor>) -> Answer<Response> {
+    let (filter, rest) = filter.read(None)?;
+    let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
+    Ok(page::answer(found, page.limit, "/api/v1/runs", &rest))
 }
 
 /// The runs of a conversation, newest first
@@ -163,14 +157,14 @@ pub(crate) async fn list(
     responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list_of_conversation(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<ConversationId>,
     Params(filter): Params<RunParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<RunCursor>,
 ) -> Answer<Response> {
-    let (request, (filter, rest)) = (params.request()?, filter.read(Some(id.clone()))?);
-    let found = app.service.runs(&principal, &filter, &request).await?;
-    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
+    let (filter, rest) = filter.read(Some(id.clone()))?;
+    let found = caller.app.service.runs(&caller.principal, &filter, &page).await?;
+    Ok(page::answer(found, page.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
 }
 
 /// The events of a run
@@ -230,8 +224,8 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     params(("id" = RunId, Path, description = "The run")),
     responses((status = 200, description = "What is known", body = RunExplanation)),
 )]
-pub(crate) async fn explain(Caller { app, principal }: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
-    Ok(Json(app.service.explain_run(&principal, &id).await?))
+pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
+    Ok(Json(caller.app.service.explain_run(&caller.principal, &id).await?))
 }
 
 /// Cancels a run
@@ -243,11 +237,11 @@ pub(crate) async fn explain(Caller { app, principal }: Caller, Id(id): Id<RunId>
     responses((status = 202, description = "The run as it is now", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn cancel(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<RunId>,
-    Input { key, .. }: Input<EmptyBody>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.cancel_run(&principal, &id, key).await?;
+    let (run, replay) = caller.app.service.cancel_run(&caller.principal, &id, key).await?;
     Ok(accepted(replay, run))
 }
 
@@ -260,12 +254,12 @@ pub(crate) async fn cancel(
     responses((status = 202, description = "The run that goes on", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn resume(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Id(id): Id<RunId>,
     Trace(trace): Trace,
-    Input { key, .. }: Input<EmptyBody>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.resume_run(&principal, &id, key, trace).await?;
+    let (run, replay) = caller.app.service.resume_run(&caller.principal, &id, key, trace).await?;
     Ok(accepted(replay, run))
 }
 
@@ -287,8 +281,12 @@ pub(crate) async fn resume(
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
-pub(crate) async fn retry(Id(id): Id<RunId>, delivery: Delivery, Input { key, .. }: Input<EmptyBody>) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_run(delivery.principal(), &id, key, delivery.trace()).await?;
+pub(crate) async fn retry(
+    Id(id): Id<RunId>,
+    delivery: Delivery,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
+) -> Answer<Response> {
+    let (run, replay) = delivery.service().retry_run(delivery.principal(), &id, key, delivery.trace.clone()).await?;
     delivery.respond_with(run, replay).await
 }
 
@@ -301,23 +299,9 @@ pub(crate) async fn retry(Id(id): Id<RunId>, delivery: Delivery, Input { key, ..
     params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
     responses((status = 200, description = "The call as it stands now", body = ToolCallRecord)),
 )]
-pub(crate) async fn get_call(Caller { app, principal }: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
-    Ok(Json(app.service.tool_call(&principal, &id, &call).await?))
+pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
+    Ok(Json(caller.app.service.tool_call(&caller.principal, &id, &call).await?))
 }
-
-/// What a call is made again with.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RetryCallBody {
-    /// The arguments, if they are to be others than before. They must fit the tool's schema.
-    #[schema(value_type = Option<Object>)]
-    arguments: Option<Value>,
-    /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
-    #[serde(default)]
-    confirm: bool,
-}
-
-may_be_empty!(RetryCallBody);
 
 /// Makes a call of a tool once more
 ///
@@ -327,7 +311,7 @@ may_be_empty!(RetryCallBody);
 /// of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
-    request_body = Option<RetryCallBody>,
+    request_body = Option<RetryCall>,
     params(
         ("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
@@ -341,10 +325,9 @@ may_be_empty!(RetryCallBody);
 pub(crate) async fn retry_call(
     Ids(id, call): Ids<RunId, CallId>,
     delivery: Delivery,
-    Input { body, key }: Input<RetryCallBody>,
+    OptionalInput { body, key }: OptionalInput<RetryCall>,
 ) -> Answer<Response> {
-    let retry = RetryCall { arguments: body.arguments, confirm: body.confirm };
-    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, retry, key, delivery.trace()).await?;
+    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, body, key, delivery.trace.clone()).await?;
     delivery.respond_with(run, replay).await
 }
 
@@ -357,8 +340,6 @@ pub(crate) struct UndoCallBody {
     #[serde(default)]
     confirm: bool,
 }
-
-may_be_empty!(UndoCallBody);
 
 /// Takes a call of a tool back
 ///
@@ -382,8 +363,9 @@ may_be_empty!(UndoCallBody);
 pub(crate) async fn undo_call(
     Ids(id, call): Ids<RunId, CallId>,
     delivery: Delivery,
-    Input { body, key }: Input<UndoCallBody>,
+    OptionalInput { body, key }: OptionalInput<UndoCallBody>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().undo_call(delivery.principal(), &id, &call, body.confirm, key, delivery.trace()).await?;
+    let (run, replay) =
+        delivery.service().undo_call(delivery.principal(), &id, &call, body.confirm, key, delivery.trace.clone()).await?;
     delivery.respond_with(run, replay).await
 }

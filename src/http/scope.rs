@@ -1,18 +1,10 @@
-//! The scope of a record that users keep: the caller's own, the server's, or the configuration's.
+//! The scope of a record as it is shown.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Whose a provider is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Scope {
-    /// The caller's own.
-    #[default]
-    Own,
-    /// The server's, for everybody's use.
-    Global,
-}
+use crate::domain::ids::UserId;
+use crate::domain::principal::{Principal, UserRole};
 
 /// Where a provider is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -24,4 +16,15 @@ pub(crate) enum ShownScope {
     Global,
     /// In the server's configuration or environment, for everybody's use; it is changed there.
     Config,
+}
+
+impl ShownScope {
+    /// Returns the scope of a record that is kept, and whether the viewer may see its details.
+    pub(crate) fn of(owner: Option<&UserId>, viewer: &Principal) -> (Self, bool) {
+        match (owner, viewer.role) {
+            (Some(_), UserRole::Admin | UserRole::Member) => (Self::Own, true),
+            (None, UserRole::Admin) => (Self::Global, true),
+            (None, UserRole::Member) => (Self::Global, false),
+        }
+    }
 }

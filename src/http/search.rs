@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 use super::auth::Caller;
 use super::conversations::Archived;
 use super::extract::Params;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::search::FoundMessage;
@@ -34,13 +34,12 @@ pub(crate) struct SearchParams {
     responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(search): Params<SearchParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<SearchCursor>,
 ) -> Answer<Response> {
-    let request = params.request::<SearchCursor>()?;
     let archived = search.archived.unwrap_or(Archived::Any);
-    let found = app.service.search(&principal, &search.q, archived.filter(), &request).await?;
-    let rest = format!("&q={}&archived={}", page::encoded(&search.q), archived.word());
-    Ok(page::answer(found, request.limit, "/api/v1/search", &rest))
+    let found = caller.app.service.search(&caller.principal, &search.q, archived.filter(), &page).await?;
+    let rest = page::query([("q", Some(&*search.q)), ("archived", Some(archived.word()))]);
+    Ok(page::answer(found, page.limit, "/api/v1/search", &rest))
 }

@@ -1,4 +1,4 @@
-//! Where a conversation stands, in the words of those ancestors that had words for it.
+//! The status of a conversation, in the vocabularies of earlier products.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -19,8 +19,6 @@ pub enum StatusWords {
 }
 
 impl StatusWords {
-    /// The name of whose words they are.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cms => "cms",
@@ -28,14 +26,12 @@ impl StatusWords {
         }
     }
 
-    /// Whether the words tell apart how far a run has come.
-    #[must_use]
+    /// Returns whether the vocabulary tells how far a run has come.
     pub fn tell_steps(self) -> bool {
         self == Self::Cms
     }
 
-    /// The word for a status; `reason` is what its run waits for, if it does, and `reached` how far it has come, if it has begun.
-    #[must_use]
+    /// Returns the word for a status; `reason` is what its run waits for, and `reached` how far it has come, if it has begun.
     pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>, reached: Option<StepKind>) -> &'static str {
         let asks = matches!(reason, Some(WaitReason::Approval | WaitReason::Input));
         match (self, status) {
@@ -52,7 +48,7 @@ impl StatusWords {
                 Some(StepKind::Model) | None => "processing",
             },
             (Self::Cms, ConversationStatus::Failed) => "failed",
-            // Whoever is asked is asked about a tool.
+            // All questions are about tools.
             (Self::Chat, ConversationStatus::ToolLoop) => "calling_tools",
             (Self::Chat, ConversationStatus::Waiting) if asks => "calling_tools",
             (Self::Chat, ConversationStatus::Queued | ConversationStatus::Processing | ConversationStatus::Waiting) => "thinking",

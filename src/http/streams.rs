@@ -1,4 +1,4 @@
-//! Event streams over HTTP: what is ready at once goes out in one write, in the framing that the client has asked for.
+//! Event streams over HTTP: all events that are ready go out in one write, in the framing that the client has asked for.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use super::options::App;
 use super::wire;
 use crate::service::{Access, Reader, StreamItem, StreamStart};
 
-/// The most that is put into one write, unless a single event is larger.
+/// The most bytes of one write, unless a single event is larger.
 const FRAME_BYTES: usize = 64 * 1024;
 
 /// Answers with a stream, or with 204 if there is nothing more to stream: a browser's EventSource then stays away.
@@ -69,7 +69,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The next write; `None` when the stream is over.
+    /// Returns the next write; `None` when the stream is over.
     async fn frame(&mut self) -> Option<Bytes> {
         match self.state {
             State::New => {
@@ -95,7 +95,7 @@ impl Writer {
                     Ok(Some(items)) => self.pending = items.into(),
                     Ok(None) => return None,
                     Err(error) => {
-                        // The client comes back with its cursor and gets an answer that names the trouble.
+                        // The client comes back with its cursor and gets an answer that names the failure.
                         tracing::error!(error = &error as &dyn std::error::Error, "an event stream ends because the log cannot be read");
                         return None;
                     }

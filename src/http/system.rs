@@ -15,7 +15,7 @@ use crate::domain::pin::PinStatus;
 use crate::domain::problem::ProblemCode;
 use crate::service::Error;
 
-/// How long the database may take to say that it is there.
+/// How long the database may take to answer.
 const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The tools on offer
@@ -23,9 +23,9 @@ const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
     responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
 )]
-pub(crate) async fn tools(Caller { app, principal }: Caller) -> Answer<Json<ToolsBody>> {
-    let (data, servers) = app.service.tools(&principal).await;
-    let changed = app.service.tool_pins(&principal, Some(PinStatus::Changed)).await?;
+pub(crate) async fn tools(caller: Caller) -> Answer<Json<ToolsBody>> {
+    let (data, servers) = caller.app.service.tools(&caller.principal).await;
+    let changed = caller.app.service.tool_pins(&caller.principal, Some(PinStatus::Changed)).await?;
     Ok(Json(ToolsBody { data, servers, changed }))
 }
 
@@ -66,7 +66,6 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     text("text/plain; version=0.0.4", (app.options.metrics)())
 }
 
-/// What one error code means.
 pub(crate) async fn error_page(Path(word): Path<String>) -> Answer<Response> {
     let code = ProblemCode::ALL.iter().find(|code| code.as_str() == word).ok_or(Error::NotFound("error code"))?;
     Ok(text("text/markdown; charset=utf-8", code.page().to_owned()))

@@ -1,20 +1,19 @@
-//! `/api/v1/stream-tickets`: what a page shows instead of a key where a browser cannot send one.
-
+//! `/api/v1/stream-tickets`: tickets for browsers, which cannot send a key with a stream.
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::extract::{Input, RequestBody};
+use super::extract::Input;
 use super::options::App;
 use super::problem::{Answer, Problem};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::problem::ProblemCode;
 use crate::domain::ticket::TicketTarget;
-use crate::service::{Access, Error};
+use crate::service::{Access, Error, NewTicket};
 
 /// What the ticket shall open: exactly one of these.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -27,8 +26,6 @@ pub(crate) struct StreamTicketBody {
     /// `true`: a WebSocket, on which everything can be done that the key can do.
     socket: Option<bool>,
 }
-
-impl RequestBody for StreamTicketBody {}
 
 impl StreamTicketBody {
     fn target(self) -> Answer<TicketTarget> {
@@ -44,15 +41,6 @@ impl StreamTicketBody {
     }
 }
 
-/// A ticket.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct StreamTicket {
-    /// Goes into the URL as `?ticket=`.
-    ticket: String,
-    /// When it is worth nothing any more, RFC 3339.
-    expires_at: String,
-}
-
 /// Makes a ticket for a stream
 ///
 /// For `EventSource` and the WebSocket of browsers, which cannot send a key: open the stream with `?ticket=` within 60 s. A ticket
@@ -60,27 +48,26 @@ pub(crate) struct StreamTicket {
 /// `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/stream-tickets", tag = "streams", operation_id = "create_stream_ticket", request_body = StreamTicketBody,
-    responses((status = 201, description = "The ticket, shown this once", body = StreamTicket)),
+    responses((status = 201, description = "The ticket, shown this once", body = NewTicket)),
 )]
 pub(crate) async fn create(
     State(app): State<App>,
     access: Access,
     headers: HeaderMap,
-    // A ticket is not kept in a form in which it could be given again, and one more does no harm.
+    // A ticket is not stored in a form in which it could be given again, and one more does no harm.
     Input { body, key: _ }: Input<StreamTicketBody>,
 ) -> Answer<Response> {
-    let made = app.service.make_ticket(&access, body.target()?, origin(&headers)?).await?;
-    let body = StreamTicket { ticket: made.ticket, expires_at: made.expires_at.to_rfc3339() };
+    let ticket = app.service.make_ticket(&access, body.target()?, origin(&headers)?).await?;
     let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    Ok((StatusCode::CREATED, no_store, Json(body)).into_response())
+    Ok((StatusCode::CREATED, no_store, Json(ticket)).into_response())
 }
 
-/// The origin of the page that asks, if a page does.
+/// Returns the origin of the page that asks, if a page does.
 fn origin(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
     match origin.to_str() {
         Ok(origin) if origin != "null" => Ok(Some(origin.to_owned())),
-        // Any sandboxed page says "null": there is nothing to bind the ticket to.
+        // A sandboxed page says "null": there is no origin to bind the ticket to.
         Ok(_) | Err(_) => {
             let detail = "a ticket is bound to the origin of the page that asks for it, and this page has none";
             Err(Problem::new(ProblemCode::Forbidden, detail))

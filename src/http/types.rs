@@ -9,10 +9,9 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema,
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::extract::{RequestBody, given, may_be_empty};
 use crate::domain::agent_record::RunLimits;
 use crate::domain::context::ContextSummary;
-use crate::domain::ids::{ConversationId, FileId, MessageId, RunId};
+use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::pin::ToolPin;
@@ -20,8 +19,7 @@ use crate::domain::run::{OnBusy, Run};
 use crate::domain::summary::section;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::trace::TraceId;
-use crate::service::ServerStatus;
-use crate::service::{Content, NewFilePart, NewPart, StartRun};
+use crate::service::{Content, NewPart, ServerStatus, StartRun};
 
 /// A message for the agent, in a new conversation or in one that exists.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -45,25 +43,11 @@ pub(crate) struct StartRunBody {
     on_busy: Option<OnBusy>,
 }
 
-impl RequestBody for StartRunBody {}
-
 impl StartRunBody {
     pub(crate) fn into_request(self, trace: TraceId) -> StartRun {
         let Self { input, conversation_id, agent, model, options, limits, on_busy } = self;
-        let (content, on_busy) = (input.0, on_busy.unwrap_or_default());
-        StartRun {
-            content,
-            content_field: "input",
-            conversation_id,
-            agent,
-            model,
-            options,
-            limits,
-            on_busy,
-            create: true,
-            edits: None,
-            trace,
-        }
+        let sent = SendMessageBody { content: input, agent, model, options, limits, on_busy };
+        StartRun { content_field: "input", create: true, ..sent.into_request(conversation_id, trace) }
     }
 }
 
@@ -87,15 +71,13 @@ pub(crate) struct SendMessageBody {
     on_busy: Option<OnBusy>,
 }
 
-impl RequestBody for SendMessageBody {}
-
 impl SendMessageBody {
-    pub(crate) fn into_request(self, conversation_id: ConversationId, trace: TraceId) -> StartRun {
+    pub(crate) fn into_request(self, conversation_id: Option<ConversationId>, trace: TraceId) -> StartRun {
         let Self { content: ContentBody(content), agent, model, options, limits, on_busy } = self;
         StartRun {
             content,
             content_field: "content",
-            conversation_id: Some(conversation_id),
+            conversation_id,
             agent,
             model,
             options,
@@ -126,73 +108,18 @@ pub(crate) struct EditMessageBody {
     limits: Option<RunLimits>,
 }
 
-impl RequestBody for EditMessageBody {}
-
 impl EditMessageBody {
     pub(crate) fn into_request(self, conversation_id: ConversationId, message: MessageId, trace: TraceId) -> StartRun {
         let Self { content, agent, model, options, limits } = self;
         let sent = SendMessageBody { content, agent, model, options, limits, on_busy: Some(OnBusy::Reject) };
-        StartRun { edits: Some(message), ..sent.into_request(conversation_id, trace) }
+        StartRun { edits: Some(message), ..sent.into_request(Some(conversation_id), trace) }
     }
 }
-
-/// A conversation to make.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CreateConversationBody {
-    /// An id minted by the client: `conv_` and a UUID.
-    pub id: Option<ConversationId>,
-    /// A title, at most 255 characters.
-    pub title: Option<String>,
-    /// Its own part of the system prompt, at most 10,000 characters.
-    pub system_prompt: Option<String>,
-    /// What its user wants of every answer, at most 10,000 characters.
-    pub instructions: Option<String>,
-    /// The agent of messages that name none: by name or id, `name@3` for that version of it. The server's default if absent.
-    pub agent: Option<String>,
-    /// The model of messages that name none, as `provider/name`. The agent's if absent.
-    #[schema(max_length = 200)]
-    pub model: Option<String>,
-}
-
-may_be_empty!(CreateConversationBody);
-
-/// What to change of a conversation.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UpdateConversationBody {
-    /// The new title, at most 255 characters.
-    pub title: Option<String>,
-    /// Whether it is pinned: then it is not put away by itself.
-    pub pinned: Option<bool>,
-    /// Whether it is put away.
-    pub archived: Option<bool>,
-    /// All of its tags.
-    #[schema(max_items = 20)]
-    pub tags: Option<Vec<String>>,
-    /// Its own part of the system prompt, at most 10,000 characters; empty for none. Runs that begin later have it.
-    pub system_prompt: Option<String>,
-    /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
-    pub instructions: Option<String>,
-    /// The agent of later messages that name none: by name or id, `name@3` for that version of it; empty or `null` for the server's
-    /// default.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<String>)]
-    pub agent: Option<Option<String>>,
-    /// The model of later messages that name none, as `provider/name`; empty or `null` for the agent's.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<String>, max_length = 200)]
-    pub model: Option<Option<String>>,
-}
-
-impl RequestBody for UpdateConversationBody {}
 
 /// A body without fields, which may be left out.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EmptyBody {}
-
-may_be_empty!(EmptyBody);
 
 /// A message that was accepted and the run that answers it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -210,6 +137,13 @@ pub(crate) struct ListBody<T> {
     pub data: Vec<T>,
     /// Give it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
+}
+
+impl<T> ListBody<T> {
+    /// A list on one page.
+    pub(crate) fn whole(data: Vec<T>) -> Self {
+        Self { data, next_cursor: None }
+    }
 }
 
 /// The tools on offer.
@@ -271,8 +205,8 @@ impl<'de> Deserialize<'de> for ContentBody {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ContentBody, A::Error> {
                 let mut parts = Vec::new();
-                while let Some(part) = list.next_element::<PartBody>()? {
-                    parts.push(part.into());
+                while let Some(part) = list.next_element()? {
+                    parts.push(part);
                 }
                 Ok(ContentBody(Content::Parts(parts)))
             }
@@ -296,50 +230,7 @@ impl ToSchema for ContentBody {
     }
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push(("PartBody".to_owned(), PartBody::schema()));
-    }
-}
-
-/// A part of a new message.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum PartBody {
-    /// Text.
-    Text {
-        /// The text.
-        text: String,
-    },
-    /// A picture: `url` with `media_type`, or `file_id`.
-    Image {
-        /// Its media type, such as `image/png`; needed with `url`.
-        media_type: Option<String>,
-        /// An `https:` or `data:` URL.
-        url: Option<String>,
-        /// A picture that was uploaded.
-        file_id: Option<FileId>,
-        /// A name to show.
-        name: Option<String>,
-    },
-    /// A file: `url` with `media_type`, or `file_id`.
-    File {
-        /// Its media type, such as `application/pdf`; needed with `url`.
-        media_type: Option<String>,
-        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
-        url: Option<String>,
-        /// A file that was uploaded.
-        file_id: Option<FileId>,
-        /// A name to show.
-        name: Option<String>,
-    },
-}
-
-impl From<PartBody> for NewPart {
-    fn from(part: PartBody) -> Self {
-        match part {
-            PartBody::Text { text } => Self::Text(text),
-            PartBody::Image { media_type, url, file_id, name } => Self::Image(NewFilePart { media_type, url, file_id, name }),
-            PartBody::File { media_type, url, file_id, name } => Self::File(NewFilePart { media_type, url, file_id, name }),
-        }
+        schemas.push(("PartBody".to_owned(), NewPart::schema()));
     }
 }
 

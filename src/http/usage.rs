@@ -7,13 +7,13 @@ use utoipa::IntoParams;
 use super::audit::whose;
 use super::auth::Caller;
 use super::extract::Params;
-use super::page::{self, PageParams};
+use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::usage::DayUsage;
-use crate::service::{Error, MAX_USAGE_DAYS};
+use crate::service::{Error, MAX_USAGE_DAYS, UsageCursor};
 
-/// Days if the client does not say.
+/// The days of a report if the client gives none.
 const DEFAULT_DAYS: u32 = 30;
 
 /// Which runs.
@@ -36,17 +36,16 @@ pub(crate) struct UsageParams {
     responses((status = 200, description = "A page", body = ListBody<DayUsage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
-    Caller { app, principal }: Caller,
+    caller: Caller,
     Params(filter): Params<UsageParams>,
-    Params(params): Params<PageParams>,
+    Paging(page): Paging<UsageCursor>,
 ) -> Answer<Response> {
-    let request = params.request()?;
     let days = filter.days.unwrap_or(DEFAULT_DAYS);
     if !(1..=MAX_USAGE_DAYS).contains(&days) {
         return Err(Error::invalid(format!("the query's days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
     }
     let of = whose(filter.owner.as_deref())?;
-    let owner = filter.owner.map(|owner| format!("&owner={owner}")).unwrap_or_default();
-    let found = app.service.usage(&principal, of, days, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/usage", &format!("&days={days}{owner}")))
+    let found = caller.app.service.usage(&caller.principal, of, days, &page).await?;
+    let rest = page::query([("days", Some(&*days.to_string())), ("owner", filter.owner.as_deref())]);
+    Ok(page::answer(found, page.limit, "/api/v1/usage", &rest))
 }

@@ -1,4 +1,4 @@
-//! The items of a stream as the JSON text that every wire sends. None is larger than a frame may be.
+//! Rendering of stream items as the JSON text that every wire sends. None is larger than a frame may be.
 
 use serde_json::json;
 
@@ -13,7 +13,6 @@ pub(crate) struct Line {
     pub json: String,
 }
 
-/// Renders one item of a stream.
 pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> Line {
     match item {
         StreamItem::Event(event) => Line { cursor: Some(event.seq), json: event.frame() },
@@ -38,7 +37,6 @@ pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> Line {
     }
 }
 
-/// Renders a ping.
 pub(crate) fn ping(scope: &Scope, now: UnixMillis, head: i64) -> String {
     control("stream.ping", scope, now, &json!({ "head": head }).to_string())
 }

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::principal::Principal;
 
-/// Who calls, for as long as that is so. Whatever stays open keeps one, and ends when [`Access::over`] says so.
+/// The principal of a request, as long as its key is valid. A stream or socket keeps it, and ends when [`Access::over`] returns.
 #[derive(Debug, Clone)]
 pub struct Access {
     principal: Principal,
@@ -15,8 +15,6 @@ pub struct Access {
 }
 
 impl Access {
-    /// That of the one user of a server without keys, which never ends.
-    #[must_use]
     pub fn without_key(principal: Principal) -> Self {
         Self { principal, key: None }
     }
@@ -25,8 +23,6 @@ impl Access {
         Self { principal, key: Some(key) }
     }
 
-    /// Who it is.
-    #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
@@ -35,8 +31,6 @@ impl Access {
         self.key.as_deref().map(|key| key.hash.as_str())
     }
 
-    /// Whether the key was found revoked.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.key.as_deref().is_some_and(|key| key.revoked.is_cancelled())
     }
@@ -50,7 +44,6 @@ impl Access {
     }
 }
 
-/// A key that something was opened with.
 #[derive(Debug)]
 pub(super) struct KeyInUse {
     hash: String,
@@ -73,7 +66,7 @@ impl KeysInUse {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is opened with a key: it is looked up from now on.
+    /// Registers a key with which something is opened: it is checked from now on.
     pub(super) fn enter(&self, hash: String) -> Arc<KeyInUse> {
         let mut keys = self.lock();
         if let Some(key) = keys.get(&hash).and_then(Weak::upgrade) {
@@ -84,14 +77,14 @@ impl KeysInUse {
         key
     }
 
-    /// All of them; those with which nothing is open any more are forgotten.
+    /// Returns all of them, and forgets those with which nothing is open any more.
     pub(super) fn hashes(&self) -> Vec<String> {
         let mut keys = self.lock();
         keys.retain(|_, key| key.strong_count() > 0);
         keys.keys().cloned().collect()
     }
 
-    /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next look.
+    /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next check.
     pub(super) fn end(&self, hash: &str) {
         if let Some(key) = self.lock().remove(hash).and_then(|key| key.upgrade()) {
             key.revoked.cancel();

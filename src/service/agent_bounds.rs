@@ -1,14 +1,11 @@
-//! What members may give their agents: no more than the agent of the settings has, and no less care.
+//! Bounds of what members may give their agents: no more than the agent of the settings has, and no less care.
 
 use crate::domain::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
 use crate::domain::approval::{ApprovalMode, OnDeny};
 use crate::domain::budget::Allowance;
 use crate::domain::cost::{Cost, Usd};
 
-/// What nobody but an administrator may give an agent: more than the agent of the settings has, or less care.
-///
-/// # Errors
-/// [`InvalidProfile`]: the first field that goes too far.
+/// Checks that a member's agent has no more than the agent of the settings, and no less care.
 pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
     if let Some(Bound { field, most, .. }) = bounds(base, profile).into_iter().find(Bound::is_passed) {
         let most = if field.ends_with("usd") { Cost::trillionths(most).to_string() } else { most.to_string() };
@@ -27,35 +24,40 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
     }
     if base.counts_earlier_failures() && !profile.counts_earlier_failures() {
         let reason = "only an administrator can forget how often a tool has failed before, as the server's own agent does not";
-        return refuse("breaker_scope", reason.to_owned());
+        return refuse("breaker_scope", reason);
     }
     if profile.on_unknown == OnUnknown::Rerun && base.on_unknown != OnUnknown::Rerun {
         let reason = "only an administrator can have calls made again of which nobody knows what became";
-        return refuse("on_unknown", reason.to_owned());
+        return refuse("on_unknown", reason);
     }
     if base.context.limit.is_some() && profile.context.unit != base.context.unit {
-        return refuse(
-            "context/unit",
-            "only an administrator can count in another unit than the server's own agent does".to_owned(),
-        );
+        return refuse("context/unit", "only an administrator can count in another unit than the server's own agent does");
     }
     if profile.prompt.server != base.prompt.server {
-        return refuse("prompt/server", "only an administrator can change what stands first in every prompt".to_owned());
+        return refuse("prompt/server", "only an administrator can change what stands first in every prompt");
     }
     if let Some(name) = profile.context_providers.iter().find(|name| !base.context_providers.contains(name)) {
         let reason = format!("only an administrator can ask providers that the server's own agent does not, such as {name}");
         return refuse("context_providers", reason);
     }
     if profile.groups != base.groups {
-        return refuse("groups", "only an administrator can say which groups an agent is for".to_owned());
+        return refuse("groups", "only an administrator can say which groups an agent is for");
     }
-    offers_no_more(base, profile)?;
+    let may_offer = match &base.tools {
+        None => true,
+        Some(allowed) => profile.tools.as_ref().is_some_and(|wanted| wanted.iter().all(|tool| allowed.contains(tool))),
+    };
+    if !may_offer {
+        return refuse("tools", "only an administrator can offer tools that the server's own agent does not");
+    }
+    if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
+        return refuse("tools_policy", "only an administrator can offer tools more often than the server's own agent does");
+    }
     asks_no_less(base, profile)
 }
 
-/// Takes what goes beyond the agent of the settings out of one that comes with the program, for members: they can use it wherever
-/// they can use that one. Its guards against models that go in circles stay as they are, also if it has fewer of them: they are what
-/// the preset is.
+/// Takes what goes beyond the agent of the settings out of a preset, so that members can use it wherever they can use that agent. Its
+/// guards against models that go in circles stay, also if it has fewer of them: they are what the preset is.
 pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     profile.groups.clone_from(&base.groups);
     profile.max_rounds = profile.max_rounds.min(base.max_rounds);
@@ -90,23 +92,8 @@ fn sooner(one: u64, other: u64) -> u64 {
     }
 }
 
-fn refuse(field: &str, reason: String) -> Result<(), InvalidProfile> {
-    Err(InvalidProfile { field: field.to_owned(), reason })
-}
-
-fn offers_no_more(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
-    let may_offer = match &base.tools {
-        None => true,
-        Some(allowed) => profile.tools.as_ref().is_some_and(|wanted| wanted.iter().all(|tool| allowed.contains(tool))),
-    };
-    if !may_offer {
-        return refuse("tools", "only an administrator can offer tools that the server's own agent does not".to_owned());
-    }
-    if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
-        let reason = "only an administrator can offer tools more often than the server's own agent does";
-        return refuse("tools_policy", reason.to_owned());
-    }
-    Ok(())
+fn refuse(field: &str, reason: impl Into<String>) -> Result<(), InvalidProfile> {
+    Err(InvalidProfile { field: field.to_owned(), reason: reason.into() })
 }
 
 fn offers_no_more_often(base: ToolsPolicy, wanted: ToolsPolicy) -> bool {
@@ -118,22 +105,20 @@ fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Inval
     let (kept, wanted) = (&base.approval.tools, &profile.approval.tools);
     let eased = wanted.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && kept.get(*tool) != Some(*mode));
     if let Some((tool, _)) = eased {
-        let reason = "a member can only have it always ask";
-        return refuse(&format!("approval/tools/{tool}"), reason.to_owned());
+        return refuse(&format!("approval/tools/{tool}"), "a member can only have it always ask");
     }
     if !kept.keys().all(|tool| wanted.contains_key(tool)) {
-        return refuse("approval/tools", "only an administrator can take a rule away".to_owned());
+        return refuse("approval/tools", "only an administrator can take a rule away");
     }
     if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
-        return refuse("approval/ask_untrusted", "only an administrator can turn it off".to_owned());
+        return refuse("approval/ask_untrusted", "only an administrator can turn it off");
     }
     if base.approval.on_deny == OnDeny::EndTurn && profile.approval.on_deny != OnDeny::EndTurn {
-        return refuse("approval/on_deny", "only an administrator can have the model go on after a denial".to_owned());
+        return refuse("approval/on_deny", "only an administrator can have the model go on after a denial");
     }
     Ok(())
 }
 
-/// A number of a profile, and the most that it may be.
 struct Bound {
     field: &'static str,
     most: u64,

@@ -1,88 +1,103 @@
 //! Agents: making, changing, pinning, and which one a run gets.
 //!
-//! Whoever may see an agent may use it, unless it is for groups that they are in none of. A run freezes the profile that it gets, so
-//! no change of an agent reaches a run that was accepted before it.
+//! A member may use an agent that they may see, unless it is for groups that they are in none of. A run freezes the profile that it gets,
+//! so no change of an agent reaches a run that was accepted before it.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::agent_bounds::{bring_within, within};
-use super::configured::page_of_all;
 use super::idempotency::{Replay, RequestKey, keyed};
-use super::providers::{TRIES, may_change};
+use super::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all};
 use super::{Error, Result, Service};
 use crate::domain::agent::{AgentProfile, InvalidProfile};
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of};
 use crate::domain::ids::AgentId;
 use crate::domain::preset::{self, Preset, id_of};
 use crate::domain::principal::{Principal, UserRole};
-use crate::store::{AgentCursor, AgentVersionCursor, NamedChanged, NamedMade, Page, PageRequest};
+use crate::store::{AgentCursor, AgentVersionCursor, NamedChanged, Page, PageRequest};
 
-/// The longest description, note and name.
+/// The most characters of a description and of a note.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
 /// The largest profile, as JSON in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
-/// Why an agent of somebody's own starts no run for them.
+/// Why a member cannot use an agent of their own.
 const NOT_IN_GROUPS: &str =
     "the server's own agent is for members of some groups only; ask an administrator to be put into one of them";
-/// What belongs to everybody is an administrator's.
-const NOT_YOURS: &str = "agents of the server are an administrator's to change";
+const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "agents of the server are an administrator's to change" };
 
-/// An agent as a path or a run names it.
+/// An agent as a path or a run names it. A name means the caller's own agent before the server's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRef {
-    /// By its id.
     Id(AgentId),
-    /// By its name: the caller's own before the server's.
     Name(String),
 }
 
-impl FromStr for AgentRef {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(AgentId::parse(text).map_or_else(|_| Self::Name(text.to_owned()), Self::Id))
+impl From<&str> for AgentRef {
+    fn from(text: &str) -> Self {
+        AgentId::parse(text).map_or_else(|_| Self::Name(text.to_owned()), Self::Id)
     }
 }
 
 /// An agent to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateAgentBody)]
 pub struct NewAgent {
     /// What runs ask for it by.
-    pub name: String,
+    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
+    name: String,
     /// What it is for.
-    pub description: String,
-    /// What differs from the agent of the settings.
-    pub profile: ProfileDocument,
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    description: String,
+    /// What differs from the agent of the server's settings, in its words: `[agent]` in the documentation of the configuration.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
     /// Why, for whoever reads the list of versions.
-    pub note: String,
-    /// Whether it is everybody's.
-    pub is_global: bool,
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: OwnerScope,
 }
 
 /// What to change of an agent. What is absent stays.
-#[derive(Default)]
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateAgentBody)]
 pub struct AgentPatch {
     /// The name.
-    pub name: Option<String>,
+    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
+    name: Option<String>,
     /// What it is for.
-    pub description: Option<String>,
-    /// What differs from the agent of the settings, all of it: another version.
-    pub profile: Option<ProfileDocument>,
+    #[schema(max_length = 1000)]
+    description: Option<String>,
+    /// What differs from the agent of the server's settings, all of it: makes another version.
+    #[schema(value_type = Option<Object>)]
+    profile: Option<ProfileDocument>,
     /// Why that version is made.
-    pub note: String,
-    /// The version that runs get; `Some(None)` for the newest.
-    pub pinned: Option<Option<u32>>,
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+    /// The version that runs get from now on, however many are made; `null` for the newest.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
+    pinned_version: Option<Option<u32>>,
 }
 
-/// Where an agent comes from.
+/// An agent, by where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
-    /// Somebody keeps it.
+    /// A user keeps it.
     Kept(Box<AgentRecord>),
-    /// It comes with the program.
     Preset(Preset),
-    /// It is the one of the settings, of this name.
+    /// The one of the settings, of this name.
     Default(String),
 }
 
@@ -96,7 +111,7 @@ impl AnyAgent {
         AgentCursor { name, id }
     }
 
-    /// The groups that it is for; everybody if there is none. What a member makes for themselves cannot leave those of `base`.
+    /// Returns the groups that it is for; none for everybody. An agent that a member makes for themselves cannot leave those of `base`.
     fn groups(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
             Self::Default(_) | Self::Preset(_) => base.groups.clone(),
@@ -105,7 +120,7 @@ impl AnyAgent {
         }
     }
 
-    /// The groups whose members may read it. It is its owner's to read whatever they may use.
+    /// Returns the groups whose members may read it. Its owner may read it, also where they may not use it.
     fn readers(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
             Self::Kept(record) => readers_in(base, record, &record.profile),
@@ -114,7 +129,6 @@ impl AnyAgent {
     }
 }
 
-/// The groups whose members may read a version of an agent.
 fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocument) -> BTreeSet<String> {
     match record.owner {
         Some(_) => BTreeSet::new(),
@@ -126,16 +140,15 @@ fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocum
 fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
     match document.get("groups") {
         None => base.groups.clone(),
-        // What cannot be read lets nobody in: no group has an empty name.
+        // An unreadable list lets nobody in: no group has an empty name.
         Some(said) => serde_json::from_value(said.clone()).unwrap_or_else(|_| BTreeSet::from([String::new()])),
     }
 }
 
-/// What decides whether a principal may use what is for some groups.
+/// The groups of a principal, as far as they matter for an access.
 enum Membership {
-    /// Nothing: they are an administrator, or nothing was for some groups only.
+    /// They do not: the principal is an administrator, or nothing is for some groups only.
     Unasked,
-    /// The groups that they are in.
     Of(Vec<String>),
 }
 
@@ -148,26 +161,22 @@ impl Membership {
     }
 }
 
-/// An agent as it is shown.
+/// An agent as it is shown, with the profile that runs get, or the reason why they get none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShownAgent {
-    /// Where it comes from.
     pub agent: AnyAgent,
-    /// What runs get, or why they get none.
     pub effective: std::result::Result<Box<AgentProfile>, InvalidProfile>,
 }
 
 impl Service {
-    /// Makes an agent of the principal's own, or of everybody's.
     pub async fn create_agent(
         &self,
         principal: &Principal,
         new: NewAgent,
         key: Option<RequestKey>,
     ) -> Result<(ShownAgent, Replay)> {
-        let NewAgent { name, description, profile, note, is_global } = new;
-        let owner = if is_global { None } else { Some(principal.user_id.clone()) };
-        may_change(principal, owner.as_ref(), NOT_YOURS)?;
+        let NewAgent { name, description, profile, note, scope } = new;
+        let owner = new_owner(principal, scope, &AGENTS)?;
         self.check_agent_name(&name)?;
         check_words("/description", &description)?;
         self.check_profile(principal, &name, 1, &profile)?;
@@ -188,16 +197,10 @@ impl Service {
         let most = self.limits.max_agents;
         let claim = self.claim(&principal.user_id, key);
         let (made, replay) = keyed(self.store.create_agent(&record, &first, most, claim).await?)?;
-        match made {
-            NamedMade::Made(id) => Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay)),
-            NamedMade::NameTaken => Err(name_taken(&record.name)),
-            NamedMade::TooMany => {
-                Err(Error::Conflict(format!("there are {most} agents of this owner already, which is the most; delete one")))
-            }
-        }
+        let id = AGENTS.made(made, &record.name, most)?;
+        Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay))
     }
 
-    /// An agent of the principal's own, of everybody's, of the program or of the settings.
     pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<ShownAgent> {
         let agent = self.any_agent(principal, agent).await?.ok_or(Error::NotFound("agent"))?;
         let base = &self.default_profile;
@@ -208,12 +211,10 @@ impl Service {
         Ok(self.shown_agent(principal, agent, &membership))
     }
 
-    /// All of them that the principal may read, by name. A page may have fewer than it has room for, and others after it.
+    /// Returns a page of those that the principal may read, by name. It may be short although others follow.
     pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<ShownAgent>> {
-        let Page { items, next } = self.store.agents(&principal.user_id, page).await?;
-        let kept = Page { items: items.into_iter().map(|record| AnyAgent::Kept(Box::new(record))).collect(), next };
-        let limit = page.limit.clamp(1, 100) as usize;
-        let Page { items, next } = page_of_all(kept, self.agents_of_the_program(), page.after.as_ref(), limit, AnyAgent::cursor);
+        let kept = self.store.agents(&principal.user_id, page).await?;
+        let Page { items, next } = page_of_all(kept, AnyAgent::Kept, self.agents_of_the_program(), page, AnyAgent::cursor);
         let base = &self.default_profile;
         let groups: Vec<_> = items.iter().map(|agent| agent.groups(base)).collect();
         let membership = self.membership(principal, &groups).await?;
@@ -229,7 +230,7 @@ impl Service {
         patch: AgentPatch,
         revisions: Option<&[i64]>,
     ) -> Result<ShownAgent> {
-        let AgentPatch { name, description, profile, note, pinned } = patch;
+        let AgentPatch { name, description, profile, note, pinned_version } = patch;
         for _ in 0..TRIES {
             let mut after = self.changeable_agent(principal, agent, revisions).await?;
             if let Some(name) = name.as_ref().filter(|name| **name != after.name) {
@@ -244,7 +245,7 @@ impl Service {
                 Some(profile) => Some(self.next_version(principal, &mut after, profile.clone(), note.clone())?),
                 None => None,
             };
-            match pinned {
+            match pinned_version {
                 Some(Some(number)) if number != after.latest && self.store.agent_version(&after.id, number).await?.is_none() => {
                     return Err(Error::field("/pinned_version", format!("the agent has no version {number}")));
                 }
@@ -258,7 +259,7 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Makes another version that says what an earlier one says, for all runs from now on.
+    /// Makes another version that equals an earlier one, for all runs from now on.
     pub async fn roll_back_agent(&self, principal: &Principal, agent: &AgentRef, number: u32, note: &str) -> Result<ShownAgent> {
         for _ in 0..TRIES {
             let mut after = self.changeable_agent(principal, agent, None).await?;
@@ -279,7 +280,7 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Deletes an agent with its versions, of one of these revisions if any are named. Runs that have it go on.
+    /// Deletes an agent with its versions, of one of these revisions if any are named. Runs that have it continue.
     pub async fn delete_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<()> {
         for _ in 0..TRIES {
             let record = self.changeable_agent(principal, agent, revisions).await?;
@@ -290,7 +291,6 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// The versions of an agent that the principal may read, newest first.
     pub async fn agent_versions(
         &self,
         principal: &Principal,
@@ -305,7 +305,6 @@ impl Service {
         Ok(Page { items: items.map(|(version, _)| version).collect(), next })
     }
 
-    /// One version of an agent.
     pub async fn agent_version(&self, principal: &Principal, agent: &AgentRef, number: u32) -> Result<AgentVersion> {
         let record = self.readable_agent(principal, agent).await?;
         let version = self.store.agent_version(&record.id, number).await?.ok_or(Error::NotFound("version of this agent"))?;
@@ -313,7 +312,7 @@ impl Service {
         Ok(version)
     }
 
-    /// The profile of runs that ask for an agent, and whether it names a model itself. `wanted` may end with `@` and a version.
+    /// Returns the profile of runs that ask for an agent, and whether it names a model itself. `wanted` may end with `@` and a version.
     pub(super) async fn agent_profile(&self, principal: &Principal, wanted: Option<&str>) -> Result<(AgentProfile, bool)> {
         let base = &self.default_profile;
         let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else {
@@ -328,9 +327,9 @@ impl Service {
             }
             None => (wanted, None),
         };
-        let Ok(by) = agent.parse::<AgentRef>();
-        let found = self.any_agent(principal, &by).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
-        // Whoever may not use it as it is now may use no version of it: one may be older than its groups.
+        let found =
+            self.any_agent(principal, &agent.into()).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
+        // A principal who may not use it as it is now may use no version of it: one may be older than its groups.
         self.admit(principal, &found.cursor().name, &found.groups(base)).await?;
         let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
         let (name, version, document, source) = match found {
@@ -364,13 +363,12 @@ impl Service {
         Ok((profile, document.contains_key("model")))
     }
 
-    /// Refuses a principal who is in none of the groups that an agent is for.
     pub(super) async fn admit(&self, principal: &Principal, agent: &str, groups: &BTreeSet<String>) -> Result<()> {
         let membership = self.membership(principal, std::slice::from_ref(groups)).await?;
         if membership.admits(groups) { Ok(()) } else { Err(Error::NotInGroups(agent.to_owned())) }
     }
 
-    /// What decides whether a principal may use what is for some of these groups. Most agents are for everybody: the store is asked
+    /// Returns what decides whether a principal may use what is for some of these groups. Most agents are for all: the store is asked
     /// only where that is not so.
     async fn membership(&self, principal: &Principal, groups: &[BTreeSet<String>]) -> Result<Membership> {
         match principal.role {
@@ -381,7 +379,7 @@ impl Service {
         }
     }
 
-    /// The agents that nobody keeps. Their names are nobody's to take.
+    /// Returns the agents of the program and of the settings. Their names cannot be taken.
     fn agents_of_the_program(&self) -> Vec<AnyAgent> {
         let default = &self.default_profile.name;
         let presets = preset::presets().iter().filter(|preset| preset.name != default).cloned().map(AnyAgent::Preset);
@@ -407,18 +405,17 @@ impl Service {
     async fn kept_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         match self.any_agent(principal, agent).await? {
             Some(AnyAgent::Kept(record)) => Ok(*record),
-            Some(AnyAgent::Preset(_)) => Err(Error::Conflict(
-                "this agent comes with the program and has one version; make one of your own with its profile to change it"
-                    .to_owned(),
+            Some(AnyAgent::Preset(_)) => Err(Error::conflict(
+                "this agent comes with the program and has one version; make one of your own with its profile to change it",
             )),
             Some(AnyAgent::Default(_)) => {
-                Err(Error::Conflict("this agent is that of the settings and has one version; it is changed there".to_owned()))
+                Err(Error::conflict("this agent is that of the settings and has one version; it is changed there"))
             }
             None => Err(Error::NotFound("agent")),
         }
     }
 
-    /// An agent that somebody keeps, for whoever may read what runs get of it.
+    /// Returns a kept agent, if the principal may read what runs get of it.
     async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         let record = self.kept_agent(principal, agent).await?;
         self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &record.profile)).await?;
@@ -427,14 +424,12 @@ impl Service {
 
     async fn changeable_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<AgentRecord> {
         let record = self.kept_agent(principal, agent).await?;
-        may_change(principal, record.owner.as_ref(), NOT_YOURS)?;
-        match revisions {
-            Some(wanted) if !wanted.contains(&record.revision) => Err(Error::Stale),
-            Some(_) | None => Ok(record),
-        }
+        may_change(principal, record.owner.as_ref(), &AGENTS)?;
+        check_version(revisions, record.revision)?;
+        Ok(record)
     }
 
-    /// Stores a changed agent. `None` if it was changed meanwhile.
+    /// Stores a changed agent. `None` if it was changed in the meantime.
     async fn put_agent(
         &self,
         principal: &Principal,
@@ -444,7 +439,7 @@ impl Service {
         after.updated_at = self.clock.now().max(after.updated_at);
         match self.store.change_agent(&after, version.as_ref()).await? {
             NamedChanged::Changed(_) => self.agent(principal, &AgentRef::Id(after.id)).await.map(Some),
-            NamedChanged::NameTaken => Err(name_taken(&after.name)),
+            NamedChanged::NameTaken => Err(AGENTS.name_taken(&after.name)),
             NamedChanged::Stale => Ok(None),
         }
     }
@@ -489,7 +484,7 @@ impl Service {
             return Err(Error::field("/name", "must not look like an id"));
         }
         if preset::is_preset(name) || *name == self.default_profile.name {
-            return Err(name_taken(name));
+            return Err(AGENTS.name_taken(name));
         }
         Ok(())
     }
@@ -512,7 +507,7 @@ impl Service {
                 })
             }
         };
-        // Whoever may read it may use it, but for what is their own: that shows what they have said, and nothing of the server's agent.
+        // A reader may use it, except one of their own: that shows what they have written, and nothing of the server's agent.
         let effective = effective.and_then(|profile| match membership.admits(&profile.groups) {
             true => Ok(profile),
             false => Err(InvalidProfile { field: "groups".to_owned(), reason: NOT_IN_GROUPS.to_owned() }),
@@ -521,18 +516,11 @@ impl Service {
     }
 }
 
-/// Who has made an agent that a run asks for.
+/// The maker of an agent that a run asks for.
 enum Source {
-    /// The owner of the run.
     Own,
-    /// An administrator.
     Everybody,
-    /// It comes with the program.
     Program,
-}
-
-fn name_taken(name: &str) -> Error {
-    Error::Conflict(format!("there is an agent called {name:?} already; change that one, or choose another name"))
 }
 
 fn check_words(field: &str, words: &str) -> Result<()> {

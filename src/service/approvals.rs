@@ -14,17 +14,14 @@ use crate::support::json::is_deeper_than;
 use crate::support::text;
 use crate::tools::schema;
 
-/// What is looked for when there is none.
 const APPROVAL: &str = "approval";
 
 impl Service {
-    /// An approval.
     pub async fn approval(&self, principal: &Principal, id: &InputId) -> Result<Approval> {
         let found = self.store.input_request(&principal.user_id, id).await?;
         found.and_then(Approval::of).ok_or(Error::NotFound(APPROVAL))
     }
 
-    /// A page of approvals, newest first, of all states or of one of their questions.
     pub async fn approvals(
         &self,
         principal: &Principal,
@@ -35,8 +32,7 @@ impl Service {
         Ok(Page { items: items.into_iter().filter_map(Approval::of).collect(), next })
     }
 
-    /// Decides, once. When this returns, the decision is stored and a worker will act on it. A decision that is refused leaves
-    /// the run waiting.
+    /// Decides, once. When this returns, the decision is stored and a worker will act on it. A refused decision leaves the run waiting.
     pub async fn resolve_approval(
         &self,
         principal: &Principal,
@@ -58,23 +54,22 @@ impl Service {
         Ok((approval, replay))
     }
 
-    /// A call that could reach nobody is not allowed: the answer would be used up for nothing.
+    /// Refuses to allow a call whose server is not there: the answer would be used up in vain.
     async fn check_reachable(&self, principal: &Principal, terms: &ApprovalTerms) -> Result<()> {
         let (Some(server), Some(deps)) = (&terms.server, &self.mcp_servers) else { return Ok(()) };
         if deps.servers.has(&principal.user_id, server).await {
             return Ok(());
         }
-        let detail =
-            "the MCP server of the tool is not there any more, or is not enabled: enable it and answer again, or deny the call";
-        Err(Error::Conflict(detail.to_owned()))
+        Err(Error::conflict(
+            "the MCP server of the tool is not there any more, or is not enabled: enable it and answer again, or deny the call",
+        ))
     }
 
-    /// Answers that hold for later calls, newest first.
     pub async fn tool_grants(&self, principal: &Principal) -> Result<Vec<ToolGrant>> {
         Ok(self.store.tool_grants(&principal.user_id, None).await?)
     }
 
-    /// Takes one of them back: calls of runs that are taken up from then on ask again.
+    /// Deletes one of them: calls of runs that are claimed from then on ask again.
     pub async fn delete_tool_grant(&self, principal: &Principal, id: &GrantId) -> Result<()> {
         let is_gone = self.store.delete_tool_grant(&principal.user_id, id).await?;
         is_gone.then_some(()).ok_or(Error::NotFound("tool grant"))
@@ -99,19 +94,19 @@ impl Service {
         let ApprovalAnswer { decision, scope, arguments, reason, arguments_hash } = answer;
         if arguments_hash.is_some_and(|seen| seen != terms.arguments_hash) {
             let detail = "this approval is for other arguments than the ones that arguments_hash names; read it again";
-            return Err(Error::Conflict(detail.to_owned()));
+            return Err(Error::conflict(detail));
         }
         if let Some(scope) = scope.filter(|scope| !terms.scopes.contains(scope)) {
             let known: Vec<&str> = terms.scopes.iter().map(|scope| scope.as_str()).collect();
             return Err(Error::field("/scope", format!("{} is not allowed here, only {}", scope.as_str(), known.join(", "))));
         }
         if decision == Decision::Deny && (scope.is_some() || arguments.is_some()) {
-            return Err(Error::field("/decision", "scope and arguments are for calls that are allowed".to_owned()));
+            return Err(Error::field("/decision", "scope and arguments are for calls that are allowed"));
         }
         if terms.undoes.is_some() && arguments.is_some() {
             let detail =
                 "a call that takes another one back is made as it is shown or not at all: else something else would be taken back";
-            return Err(Error::field("/arguments", detail.to_owned()));
+            return Err(Error::field("/arguments", detail));
         }
         let arguments = arguments
             .map(|arguments| checked_arguments(&terms.parameters, terms.key_argument.as_deref(), arguments))
@@ -126,10 +121,10 @@ impl Service {
     }
 }
 
-/// Arguments that a human has edited. Our key is nobody's to set, and is put in its place when the call is made.
+/// Checks arguments that a human has edited. The key argument is not theirs to set, and is put in when the call is made.
 pub(super) fn checked_arguments(parameters: &Value, key_argument: Option<&str>, arguments: Value) -> Result<Value> {
     let Value::Object(mut given) = arguments else {
-        return Err(Error::field("/arguments", "must be a JSON object with the arguments by name".to_owned()));
+        return Err(Error::field("/arguments", "must be a JSON object with the arguments by name"));
     };
     if is_deeper_than(&Value::Object(given.clone()), MAX_NESTING) {
         return Err(Error::field("/arguments", format!("must not be nested more than {MAX_NESTING} levels deep")));

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::{Error, Result};
 use crate::domain::ids::UserId;
 
-/// Within which time logins are counted that one owner has begun.
+/// Logins that one owner began within this time are counted.
 const BEGUN_WITHIN: Duration = Duration::from_secs(600);
 
-/// The logins that owners have begun lately in this process. Each asks servers of others for things before it is kept.
+/// The recent logins of each owner. Each asks servers of others for things before it is stored.
 #[derive(Default)]
 pub(super) struct BegunLogins(Mutex<HashMap<UserId, VecDeque<Instant>>>);
 

@@ -6,7 +6,6 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::{AgentChoice, Conversation};
 use crate::domain::principal::Principal;
 
-/// The longest name of a model, in characters.
 const MAX_MODEL_CHARS: usize = 200;
 
 /// The longest name of an agent in a document, in characters. A name or an id, and a version, are shorter.
@@ -15,13 +14,12 @@ const MAX_AGENT_CHARS: usize = 200;
 /// The profile of a message's agent, and the model that the message or its conversation names.
 pub(super) struct ChosenAgent {
     pub(super) profile: AgentProfile,
-    /// Whether the profile names a model itself.
     pub(super) names_model: bool,
     pub(super) model: Option<String>,
 }
 
 impl Service {
-    /// Returns the agent and the model of a message: those that it names, and else those that its conversation keeps.
+    /// Returns the agent and the model of a message: those that it names, or else those that its conversation keeps.
     pub(super) async fn chosen_agent(&self, principal: &Principal, request: &StartRun) -> Result<ChosenAgent> {
         let kept = self.kept_choice(principal, request).await?;
         let (profile, names_model) = match (&request.agent, &kept.agent) {

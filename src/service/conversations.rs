@@ -1,8 +1,11 @@
 //! Conversations and their messages.
 
+use serde::Deserialize;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 use super::idempotency::{Replay, RequestKey, keyed};
+use super::named::given;
 use super::runs::publish;
 use super::{Error, ExportForm, Result, Service};
 use crate::domain::change::StepKind;
@@ -17,46 +20,77 @@ use crate::store::{
 };
 use crate::support::{failpoint, text};
 
-/// Tags of one conversation, and how long each may be.
 const MAX_TAGS: usize = 20;
 const MAX_TAG_CHARS: usize = 50;
-/// Characters of a conversation's own prompt, and of what its user wants.
 const MAX_PROMPT_CHARS: usize = 10_000;
 
 /// A conversation to make.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateConversationBody)]
 pub struct NewConversationRequest {
-    /// An id minted by the client.
-    pub id: Option<ConversationId>,
-    /// A title; empty if absent.
+    /// An id minted by the client: `conv_` and a UUID.
+    id: Option<ConversationId>,
+    /// A title, at most 255 characters.
+    title: Option<String>,
+    /// Its own part of the system prompt, at most 10,000 characters.
+    system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters.
+    instructions: Option<String>,
+    /// The agent of messages that name none: by name or id, `name@3` for that version of it. The server's default if absent.
+    agent: Option<String>,
+    /// The model of messages that name none, as `provider/name`. The agent's if absent.
+    #[schema(max_length = 200)]
+    model: Option<String>,
+}
+
+/// What to change of a conversation.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateConversationBody)]
+pub struct ConversationPatch {
+    /// The new title, at most 255 characters.
     pub title: Option<String>,
-    /// Its own part of the system prompt.
+    /// Whether it is pinned: then it is not put away by itself.
+    pub pinned: Option<bool>,
+    /// Whether it is put away.
+    pub archived: Option<bool>,
+    /// All of its tags.
+    #[schema(max_items = 20)]
+    pub tags: Option<Vec<String>>,
+    /// Its own part of the system prompt, at most 10,000 characters; empty for none. Runs that begin later have it.
     pub system_prompt: Option<String>,
-    /// What its user wants of every answer.
+    /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
     pub instructions: Option<String>,
-    /// The agent and the model of messages that name none.
-    pub choice: AgentChoice,
+    /// The agent of later messages that name none: by name or id, `name@3` for that version of it; empty or `null` for the server's
+    /// default.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    pub agent: Option<Option<String>>,
+    /// The model of later messages that name none, as `provider/name`; empty or `null` for the agent's.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, max_length = 200)]
+    pub model: Option<Option<String>>,
 }
 
 impl Service {
-    /// Makes a conversation.
     pub async fn create_conversation(
         &self,
         principal: &Principal,
         request: NewConversationRequest,
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
-        let title = request.title.as_deref().map(|title| self.title("/title", title)).transpose()?.unwrap_or_default();
-        self.check_choice(principal, &request.choice).await?;
-        let AgentChoice { agent, model } = request.choice;
-        let is_named = |name: &String| !name.is_empty();
+        let NewConversationRequest { id, title, system_prompt, instructions, agent, model } = request;
+        let title = title.as_deref().map(|title| self.title("/title", title)).transpose()?.unwrap_or_default();
+        let choice = AgentChoice { agent: agent.filter(|name| !name.is_empty()), model: model.filter(|name| !name.is_empty()) };
+        self.check_choice(principal, &choice).await?;
         let new = NewConversation {
-            id: request.id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref())),
+            id: id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref())),
             owner: principal.user_id.clone(),
             title,
-            system_prompt: layer("/system_prompt", request.system_prompt)?.filter(|text| !text.is_empty()),
-            instructions: layer("/instructions", request.instructions)?.filter(|text| !text.is_empty()),
-            choice: AgentChoice { agent: agent.filter(is_named), model: model.filter(is_named) },
+            system_prompt: layer("/system_prompt", system_prompt)?.filter(|text| !text.is_empty()),
+            instructions: layer("/instructions", instructions)?.filter(|text| !text.is_empty()),
+            choice,
             max_conversations: self.limits.max_conversations,
             now: self.clock.now(),
         };
@@ -68,17 +102,16 @@ impl Service {
                 self.conversation(principal, &conversation.id).await?;
                 Ok((*conversation, Replay::Replayed))
             }
-            (Created::Exists, _) => Err(Error::Conflict("this conversation id is taken; mint another one".to_owned())),
+            (Created::Exists, _) => Err(Error::conflict("this conversation id is taken; mint another one")),
             (Created::TooMany, _) => Err(Error::TooManyConversations(self.limits.max_conversations)),
         }
     }
 
-    /// One conversation.
     pub async fn conversation(&self, principal: &Principal, id: &ConversationId) -> Result<Conversation> {
         self.store.conversation(&principal.user_id, id).await?.ok_or(Error::NotFound("conversation"))
     }
 
-    /// How far runs of a principal have come, of those that have begun.
+    /// Returns how far runs of a principal have come, of those that have begun.
     pub async fn reached(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
         if runs.is_empty() {
             return Ok(Vec::new());
@@ -98,20 +131,20 @@ impl Service {
         Ok(self.store.conversations(&principal.user_id, &filter, page).await?)
     }
 
-    /// Changes what a principal says of a conversation.
+    /// Changes what its owner may change of a conversation.
     pub async fn change_conversation(
         &self,
         principal: &Principal,
         id: &ConversationId,
-        change: ConversationChange,
+        patch: ConversationPatch,
     ) -> Result<Conversation> {
-        if change == ConversationChange::default() {
+        if patch == ConversationPatch::default() {
             return Err(Error::invalid(
                 "the body changes nothing: give title, pinned, archived, tags, system_prompt, instructions, agent or model",
             ));
         }
-        let ConversationChange { title, pinned, archived, tags, system_prompt, instructions, agent, model } = change;
-        let choice = AgentChoice { agent, model };
+        let ConversationPatch { title, pinned, archived, tags, system_prompt, instructions, agent, model } = patch;
+        let choice = AgentChoice { agent: agent.map(Option::unwrap_or_default), model: model.map(Option::unwrap_or_default) };
         // A conversation of another owner looks missing, also to a request that names an unknown agent.
         self.conversation(principal, id).await?;
         self.check_choice(principal, &choice).await?;
@@ -127,17 +160,17 @@ impl Service {
         };
         let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        let changed = self.whole(async move {
+        self.whole(async move {
             let changed = store.change_conversation(&owner, &id, &change, now).await?;
             let (conversation, events) = changed.ok_or(Error::NotFound("conversation"))?;
             publish(&hub, &id, events);
             Ok(conversation)
-        });
-        changed.await
+        })
+        .await
     }
 
-    /// Leaves the older messages of a conversation out of requests from now on. How many more those are, and what stands for all
-    /// that are left out. What is kept is what the server's own agent keeps.
+    /// Leaves the older messages of a conversation out of requests from now on. Returns how many more those are, and the summary of all
+    /// that are left out. The context policy is that of the server's own agent.
     pub async fn compact_conversation(
         &self,
         principal: &Principal,
@@ -149,27 +182,27 @@ impl Service {
         let compact = Compact { owner, conversation, policy, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub, id) = (Arc::clone(&self.store), Arc::clone(&self.hub), id.clone());
-        let done = self.whole(async move {
+        self.whole(async move {
             let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
             match compacted {
                 Compacted::Done { messages, summary, events } => {
                     publish(&hub, &id, events);
                     Ok(((messages, summary), replay))
                 }
-                Compacted::Busy => Err(Error::Conflict(
-                    "a run is under way, which leaves out by itself what does not fit: wait for its end, or cancel it".to_owned(),
+                Compacted::Busy => Err(Error::conflict(
+                    "a run is under way, which leaves out by itself what does not fit: wait for its end, or cancel it",
                 )),
                 Compacted::NoConversation => Err(Error::NotFound("conversation")),
             }
-        });
-        done.await
+        })
+        .await
     }
 
     /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
     pub async fn delete_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
         let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        let deleted = self.whole(async move {
+        self.whole(async move {
             let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
             failpoint::reached("C27");
             if let Some(run) = &deleted.active_run {
@@ -177,11 +210,11 @@ impl Service {
             }
             hub.deleted(&id);
             Ok(())
-        });
-        deleted.await
+        })
+        .await
     }
 
-    /// The beginning of a conversation's document. Its messages come from [`Self::messages`].
+    /// Returns the beginning of a conversation's document. Its messages come from [`Self::messages`].
     pub async fn export_beginning(&self, principal: &Principal, id: &ConversationId, form: ExportForm) -> Result<String> {
         Ok(form.beginning(&self.conversation(principal, id).await?, self.clock.now()))
     }
@@ -211,7 +244,8 @@ impl Service {
     }
 
     pub(super) fn title(&self, pointer: &str, title: &str) -> Result<String> {
-        // One line, whoever shows it.
+        // A title is one line.
+
         let title = title.replace(char::is_control, " ");
         let title = title.trim();
         let chars = title.chars().count();

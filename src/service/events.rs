@@ -1,9 +1,8 @@
-//! The log as pages and as streams.
+//! Pages of the event log, and streams of it.
 
 use std::sync::Arc;
 
-use super::owned_log::OwnedLog;
-use super::owned_log::PAGE;
+use super::owned_log::{OwnedLog, PAGE};
 use super::snapshot::take_snapshot;
 use super::stream::{Afresh, Reader, ResetReason, Scope, StreamItem, is_gone};
 use super::{Error, Result, Service};
@@ -13,15 +12,12 @@ use crate::domain::principal::Principal;
 use crate::live::Subscription;
 use crate::store::{LogBounds, LogStore, PAGE_BYTES, is_full_page};
 
-/// Where a client wants to go on: after the event with this `seq`.
+/// The `seq` of the last event that a client has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor(pub i64);
 
 impl Cursor {
-    /// Reads a cursor: the decimal digits of a `seq`, or 0 for the beginning.
-    ///
-    /// # Errors
-    /// [`Error::InvalidCursor`] for anything else.
+    /// Reads the decimal digits of a `seq`, or 0 for the beginning.
     pub fn parse(text: &str) -> Result<Self> {
         let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse() {
@@ -31,40 +27,28 @@ impl Cursor {
     }
 }
 
-/// Some events of a log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
-    /// The events, oldest first.
     pub events: Vec<StoredEvent>,
     /// The cursor of the next page, if there is one now.
     pub next: Option<i64>,
 }
 
-/// What came of asking for a stream.
 pub enum StreamStart {
-    /// It begins.
     Stream(Reader),
-    /// The client has everything and the run is over: there is nothing to stream, and it need not come back.
+    /// The client has every event and the run is over: it need not come back.
     Finished {
         /// What was asked for.
         scope: Scope,
-        /// The `seq` of the run's last event.
         last_seq: i64,
     },
 }
 
 impl Service {
-    /// The logs of the principal.
     fn log(&self, principal: &Principal) -> OwnedLog {
         OwnedLog::new(Arc::clone(&self.store) as Arc<dyn LogStore>, principal.user_id.clone())
     }
 
-    /// The conversation if it is the principal's.
-    pub(super) async fn check_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
-        self.store.conversation(&principal.user_id, id).await?.map(|_| ()).ok_or(Error::NotFound("conversation"))
-    }
-
-    /// Events of a conversation after a cursor, at most `limit`.
     pub async fn conversation_events(
         &self,
         principal: &Principal,
@@ -72,7 +56,7 @@ impl Service {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<EventPage> {
-        self.check_conversation(principal, id).await?;
+        self.conversation(principal, id).await?;
         let after = after.map_or(0, |Cursor(seq)| seq);
         let log = self.log(principal);
         let bounds = bounds(&log, id).await?;
@@ -82,9 +66,8 @@ impl Service {
         Ok(page(events, limit, bounds.head))
     }
 
-    /// Events of a run after a cursor, at most `limit`.
     pub async fn run_events(&self, principal: &Principal, id: &RunId, after: Option<Cursor>, limit: u32) -> Result<EventPage> {
-        let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let view = self.run_view(principal, id).await?;
         let conversation = &view.run.conversation_id;
         let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
         let log = self.log(principal);
@@ -109,7 +92,7 @@ impl Service {
         id: &ConversationId,
         after: Option<Cursor>,
     ) -> Result<StreamStart> {
-        self.check_conversation(principal, id).await?;
+        self.conversation(principal, id).await?;
         let tail = self.hub.subscribe(id);
         let log = self.log(principal);
         let bounds = bounds(&log, id).await?;
@@ -118,7 +101,8 @@ impl Service {
         let afresh = Afresh::Snapshot(Arc::clone(&self.store));
         if let Some(Cursor(after)) = after {
             if after <= bounds.head {
-                let reader = Reader::new(log, tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
+                let mut reader = Reader::new(log, tail, scope, after, afresh);
+                reader.head = bounds.head;
                 return Ok(StreamStart::Stream(reader));
             }
             first.push(in_future(bounds));
@@ -126,12 +110,14 @@ impl Service {
         let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
         let cursor = snapshot.head;
         first.push(StreamItem::Snapshot(Box::new(snapshot)));
-        Ok(StreamStart::Stream(Reader::new(log, tail, scope, cursor).or_afresh(afresh).saying(first)))
+        let mut reader = Reader::new(log, tail, scope, cursor, afresh);
+        reader.first = first;
+        Ok(StreamStart::Stream(reader))
     }
 
     /// Streams a run: from a cursor, or from its first event.
     pub async fn stream_run(&self, principal: &Principal, id: &RunId, after: Option<Cursor>) -> Result<StreamStart> {
-        let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let view = self.run_view(principal, id).await?;
         let conversation_id = view.run.conversation_id.clone();
         let tail = self.hub.subscribe(&conversation_id);
         let log = self.log(principal);
@@ -140,17 +126,19 @@ impl Service {
         let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
         let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
         if cursor > bounds.head {
-            let reader = Reader::new(log, tail, scope, begin).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
-            return Ok(StreamStart::Stream(reader.saying(vec![in_future(bounds)])));
+            let mut reader = Reader::new(log, tail, scope, begin, Afresh::From(begin));
+            (reader.head, reader.first) = (bounds.head, vec![in_future(bounds)]);
+            return Ok(StreamStart::Stream(reader));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
         }
-        let reader = Reader::new(log, tail, scope, cursor).or_afresh(Afresh::From(begin));
-        Ok(StreamStart::Stream(reader.of_log_until(bounds.head)))
+        let mut reader = Reader::new(log, tail, scope, cursor, Afresh::From(begin));
+        reader.head = bounds.head;
+        Ok(StreamStart::Stream(reader))
     }
 
-    /// Streams a run that was accepted just now, listened to since before.
+    /// Streams a run that was just accepted, with a subscription from before its commit.
     pub(super) fn stream_accepted(
         &self,
         principal: &Principal,
@@ -160,7 +148,7 @@ impl Service {
         replay: super::Replay,
     ) -> Reader {
         let begin = first_seq - 1;
-        let reader = Reader::new(self.log(principal), tail, scope, begin).or_afresh(Afresh::From(begin));
+        let reader = Reader::new(self.log(principal), tail, scope, begin, Afresh::From(begin));
         match replay {
             super::Replay::Fresh => reader.at_the_tail(),
             super::Replay::Replayed => reader,
@@ -172,7 +160,7 @@ async fn bounds(log: &OwnedLog, conversation: &ConversationId) -> Result<LogBoun
     log.bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
 }
 
-/// Refuses a cursor from which the log does not go on. `page` is what follows it.
+/// Refuses a cursor that the log does not continue from. `page` is what follows it.
 async fn goes_on(log: &OwnedLog, conversation: &ConversationId, after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     match is_gone(log, conversation, after, page, head).await? {
@@ -185,13 +173,12 @@ fn in_future(bounds: LogBounds) -> StreamItem {
     StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: bounds.oldest, head: bounds.head }
 }
 
-/// Refuses a cursor that no event of the log as it is now has.
 fn within(after: i64, bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
     if after > head { Err(Error::CursorGone { after, oldest, head }) } else { Ok(()) }
 }
 
-/// Cuts off what was read beyond the limits, and says where the next page begins. `end` is the last `seq` that is known of.
+/// Cuts off what was read beyond the limits, and names the cursor of the next page. `end` is the last known `seq`.
 fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
     let mut bytes = 0;
     let fitting = events.iter().take(limit as usize).take_while(|event| {
@@ -202,7 +189,7 @@ fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
     let count = fitting.count();
     let cut = events.len() > count;
     events.truncate(count);
-    // What was full of bytes was not read any further.
+    // A page that reached its bytes was not read any further.
     let next = events.last().map(|event| event.seq).filter(|last| cut || (bytes >= PAGE_BYTES && *last < end));
     EventPage { events, next }
 }

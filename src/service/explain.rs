@@ -1,4 +1,4 @@
-//! Why a run is or is not moving, for people and for programs.
+//! Explains why a run is or is not moving, for people and for programs.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -81,8 +81,7 @@ pub struct StepInfo {
 }
 
 impl RunExplanation {
-    /// What `known` says of the run; `ahead` is known of the one that it is queued behind.
-    #[must_use]
+    /// Explains a run. `ahead` is what is known of the run that it is queued behind.
     pub fn new(known: Explanation, ahead: Option<&Explanation>) -> Self {
         let (summary, moving) = summary(&known, ahead);
         let lease = known.lease_node.map(|node| LeaseInfo {
@@ -113,11 +112,11 @@ impl RunExplanation {
 /// A run that could be taken up for longer than this waits for more than the next look of a worker.
 const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 
-/// A run whose lease has been over for longer than this is looked for by nobody: workers sweep every 2 s, and one that takes it for an
-/// outage that so many leases are over waits for one more lease, 10 s.
+/// No sweep looks any more for a run whose lease ended longer ago than this: workers sweep every 2 s, and wait for one more lease, 10 s,
+/// if many leases ended at once, which looks like an outage.
 const SWEPT_WITHIN_MS: i64 = 15_000;
 
-/// Why the run is or is not moving, and whether it moves without anybody doing anything.
+/// Returns why the run is or is not moving, and whether it moves without any action from outside.
 fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     let run = &known.run;
     let (mut text, moving) = match run.status {
@@ -177,7 +176,7 @@ fn not_over(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) 
 /// The run moves when the one ahead of it has ended, so it moves if that one does.
 fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) {
     let text = format!("The run is queued behind {behind} in the same conversation");
-    // One that has ended meanwhile has let it go.
+    // A run that has ended in the meantime no longer holds it back.
     let Some(ahead) = ahead.filter(|ahead| !ahead.run.status.is_terminal()) else { return (format!("{text}."), true) };
     let (why, moving) = not_over(ahead, None);
     let waits = ahead.run.reason.filter(|_| ahead.lease_node.is_none());
@@ -193,7 +192,6 @@ fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) 
     (text, moving)
 }
 
-/// A worker has the run, or has lost it.
 fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     let left = known.lease_expires_in_ms.unwrap_or_default();
     if left <= 0 {
@@ -206,7 +204,7 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     let doing = match &known.step {
         Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
             match known.tools_under_way.join(", ") {
-                // The step is as old as its first call, over which somebody may have thought for days.
+                // A step is as old as its first call, over which a person may have thought for days.
                 none if none.is_empty() => format!("is about to go on with the calls of step {step}"),
                 tools => format!("runs tools ({tools}) in step {step} for {} s", seconds(*age)),
             }
@@ -217,7 +215,7 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
         Some((step, ..)) => format!("is past step {step}"),
         None => "is about to begin".to_owned(),
     };
-    // A server may ask in the middle of a call, which then stands still, and its limit of time with it.
+    // A server may ask in the middle of a call, which then stands still together with its time limit.
     let under_way = i64::try_from(known.tools_under_way.len()).unwrap_or(i64::MAX);
     if known.calls_asking > 0 && under_way <= known.calls_asking {
         return (format!("Worker {node} has the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
@@ -225,7 +223,6 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     (format!("Worker {node} has the run and {doing}."), true)
 }
 
-/// The run can be taken up after a while.
 fn later(known: &Explanation, wait: i64) -> (String, bool) {
     let wait = seconds(wait);
     match known.run.reason {
@@ -244,7 +241,7 @@ fn later(known: &Explanation, wait: i64) -> (String, bool) {
     }
 }
 
-/// The run could have been taken up for so long.
+/// Explains a run that could have been claimed `since` milliseconds ago.
 fn in_line(known: &Explanation, since: i64) -> (String, bool) {
     let what = match (known.run.reason, known.questions.is_empty()) {
         (Some(WaitReason::Backoff), _) => "The model call that failed can be made again, and the run",
@@ -273,7 +270,6 @@ fn in_line(known: &Explanation, since: i64) -> (String, bool) {
     }
 }
 
-/// What the run waits for from outside.
 fn awaited(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::Approval => "a human to approve a tool call",

@@ -4,24 +4,27 @@
 
 use std::fmt::Write as _;
 
+use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::support::clock::UnixMillis;
 
 /// The form of a document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ExportFormat)]
 pub enum ExportForm {
     /// Everything that `GET /messages` shows.
+    #[default]
     Json,
-    /// What people read: without hints of the server to the model.
+    /// For people: without internal messages.
     Markdown,
 }
 
 impl ExportForm {
-    /// The beginning of the document.
-    #[must_use]
     pub fn beginning(self, conversation: &Conversation, now: UnixMillis) -> String {
         match self {
             Self::Json => {
@@ -39,8 +42,7 @@ impl ExportForm {
         }
     }
 
-    /// A page of messages. `first`: none came before.
-    #[must_use]
+    /// Writes a page of messages. `first`: none came before.
     pub fn messages(self, messages: &[Message], first: bool) -> String {
         match self {
             Self::Json => {
@@ -55,8 +57,6 @@ impl ExportForm {
         }
     }
 
-    /// The end of the document.
-    #[must_use]
     pub fn end(self) -> &'static str {
         match self {
             Self::Json => "\n]}\n",
@@ -64,8 +64,6 @@ impl ExportForm {
         }
     }
 
-    /// The ending of a file's name.
-    #[must_use]
     pub fn extension(self) -> &'static str {
         match self {
             Self::Json => "json",
@@ -105,50 +103,37 @@ fn piece(part: &Part) -> String {
             let what = if part.is_error { "Error" } else { "Result" };
             let mut text = format!("**{what} of `{}`**", part.name);
             for content in &part.content {
-                match content {
-                    ToolContent::Text { text: result } => {
-                        let _ = write!(text, "\n\n{}", fenced("", result));
-                    }
-                    ToolContent::Image(picture) => {
-                        let _ = write!(text, "\n\n{}", binary("picture", picture));
-                    }
-                    ToolContent::File(file) => {
-                        let _ = write!(text, "\n\n{}", binary("file", file));
-                    }
-                }
+                let shown = match content {
+                    ToolContent::Text { text } => fenced("", text),
+                    ToolContent::Image(BinaryContent { name, media_type, url, .. }) => described("picture", name, media_type, url),
+                    ToolContent::File(BinaryContent { name, media_type, url, .. }) => described("file", name, media_type, url),
+                };
+                let _ = write!(text, "\n\n{shown}");
             }
             text
         }
-        Part::Image(part) => file("picture", part),
-        Part::File(part) => file("file", part),
+        Part::Image(FilePart { name, media_type, url, .. }) => described("picture", name, media_type, url),
+        Part::File(FilePart { name, media_type, url, .. }) => described("file", name, media_type, url),
     }
 }
 
-/// What a file is and where it lies. Its bytes have no place among words.
-fn file(what: &str, part: &FilePart) -> String {
-    described(what, part.name.as_deref(), &part.media_type, part.url.as_deref())
-}
-
-fn binary(what: &str, content: &BinaryContent) -> String {
-    described(what, content.name.as_deref(), &content.media_type, content.url.as_deref())
-}
-
-fn described(what: &str, name: Option<&str>, media_type: &str, url: Option<&str>) -> String {
-    let name = words(name.unwrap_or(what));
-    match url.filter(|url| !url.starts_with("data:")).map(words) {
+/// Describes a file and where it is. Its bytes have no place among words.
+fn described(what: &str, name: &Option<String>, media_type: &str, url: &Option<String>) -> String {
+    let name = words(name.as_deref().unwrap_or(what));
+    match url.as_deref().filter(|url| !url.starts_with("data:")).map(words) {
         Some(url) => format!("*A {what}: {name} ({media_type}), <{url}>*"),
         None => format!("*A {what}: {name} ({media_type})*"),
     }
 }
 
-/// The same on one line.
+/// Puts a text on one line.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A text whose last fence is closed: a message that breaks off inside a block of code would take in all that comes after it.
+/// Closes the last fence of a text: a message that breaks off inside a block of code would take in all that comes after it.
 fn closed(text: &str) -> String {
-    // CommonMark 0.31, 4.5: a fence is ended by a line of at least as many of the same sign, and nothing else.
+    // CommonMark 0.31, 4.5: a fence is ended by a line of at least as many of the same character, and nothing else.
     let mut open: Option<&str> = None;
     for line in text.lines() {
         let indent = line.len() - line.trim_start_matches(' ').len();
@@ -175,7 +160,7 @@ fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-/// The text between fences that are longer than any run of backticks in it, so that it cannot end them.
+/// Puts a text between fences that are longer than any run of backticks in it, so that it cannot end them.
 fn fenced(language: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);

@@ -1,4 +1,4 @@
-//! What users think of answers.
+//! Ratings of answers.
 
 use super::audit::{AuditOf, owner_of};
 use super::idempotency::{Replay, RequestKey, keyed};
@@ -10,10 +10,7 @@ use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, GiveFeedback, 
 use crate::support::text;
 
 impl Service {
-    /// Keeps what a user says of an answer, in the place of what they said before.
-    ///
-    /// # Errors
-    /// `NotFound` for a message that is not one of a conversation of theirs, `Conflict` for one that no model has said.
+    /// Stores a rating in the place of an earlier one. Only messages of a model can be rated.
     pub async fn give_feedback(
         &self,
         principal: &Principal,
@@ -29,7 +26,7 @@ impl Service {
         let (given, replay) = keyed(self.store.give_feedback(give, claim).await?)?;
         let feedback = match given {
             FeedbackGiven::Kept(feedback) => feedback,
-            FeedbackGiven::NotAnAnswer => return Err(Error::Conflict("only what a model has said can be rated".to_owned())),
+            FeedbackGiven::NotAnAnswer => return Err(Error::conflict("only what a model has said can be rated")),
             FeedbackGiven::NoMessage => return Err(Error::NotFound("message in this conversation")),
         };
         match replay {
@@ -40,16 +37,11 @@ impl Service {
         Ok((feedback, replay))
     }
 
-    /// Takes it back.
     pub async fn withdraw_feedback(&self, principal: &Principal, of: &ConversationId, message: &MessageId) -> Result<()> {
         let is_gone = self.store.withdraw_feedback(&principal.user_id, of, message).await?;
         is_gone.then_some(()).ok_or(Error::NotFound("feedback on a message in this conversation"))
     }
 
-    /// A page of feedback, what was said last first.
-    ///
-    /// # Errors
-    /// `Forbidden` for that of others, unless the caller is an administrator.
     pub async fn feedback(
         &self,
         principal: &Principal,
@@ -61,10 +53,6 @@ impl Service {
         Ok(self.store.feedback(&FeedbackFilter { owner, rating, reviewed }, page).await?)
     }
 
-    /// Keeps that an administrator has looked at feedback, or that nobody has.
-    ///
-    /// # Errors
-    /// `Forbidden` for anybody else, `NotFound` if there is none on this message.
     pub async fn review_feedback(&self, principal: &Principal, message: &MessageId, is_reviewed: bool) -> Result<FeedbackRecord> {
         if principal.role != UserRole::Admin {
             return Err(Error::Forbidden("feedback is reviewed by administrators"));
@@ -74,7 +62,6 @@ impl Service {
         found.ok_or(Error::NotFound("feedback on this message"))
     }
 
-    /// Words beside a rating, without space around them; none if they are empty.
     pub(super) fn comment(&self, pointer: &str, comment: Option<String>) -> Result<Option<String>> {
         let Some(comment) = comment.as_deref().map(str::trim).filter(|comment| !comment.is_empty()) else { return Ok(None) };
         let (chars, limit) = (comment.chars().count(), self.limits.max_feedback_chars);

@@ -1,8 +1,8 @@
-//! Files that people upload, for their messages to refer to.
+//! Files that users upload, for their messages to refer to.
 
 use bytes::Bytes;
 
-use super::uploads::UploadSeat;
+use super::uploads::UploadPermit;
 use super::{Error, FileCursor, Page, PageRequest, Result, Service};
 use crate::documents::{FileDeps, Unreadable};
 use crate::domain::file::{FileFacts, FileLimits, FileOrigin, StoredFile, shown_name};
@@ -13,31 +13,22 @@ use crate::store::{NewFile, StoredOutcome, store_file};
 use crate::support::json;
 
 impl Service {
-    /// The same with files.
-    #[must_use]
     pub fn with_files(mut self, files: FileDeps) -> Self {
         self.files = files;
         self
     }
 
-    /// Bounds of files.
-    #[must_use]
     pub fn file_limits(&self) -> FileLimits {
         self.files.limits
     }
 
-    /// To be had before the bytes of a file are taken in.
-    pub async fn begin_upload(&self, principal: &Principal) -> Result<UploadSeat> {
-        self.begin_upload_of(&principal.user_id).await
+    /// Waits for a permit, which an upload must have before the bytes of a file are read.
+    pub async fn begin_upload(&self, owner: &UserId) -> Result<UploadPermit> {
+        self.uploads.permit(owner).await
     }
 
-    /// The same, for files that come with something else.
-    pub(super) async fn begin_upload_of(&self, owner: &UserId) -> Result<UploadSeat> {
-        self.uploads.seat(owner).ok_or(Error::TooManyUploads)?.wait().await
-    }
-
-    /// Stores a file, if it is of a type that is accepted. The database hears of it piece by piece.
-    pub async fn store_file(&self, principal: &Principal, _seat: UploadSeat, name: &str, bytes: Bytes) -> Result<StoredFile> {
+    /// Stores a file, if its type is accepted. Its bytes go to the database in pieces.
+    pub async fn store_file(&self, principal: &Principal, _permit: UploadPermit, name: &str, bytes: Bytes) -> Result<StoredFile> {
         let limits = self.files.limits;
         if bytes.len() > limits.max_bytes {
             return Err(Error::FileTooLarge(limits.max_bytes));
@@ -47,7 +38,7 @@ impl Service {
         self.keep_file(&principal.user_id, shown_name(name), sha256, bytes, refused).await
     }
 
-    /// Reads a file and stores it; `refused` says how it is refused, if it is not accepted.
+    /// Reads and stores a file. `refused` makes the error if its type is not accepted.
     pub(super) async fn keep_file(
         &self,
         owner: &UserId,
@@ -64,7 +55,6 @@ impl Service {
         self.store_known(owner, FileOrigin::Upload, name, sha256, &bytes, facts).await
     }
 
-    /// Stores a file of which it is known what it is.
     pub(super) async fn store_known(
         &self,
         owner: &UserId,
@@ -98,17 +88,15 @@ impl Service {
         }
     }
 
-    /// A file, without its bytes.
     pub async fn file(&self, principal: &Principal, id: &FileId) -> Result<StoredFile> {
         self.store.file(&principal.user_id, id).await?.ok_or(Error::NotFound("file"))
     }
 
-    /// A page of files, newest first.
     pub async fn files(&self, principal: &Principal, page: &PageRequest<FileCursor>) -> Result<Page<StoredFile>> {
         Ok(self.store.files(&principal.user_id, page).await?)
     }
 
-    /// The bytes of a file from piece `number` on, one piece at a time; `None` after the last.
+    /// Returns one piece of the bytes of a file; `None` after the last.
     pub async fn file_piece(&self, owner: &UserId, id: &FileId, number: u32) -> Result<Option<Vec<u8>>> {
         Ok(self.store.file_chunk(owner, id, number).await?)
     }
@@ -118,9 +106,8 @@ impl Service {
         if self.store.delete_file(&principal.user_id, id).await? { Ok(()) } else { Err(Error::NotFound("file")) }
     }
 
-    /// Says in the parts of a message what the uploaded files are that they refer to. Whether these are there, and the conversation's own
-    /// limit of files, are looked at when the message is stored: a file may go meanwhile, and a request that is repeated is answered as
-    /// before.
+    /// Describes in the parts of a message the uploaded files that they refer to. Missing files and the limit of the conversation are
+    /// checked when the message is stored: a file may be deleted in the meantime, and a repeated request gets its earlier answer.
     pub(super) async fn attach(&self, owner: &UserId, parts: &mut [Part], field: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
             let (Part::Image(place) | Part::File(place)) = &mut *part else { continue };
@@ -141,14 +128,13 @@ impl Service {
         Ok(())
     }
 
-    /// How a message is refused whose file is not there; `places` are the files of its parts.
+    /// Refuses a message whose file is missing. `places` are the files of its parts.
     pub(super) fn no_file(places: &[Option<String>], file_id: &str, field: &str) -> Error {
         let index = places.iter().position(|place| place.as_deref() == Some(file_id)).unwrap_or_default();
         let words = "there is no such file; upload it with POST /api/v1/files";
         Error::file(&format!("/{field}/{index}/file_id"), words)
     }
 
-    /// How a message is refused with which its conversation would have too many files.
     pub(super) fn too_many_files(files: u32, most: u32, field: &str) -> Error {
         let words = format!("the conversation would have {files} uploaded files; it may have {most}: go on in a new one");
         Error::field(&format!("/{field}"), words)

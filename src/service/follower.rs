@@ -1,6 +1,6 @@
 //! Follows, for all streams of this process, the logs that other processes write to.
 //!
-//! Each log is read once, however many listen to it. Whoever is behind, or finds a hole, reads the store by itself.
+//! Each log is read once, however many streams follow it. A stream that is behind, or finds a gap, reads the store by itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,22 +21,21 @@ const EVERY: Duration = Duration::from_millis(250);
 /// The same for a process that is alone: what it stores it also publishes, unless a task dies between the two.
 const EVERY_ALONE: Duration = Duration::from_secs(2);
 
-/// Events of a log that are read at a time: what the queue of a listener holds.
+/// Events of a log that are read at a time: the capacity of a subscriber's queue.
 const NEWS: u32 = 256;
 
 /// Logs that are read with one query. Together they are 16 MiB at most.
 const LOGS: usize = 16;
 
-/// Queries of that kind at a time.
 const AT_A_TIME: usize = 4;
 
-/// How long one may take. Then those who listen read for themselves: of all streams, one connection that hangs must stop only those
-/// that wait for it.
+/// How long one query may take. Then the subscribers read for themselves: a connection that hangs must stop only the streams that wait
+/// for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Reads the logs of which it hears that they have grown, and asks the store every 250 ms (2 s if it is not
-/// [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)), in one query, how far those are that somebody here listens to. Notifications are faster, and only an
-/// addition to it. Neither waits for the other. Ends with `stop`.
+/// Reads the logs that are known to have grown, and polls the store every 250 ms (2 s if it is not
+/// [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)), in one query, for the heads of the logs with subscribers here.
+/// Notifications are faster, and only an addition to it. Neither waits for the other. Ends with `stop`.
 pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: CancellationToken) {
     let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
     stop.run_until_cancelled(follow(store.as_ref(), &hub, every)).await;
@@ -66,7 +65,7 @@ async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {
     }
 }
 
-/// Relays what is new in some logs, or has those who listen to them read for themselves.
+/// Relays new events of some logs, or has their subscribers read for themselves.
 async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) {
     match tokio::time::timeout(PATIENCE, relay_news(store, hub, logs)).await {
         Ok(Ok(())) => return,
@@ -76,11 +75,10 @@ async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId,
     logs.iter().for_each(|(conversation, _)| hub.hint(conversation));
 }
 
-/// Reads what is new in some logs, and hands it to those who listen.
 pub(super) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) -> StoreResult<()> {
     let (known, unknown): (Vec<_>, Vec<_>) = logs.iter().cloned().partition(|(_, published)| *published > 0);
     if !unknown.is_empty() {
-        // How far those who listen have read is not known here, so each reads once; from there on they are told.
+        // How far the subscribers have read is not known here, so each reads once; from there on events are relayed.
         let unknown: Vec<ConversationId> = unknown.into_iter().map(|(conversation, _)| conversation).collect();
         for (conversation, head) in store.heads(&unknown).await? {
             hub.read_until(&conversation, head);
@@ -103,7 +101,7 @@ pub(super) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs: &[(Convers
 struct Poll<'a> {
     store: &'a dyn LogStore,
     hub: &'a Hub,
-    /// The heads as they were last found.
+    /// The heads of the last poll.
     seen: HashMap<ConversationId, i64>,
     failing: bool,
 }
@@ -116,7 +114,7 @@ impl Poll<'_> {
             self.seen.clear();
             return;
         }
-        // Before the heads are read: what was published is in the log by then.
+        // Before the heads are read: what was published by now is in the log.
         let published: Vec<i64> = watched.iter().map(|conversation| hub.published(conversation)).collect();
         let heads = match self.store.heads(&watched).await {
             Ok(heads) => heads,
@@ -138,10 +136,10 @@ impl Poll<'_> {
                     tracing::error!(conversation.id = %conversation, head, "the database has lost events that it had confirmed");
                     hub.went_back(conversation, *head);
                 }
-                // What this process published needs no hint: its listeners have it.
+                // What this process published needs no hint: its subscribers have it.
                 Some(head) if *head > before.max(hub.published(conversation)) => hub.has_grown(conversation),
-                // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made
-                // here at this moment. The listeners read the store, which knows.
+                // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made here at
+                // this moment. The subscribers read the store, which knows.
                 None => hub.hint(conversation),
                 Some(_) => {}
             }

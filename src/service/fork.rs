@@ -1,4 +1,4 @@
-//! Conversations that are made of what was said before: forks of others, and documents.
+//! Copies of conversations: forks, and the common part of imports.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::domain::principal::Principal;
 use crate::store::{Copied, CopyConversation, CopySource, CopyUntil};
 
 impl Service {
-    /// A new conversation of the same owner with what was said in another one, as far as `until`. Nothing is executed.
+    /// Makes a conversation of the same owner with a copy of another one, as far as `until`. Nothing is executed.
     pub async fn fork_conversation(
         &self,
         principal: &Principal,
@@ -23,7 +23,7 @@ impl Service {
         self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
     }
 
-    /// Makes the copy. Nobody can listen to it yet, so that there is nobody to be told.
+    /// Makes the copy. It has no subscribers yet, so nothing is published.
     pub(super) async fn copy(
         &self,
         principal: &Principal,
@@ -50,9 +50,8 @@ impl Service {
             Copied::Conversation(conversation) => *conversation,
             Copied::Active { run_id } => return Err(Error::RunActive(run_id)),
             Copied::PartsCalls => {
-                return Err(Error::Conflict(
-                    "this would part calls of tools from their results; end with the last message with results, or before the calls"
-                        .to_owned(),
+                return Err(Error::conflict(
+                    "this would part calls of tools from their results; end with the last message with results, or before the calls",
                 ));
             }
             Copied::TooLarge => {

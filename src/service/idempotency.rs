@@ -5,25 +5,20 @@ use crate::domain::ids::UserId;
 use crate::store::{IdempotencyClaim, Keyed};
 use crate::support::failpoint;
 
-/// An idempotency key as a wire gave it.
+/// The idempotency key of a request, and the SHA-256 of what identifies the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestKey {
-    /// The key, 1 to 255 characters.
     pub key: String,
-    /// SHA-256 of what makes the request this request.
     pub fingerprint: String,
 }
 
-/// Whether an answer was made now or is one of before.
+/// Whether an answer was made now, or is that of an earlier request with the same idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
-    /// Made now.
     Fresh,
-    /// The answer to an earlier request with the same idempotency key.
     Replayed,
 }
 
-/// Takes the outcome apart; a mismatch is an error.
 pub(super) fn keyed<T>(outcome: Keyed<T>) -> Result<(T, Replay)> {
     match outcome {
         Keyed::Fresh(value) => Ok((value, Replay::Fresh)),

@@ -1,14 +1,17 @@
-//! Documents that become conversations.
+//! Imports: documents that become conversations.
 //!
-//! Whoever sends a document says what was said, and is believed: it is a transcript of their own, and nothing of it is executed. What
-//! no transcript of ours could hold is refused, so that every request to a model that is made of it can be sent.
+//! A document is a transcript of the caller's own and is believed, because nothing of it is executed. Content that no transcript of this
+//! server could hold is refused, so that every request to a model that is made of it can be sent.
 
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use utoipa::ToSchema;
 
 use super::choices::imported_choice;
 use super::conversations::{cleaned_tags, layer};
 use super::idempotency::{Replay, RequestKey};
-use super::input::{NewFilePart, picture};
+use super::input::picture;
 use super::{Error, Result, Service};
 use crate::domain::content::tool_binary;
 use crate::domain::conversation::{AgentChoice, Conversation};
@@ -19,44 +22,93 @@ use crate::domain::principal::Principal;
 use crate::domain::run::FinishReason;
 use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
 use crate::support::clock::UnixMillis;
+use crate::support::nearest::nearest;
 use crate::support::text;
 
 /// The longest name of a tool or a model in a document, and the longest time, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
-/// A conversation as a document says it.
-#[derive(Debug, Clone, PartialEq)]
+/// The only format of documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+pub enum DocumentFormat {
+    #[serde(rename = "capstan.conversation")]
+    Conversation,
+}
+
+/// A document as `GET /conversations/{id}/export` writes it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ImportBody)]
 pub struct Document {
-    /// Its title.
-    pub title: String,
+    #[expect(dead_code, reason = "there is one; any other is refused")]
+    format: DocumentFormat,
+    /// The version of the format: 1.
+    #[schema(minimum = 1, maximum = 1)]
+    version: u32,
+    /// When it was written. Not kept.
+    #[expect(dead_code, reason = "it is part of the document")]
+    exported_at: Option<String>,
+    /// What is said of the conversation.
+    conversation: ImportedConversation,
+    /// What was said.
+    messages: Vec<Message>,
+}
+
+/// What is kept of a document's conversation. The rest of it is taken and not looked at.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct ImportedConversation {
+    /// Its title, at most 255 characters.
+    #[serde(default)]
+    title: String,
     /// Its tags.
-    pub tags: Vec<String>,
-    /// Its own part of the system prompt.
-    pub system_prompt: Option<String>,
-    /// What its user wants of every answer.
-    pub instructions: Option<String>,
-    /// The agent and the model of messages that name none.
-    pub choice: AgentChoice,
-    /// What was said, as the list of messages shows it.
-    pub messages: Vec<Message>,
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    tags: Vec<String>,
+    /// Its own part of the system prompt, at most 10,000 characters.
+    system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters.
+    instructions: Option<String>,
+    /// The agent of messages that name none. It need not exist here: then the next message has to name another one.
+    agent: Option<String>,
+    /// The model of messages that name none. It need not be served here: then the next message has to name another one.
+    model: Option<String>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+impl ImportedConversation {
+    /// Refuses a misspelt field. Any other may be a field of an export that imports do not keep.
+    fn check_rest(&self) -> Result<()> {
+        for key in self.rest.keys() {
+            if let Some(near) = nearest(key, ["title", "tags", "system_prompt", "instructions", "agent", "model"]) {
+                let reason = format!("is not known; did you mean {near:?}?");
+                return Err(Error::field(&format!("/conversation/{key}"), reason));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Service {
-    /// The most that one fork or import copies.
-    #[must_use]
     pub fn copy_limits(&self) -> CopyLimits {
         self.limits.copies
     }
 
-    /// A new conversation of this owner with what a document says. Nothing is executed; all ids are made anew.
+    /// Makes a conversation of the principal's with the messages of a document. Nothing is executed; all ids are made anew.
     pub async fn import_conversation(
         &self,
         principal: &Principal,
         document: Document,
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
-        let Document { title, tags, system_prompt, instructions, choice, messages } = document;
-        let choice = imported_choice(choice)?;
+        if document.version != 1 {
+            return Err(Error::field("/version", "is not one that this server knows; it knows 1"));
+        }
+        document.conversation.check_rest()?;
+        let Document { conversation, messages, .. } = document;
+        let ImportedConversation { title, tags, system_prompt, instructions, agent, model, rest: _ } = conversation;
+        let choice = imported_choice(AgentChoice { agent, model })?;
         let document = CopiedDocument {
             title: self.title("/conversation/title", &title)?,
             tags: cleaned_tags("/conversation/tags", tags)?,
@@ -68,7 +120,7 @@ impl Service {
         self.copy(principal, None, CopySource::Document(document), key).await
     }
 
-    /// The messages as turns, in the order in which their runs begin.
+    /// Groups the messages by run, in the order in which their runs begin.
     async fn turns(&self, principal: &Principal, choice: &AgentChoice, mut messages: Vec<Message>) -> Result<Vec<CopiedTurn>> {
         let most = self.limits.copies.messages;
         if messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
@@ -175,16 +227,13 @@ impl Service {
     fn checked_file(&self, file: &FilePart, pointer: &str, seen: &mut Seen) -> Result<FilePart> {
         let id = file.file_id.as_deref().map(str::parse::<FileId>).transpose();
         let id = id.map_err(|error| Error::field(&format!("{pointer}/file_id"), error.to_string()))?;
-        let (url, name) = (file.url.clone(), file.name.clone());
-        let new = NewFilePart { media_type: Some(file.media_type.clone()), url, file_id: id.clone(), name };
-        let checked = self.file_part(&new, pointer)?;
+        let checked = self.file_part(Some(&file.media_type), file.url.as_ref(), id.as_ref(), file.name.as_deref(), pointer)?;
         seen.files.extend(id);
         // Of a file that is not there, this is all that is known.
         Ok(FilePart { media_type: file.media_type.chars().take(MAX_NAME_CHARS).collect(), ..checked })
     }
 
-    /// Says of the owner's own files what they are, and returns those that do not count as uploads. Other files look as if they were
-    /// gone.
+    /// Describes the owner's own files, and returns those that do not count as uploads. Other files look as if they were deleted.
     async fn describe_files(&self, owner: &UserId, files: &BTreeSet<FileId>, messages: &mut [Message]) -> Result<BTreeSet<String>> {
         let mut known = HashMap::new();
         for id in files {
@@ -224,8 +273,7 @@ impl Service {
     }
 }
 
-/// Checks binary content of a result in a document. Unreadable content becomes a note, because the rest of such a result can be
-/// used.
+/// Checks binary content of a result. Unreadable content becomes a note, because the rest of such a result can be used.
 fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
     let (ToolContent::Image(binary) | ToolContent::File(binary)) = &mut *content else { return };
     let claimed = media_type(text::prefix_chars(&binary.media_type, MAX_NAME_CHARS));
@@ -243,25 +291,23 @@ fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
     };
 }
 
-/// What a document has named so far.
 #[derive(Default)]
 struct Seen {
     /// Calls, and whether they have a result.
     calls: HashMap<CallId, bool>,
-    /// The ids that providers gave them.
+    /// The ids that providers gave to calls.
     echoed: HashSet<String>,
-    /// Uploaded files.
     files: BTreeSet<FileId>,
 }
 
-/// The name of a tool as a transcript may hold it. Models write any name, or none, and an export has it as it was written: a document of
-/// this very server would be refused for it.
+/// Returns the name of a tool as a transcript may hold it. Models write any name, or none, and an export has it as it was written: a
+/// document of this very server would be refused for it.
 fn tool_name(written: &str) -> String {
     let name: String = written.chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect();
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// How a turn has ended whose last message this is. Calls without a result are not carried out any more.
+/// Returns how a turn has ended whose last message this is. Calls without a result are not made any more.
 fn end_after(message: &Message) -> CopiedEnd {
     let is_answer = message.role == Role::Assistant && message.status == MessageStatus::Complete && !message.internal;
     if is_answer && message.tool_calls().next().is_none() {

@@ -1,7 +1,7 @@
-//! Files and pictures that come in messages themselves, in `data:` URLs, and binary content of results in imported conversations.
+//! Files and pictures in `data:` URLs of messages, and binary content of results in imported conversations.
 //!
-//! They become stored files before the message is stored. So a message holds references only, each event about it is small, and it holds
-//! nothing that no provider takes.
+//! They become stored files before the message is stored. So a message and its events hold references only, and nothing that no provider
+//! takes.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,6 @@ use crate::domain::ids::UserId;
 use crate::domain::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::support::json;
 
-/// The file of a part, if it comes with it.
 pub(super) fn inline_file(part: &Part) -> Option<&FilePart> {
     match part {
         Part::File(file) if has_data(file) => Some(file),
@@ -25,15 +24,13 @@ fn has_data(file: &FilePart) -> bool {
     file.file_id.is_none() && file.url.as_deref().is_some_and(|url| url.starts_with("data:"))
 }
 
-/// The bytes of a part that comes with them.
 fn bytes_of(file: &FilePart) -> Option<Bytes> {
     let (_, data) = file.url.as_deref()?.split_once(";base64,")?;
     decoded(data).map(Bytes::from)
 }
 
 impl Service {
-    /// Looks whether there are more uploaded files than a conversation may have, before any of them is read. `content` are files that do
-    /// not count.
+    /// Refuses more uploaded files than a conversation may have, before any of them is read. The files of `content` do not count.
     pub(super) fn bound_files<'p>(
         &self,
         parts: impl Iterator<Item = &'p Part>,
@@ -54,8 +51,8 @@ impl Service {
         Ok(())
     }
 
-    /// Stores files and pictures that come with the parts, and replaces them by references. An equal one is not stored again, so that
-    /// a repeated request means the same files.
+    /// Stores files and pictures that come with the parts, and replaces them by references. An equal file is not stored again, so that a
+    /// repeated request means the same files.
     pub(super) async fn keep_inline(&self, owner: &UserId, parts: &mut [Part], pointer: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
             let pointer = format!("{pointer}/{index}");
@@ -101,7 +98,6 @@ impl Service {
         self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await
     }
 
-    /// Stores a picture or another binary of which the media type is known.
     async fn keep_content(
         &self,
         owner: &UserId,

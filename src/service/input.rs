@@ -1,6 +1,9 @@
-//! What a principal says, checked and brought into the domain's form.
+//! Content of new messages, checked and brought into the domain's form.
 
 use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::inline::inline_file;
 use super::{Error, Result, Service};
@@ -16,71 +19,73 @@ use crate::support::text;
 /// The content of a new message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// A text.
     Text(String),
-    /// Several parts.
     Parts(Vec<NewPart>),
 }
 
 /// A part of a new message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schema(as = PartBody)]
 pub enum NewPart {
     /// Text.
-    Text(String),
-    /// A picture.
-    Image(NewFilePart),
-    /// A file.
-    File(NewFilePart),
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture: `url` with `media_type`, or `file_id`.
+    Image {
+        /// Its media type, such as `image/png`; needed with `url`.
+        media_type: Option<String>,
+        /// An `https:` or `data:` URL.
+        url: Option<String>,
+        /// A picture that was uploaded.
+        file_id: Option<FileId>,
+        /// A name to show.
+        name: Option<String>,
+    },
+    /// A file: `url` with `media_type`, or `file_id`.
+    File {
+        /// Its media type, such as `application/pdf`; needed with `url`.
+        media_type: Option<String>,
+        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
+        url: Option<String>,
+        /// A file that was uploaded.
+        file_id: Option<FileId>,
+        /// A name to show.
+        name: Option<String>,
+    },
 }
 
-/// A picture or a file: at a URL, with its media type; or one that was uploaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewFilePart {
-    /// Its media type.
-    pub media_type: Option<String>,
-    /// An `https:` or `data:` URL.
-    pub url: Option<String>,
-    /// An uploaded file.
-    pub file_id: Option<FileId>,
-    /// A name to show.
-    pub name: Option<String>,
-}
-
-/// A message for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartRun {
-    /// What it says.
     pub content: Content,
     /// The JSON name of the field that holds the content, for error messages.
     pub content_field: &'static str,
-    /// The conversation; a new one if absent.
+    /// A new conversation if absent.
     pub conversation_id: Option<ConversationId>,
-    /// The agent by name or id; if absent, the one that the conversation keeps, or else the default one.
+    /// By name or id; if absent, the one that the conversation keeps, or else the default one.
     pub agent: Option<String>,
-    /// The model, as `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
+    /// As `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
     pub model: Option<String>,
-    /// Options of model calls; the agent's if absent.
     pub options: Option<ModelOptions>,
-    /// Bounds that are lower than the agent's.
     pub limits: Option<RunLimits>,
-    /// What to do if the conversation is busy.
     pub on_busy: OnBusy,
     /// Whether a missing conversation is made.
     pub create: bool,
-    /// A message of the conversation that this one takes the place of, with all that came after it.
+    /// The message of the conversation that this one replaces, with all that came after it.
     pub edits: Option<MessageId>,
-    /// The trace of the request.
     pub trace: TraceId,
 }
 
 impl Service {
-    /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.
+    /// Returns the parts of a new message: not empty, within the limits, storable, and with files of the owner's.
     pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str, max_chars: u64) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field, max_chars)?;
         self.bound_files(parts.iter(), &BTreeSet::new(), &format!("/{field}"))?;
-        // A picture is told by its bytes alone: no process has to read it.
-        let _seat = match parts.iter().any(|part| inline_file(part).is_some()) {
-            true => Some(self.begin_upload_of(owner).await?),
+        // A picture is recognised by its bytes alone: no process has to read it.
+        let _permit = match parts.iter().any(|part| inline_file(part).is_some()) {
+            true => Some(self.begin_upload(owner).await?),
             false => None,
         };
         self.keep_inline(owner, &mut parts, &format!("/{field}")).await?;
@@ -128,19 +133,32 @@ impl Service {
 
     fn part(&self, part: &NewPart, pointer: &str) -> Result<Part> {
         match part {
-            NewPart::Text(text) => Ok(self.text_part(text)),
-            NewPart::Image(file) => Ok(Part::Image(picture(self.file_part(file, pointer)?, pointer)?)),
-            NewPart::File(file) => Ok(Part::File(self.file_part(file, pointer)?)),
+            NewPart::Text { text } => Ok(self.text_part(text)),
+            NewPart::Image { media_type, url, file_id, name } => {
+                let file = self.file_part(media_type.as_ref(), url.as_ref(), file_id.as_ref(), name.as_deref(), pointer)?;
+                Ok(Part::Image(picture(file, pointer)?))
+            }
+            NewPart::File { media_type, url, file_id, name } => {
+                let file = self.file_part(media_type.as_ref(), url.as_ref(), file_id.as_ref(), name.as_deref(), pointer)?;
+                Ok(Part::File(file))
+            }
         }
     }
 
-    pub(super) fn file_part(&self, new: &NewFilePart, pointer: &str) -> Result<FilePart> {
+    pub(super) fn file_part(
+        &self,
+        media_type: Option<&String>,
+        url: Option<&String>,
+        file_id: Option<&FileId>,
+        name: Option<&str>,
+        pointer: &str,
+    ) -> Result<FilePart> {
         let id = PartId::generate(self.ids.as_ref());
-        let name = new.name.as_deref().map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
-        let (media_type, url) = match (&new.url, &new.file_id, &new.media_type) {
+        let name = name.map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
+        let (media_type, url) = match (url, file_id, media_type) {
             (Some(url), None, Some(media_type)) => (media_type, url),
-            // The bytes say the type of the file. Messages show the path of its bytes as `url`, so that it may come back.
-            (url, Some(file), _) if url.as_ref().is_none_or(|url| *url == content_url(file)) => {
+            // The type of an uploaded file is found from its bytes. Messages show the path of its bytes as `url`, so that it may come back.
+            (url, Some(file), _) if url.is_none_or(|url| *url == content_url(file)) => {
                 let file_id = Some(file.as_str().to_owned());
                 return Ok(FilePart { file_id, name, ..FilePart::of(id, "") });
             }
@@ -163,8 +181,8 @@ impl Service {
     }
 }
 
-/// A picture that is one as far as can be told: another would be refused by the provider in each turn of its conversation from then on.
-/// What is in a `data:` URL is told by its bytes, as with an upload.
+/// Checks a picture as far as can be told: a provider would refuse another one in each turn of its conversation from then on. The type of a
+/// `data:` URL is found from its bytes, as with an upload.
 pub(super) fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
     let Some(url) = &part.url else { return Ok(part) };
     if !part.media_type.starts_with("image/") {

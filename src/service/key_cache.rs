@@ -1,4 +1,4 @@
-//! A short memory of keys that were good, so that not every request asks the store.
+//! A cache of valid keys, so that not every request asks the store.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::domain::principal::Principal;
 
-/// How long a good key is believed without asking the store. A revoked key opens nothing after that, and what it has opened
-/// until then ends at the next look of [`Service::watch_keys`](super::Service::watch_keys): 3 s together, of the 5 s that are promised.
+/// How long a valid key is believed without asking the store. A revoked key opens nothing after that, and what it has opened until then
+/// ends at the next check of [`Service::watch_keys`](super::Service::watch_keys): 3 s together, of the 5 s that are promised.
 const BELIEVED_FOR: Duration = Duration::from_secs(2);
-/// Keys remembered at a time; more make the memory start afresh.
+/// Keys in the cache at a time; more empty it.
 const REMEMBERED: usize = 10_000;
-/// Keys that were good a moment ago, by hash.
+
 #[derive(Default)]
 pub(super) struct KeyCache(Mutex<HashMap<String, (Principal, Instant)>>);
 

@@ -1,4 +1,4 @@
-//! API keys: made once, kept as hashes, looked up with a short memory.
+//! API keys: made once, stored as hashes, looked up through a short cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,40 +14,34 @@ use super::{Access, Result, Service};
 use crate::domain::principal::Principal;
 use crate::support::json::hash_bytes;
 
-/// How often the keys in use are looked up. Together with the time that a key is believed unseen, this bounds how long
-/// anything outlives the key that it was opened with.
+/// How often the keys in use are checked. Together with the time that a key is believed unchecked, this bounds how long anything outlives
+/// the key that it was opened with.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Longer texts are no keys and are not even hashed.
 pub(super) const MAX_KEY_BYTES: usize = 512;
 
-/// A key that was just made. The key itself is shown once and then forgotten.
+/// A key that was just made. It is shown once, and only its hash is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewKey {
-    /// What its holder sends.
     pub key: String,
-    /// What is stored.
     pub hash: String,
-    /// Its visible beginning.
+    /// The beginning of the key, which is shown.
     pub label: String,
 }
 
-/// The form in which a key is stored: SHA-256 in hexadecimal. Keys are 256 random bits, so a plain hash cannot be guessed back.
-#[must_use]
+/// Returns what is stored of a key: SHA-256 in hexadecimal. Keys are 256 random bits, so a plain hash cannot be guessed back.
 pub fn hash_key(key: &str) -> String {
     hash_bytes(key.as_bytes())
 }
 
-/// Makes a key of 256 random bits.
-///
-/// # Errors
-/// If the operating system gives no random bytes.
+/// Makes a key of 256 random bits. Fails if the operating system gives no random bytes.
 pub fn new_key() -> std::result::Result<NewKey, getrandom::Error> {
     let key = secret("cap_")?;
     Ok(NewKey { hash: hash_key(&key), label: key.chars().take(10).collect(), key })
 }
 
-/// A prefix and 256 random bits, as a URL can carry them.
+/// Returns a prefix and 256 random bits, as a URL can carry them.
 pub(super) fn secret(prefix: &str) -> std::result::Result<String, getrandom::Error> {
     let mut random = [0_u8; 32];
     getrandom::fill(&mut random)?;
@@ -55,11 +49,11 @@ pub(super) fn secret(prefix: &str) -> std::result::Result<String, getrandom::Err
 }
 
 impl Service {
-    /// Asks the store every second, in one query, which of the keys in use here are still good, and ends what is open with the
-    /// others. Ends with `stop`.
+    /// Asks the store every second, in one query, which of the keys in use here are still valid, and ends what is open with the others.
+    /// Ends with `stop`.
     ///
-    /// While the store does not answer, everything stays open: a key cannot be revoked then, and no event can be stored that a
-    /// stream would show.
+    /// While the store does not answer, everything stays open: a key cannot be revoked then, and no event can be stored that a stream would
+    /// show.
     pub async fn watch_keys(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -91,10 +85,10 @@ impl Service {
         }
     }
 
-    /// Whose key this is; `None` if it is nobody's.
+    /// Returns the access of a key; `None` if it is unknown.
     ///
-    /// The key is compared by the hash of all of its bytes, in an index of the database: how long that takes says nothing
-    /// about how much of a guess was right.
+    /// The key is compared by the hash of all of its bytes, in an index of the database: the time that takes says nothing about how much of a
+    /// guess was right.
     pub async fn authenticate(&self, key: &str) -> Result<Option<Access>> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Ok(None);
@@ -102,7 +96,6 @@ impl Service {
         self.access_by_hash(hash_key(key)).await
     }
 
-    /// The same for a key whose hash was kept.
     pub(super) async fn access_by_hash(&self, hash: String) -> Result<Option<Access>> {
         if let Some(principal) = self.configured_keys.get(&hash) {
             return Ok(Some(Access::with_key(principal.clone(), KeyInUse::unwatched(hash))));

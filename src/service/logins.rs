@@ -1,8 +1,8 @@
-//! Logging in at OpenRouter: the owner agrees there, and gets a provider here whose key nobody has typed.
+//! Logins at OpenRouter: the owner agrees there, and gets a provider here with a key.
 //!
-//! OAuth with PKCE (RFC 7636), where this server is the client: <https://openrouter.ai/docs/use-cases/oauth-pkce>. What comes back is
-//! bound to who began it, by the key that the caller shows or by what the browser was given then: else anybody could send others
-//! through a login of their own, and would get their keys.
+//! OAuth with PKCE (RFC 7636), where this server is the client: <https://openrouter.ai/docs/use-cases/oauth-pkce>. The end of a login is
+//! bound to its begin, by the key of the caller or by a secret of the browser. Without that, an attacker could send others through a login
+//! of their own, and would get their keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,88 +14,122 @@ use super::{Access, Error, Result, Service};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::principal::Principal;
 use crate::domain::provider::{CallLimits, ProviderKind, ProviderRecord, Reach};
-use crate::store::{LoginTaker, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade};
+use crate::store::{Keyed, LoginTaker, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade};
 use crate::support::seal::Place;
 
 /// How long the owner has to agree, in milliseconds.
 pub(super) const LIFETIME_MS: u32 = 600_000;
 
-/// The provider that a login makes.
+/// The name of the provider that a login makes.
 const NAME: &str = "openrouter";
 
-/// The longest code that is believed to be one.
+const PURPOSE: &str = "provider_login";
+
+/// A longer code is no code.
 pub(super) const MAX_CODE_BYTES: usize = 2_048;
 
-/// A login that has begun.
 pub struct BegunLogin {
     /// Where the owner agrees.
     pub url: String,
-    /// Which of the logins that a browser may have begun it is.
+    /// Tells apart the logins that one browser has begun.
     pub mark: String,
-    /// What the browser shows when it comes back.
+    /// The secret that the browser shows when it comes back.
     pub browser: String,
-    /// For how long, in seconds.
     pub lifetime_seconds: u32,
 }
 
-/// Who comes back from a login.
+/// The party that comes back from a login.
 #[derive(Clone, Copy)]
 pub enum ComesBack<'a> {
-    /// Somebody who has shown a key.
+    /// A caller with a key.
     Caller(&'a Principal),
-    /// A browser with what it was given.
+    /// A browser with its secret.
     Browser(&'a str),
 }
 
-/// What tells the logins of one browser apart, by the state that comes back.
-#[must_use]
+impl ComesBack<'_> {
+    /// Names who may take the login: a party that has only learnt the state takes nothing out.
+    pub(super) fn taker(self) -> LoginTaker {
+        match self {
+            Self::Caller(principal) => LoginTaker::Owner(principal.user_id.clone()),
+            Self::Browser(shown) => LoginTaker::Browser(hash_key(shown)),
+        }
+    }
+}
+
+/// Tells the logins of one browser apart, by the state that comes back.
 pub fn login_mark(state: &str) -> String {
     hash_key(state).chars().filter(char::is_ascii_alphanumeric).take(16).collect()
 }
 
-/// The place of a verifier.
-fn place<'a>(owner: &'a UserId, state_hash: &'a str) -> Place<'a> {
-    Place { purpose: "provider_login", owner: Some(owner.as_str()), record: state_hash }
+pub(super) fn place<'a>(purpose: &'static str, owner: &'a UserId, state_hash: &'a str) -> Place<'a> {
+    Place { purpose, owner: Some(owner.as_str()), record: state_hash }
+}
+
+pub(super) fn unknown() -> Error {
+    Error::invalid("this login is unknown, is used up, or began more than 10 minutes ago: begin it anew")
+}
+
+pub(super) struct LoginSecrets {
+    pub(super) state: String,
+    pub(super) verifier: SecretString,
+    browser: String,
+}
+
+impl LoginSecrets {
+    pub(super) fn new() -> Result<Self> {
+        let random = |prefix: &str| secret(prefix).map_err(Error::NoRandomness);
+        Ok(Self { state: random("login_")?, browser: random("browser_")?, verifier: SecretString::from(random("")?) })
+    }
+
+    pub(super) fn begun(self, url: String) -> BegunLogin {
+        let mark = login_mark(&self.state);
+        BegunLogin { url, mark, browser: self.browser, lifetime_seconds: LIFETIME_MS / 1000 }
+    }
 }
 
 impl Service {
-    /// Begins a login, in the place of an earlier one of the same owner. `callback` is where the browser comes back to, without the
-    /// state, which is added as `?state=`.
-    pub async fn begin_login(&self, access: &Access, callback: &str) -> Result<BegunLogin> {
-        let endpoints = &self.provider_deps()?.endpoints;
-        let random = |prefix: &str| secret(prefix).map_err(Error::NoRandomness);
-        let (state, browser, verifier) = (random("login_")?, random("browser_")?, SecretString::from(random("")?));
-        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.expose_secret()));
-        let (owner, state_hash) = (access.principal().user_id.clone(), hash_key(&state));
-        let verifier = self.seal(&place(&owner, &state_hash), &verifier).await?;
+    /// Seals `sealed`, which the end of a login needs, and returns the hash of its state with the login as it is stored.
+    pub(super) async fn login_of(
+        &self,
+        access: &Access,
+        purpose: &'static str,
+        secrets: &LoginSecrets,
+        sealed: &SecretString,
+    ) -> Result<(String, ProviderLogin)> {
+        let (owner, state_hash) = (access.principal().user_id.clone(), hash_key(&secrets.state));
+        let verifier = self.seal(&place(purpose, &owner, &state_hash), sealed).await?;
         let key_hash = access.key_hash().map(str::to_owned);
-        let login = ProviderLogin { owner, browser_hash: hash_key(&browser), key_hash, verifier };
-        self.store.create_login(&state_hash, &login, LIFETIME_MS).await?;
-        let url = endpoints.login_url(&format!("{callback}?state={state}"), &challenge).map_err(Error::Conflict)?;
-        Ok(BegunLogin { url, mark: login_mark(&state), browser, lifetime_seconds: LIFETIME_MS / 1000 })
+        Ok((state_hash, ProviderLogin { owner, browser_hash: hash_key(&secrets.browser), key_hash, verifier }))
     }
 
-    /// Ends a login: gets the key for the code, and puts it into the owner's provider `openrouter`, which is made if it is missing.
+    /// Begins a login, in the place of an earlier one of the same owner. `callback` is where the browser comes back to, without the state,
+    /// which is added as `?state=`.
+    pub async fn begin_login(&self, access: &Access, callback: &str) -> Result<BegunLogin> {
+        let endpoints = &self.provider_deps()?.endpoints;
+        let secrets = LoginSecrets::new()?;
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(secrets.verifier.expose_secret()));
+        let (state_hash, login) = self.login_of(access, PURPOSE, &secrets, &secrets.verifier).await?;
+        self.store.create_login(&state_hash, &login, LIFETIME_MS).await?;
+        let url = endpoints.login_url(&format!("{callback}?state={}", secrets.state), &challenge).map_err(Error::Conflict)?;
+        Ok(secrets.begun(url))
+    }
+
+    /// Ends a login: gets the key for the code, and stores it in the owner's provider `openrouter`, which is made if it is missing.
     pub async fn finish_login(&self, who: ComesBack<'_>, state: &str, code: &str) -> Result<ProviderRecord> {
         let deps = self.provider_deps()?;
-        let unknown = || Error::invalid("this login is unknown, is used up, or began more than 10 minutes ago: begin it anew");
         if state.len() > MAX_KEY_BYTES || code.is_empty() || code.len() > MAX_CODE_BYTES {
             return Err(unknown());
         }
         let state_hash = hash_key(state);
-        // Whoever has only learnt the state takes nothing out.
-        let taker = match who {
-            ComesBack::Caller(principal) => LoginTaker::Owner(principal.user_id.clone()),
-            ComesBack::Browser(shown) => LoginTaker::Browser(hash_key(shown)),
-        };
-        let login = self.store.take_login(&state_hash, &taker).await?.ok_or_else(unknown)?;
+        let login = self.store.take_login(&state_hash, &who.taker()).await?.ok_or_else(unknown)?;
         // A browser comes back on behalf of the key that it was sent away with.
         if let (ComesBack::Browser(_), Some(hash)) = (who, &login.key_hash)
             && self.access_by_hash(hash.clone()).await?.is_none_or(|access| access.principal().user_id != login.owner)
         {
             return Err(unknown());
         }
-        let verifier = deps.vault.open(&place(&login.owner, &state_hash), &login.verifier).map_err(|_| unknown())?;
+        let verifier = deps.vault.open(&place(PURPOSE, &login.owner, &state_hash), &login.verifier).map_err(|_| unknown())?;
         let key = deps.endpoints.exchange(code, &verifier).await.map_err(Error::Provider)?;
         let record = self.keep_key(&login.owner, &key).await?;
         deps.endpoints.changed(&record.id);
@@ -131,23 +165,21 @@ impl Service {
         self.put_key(&mut record, Some(key.clone())).await?;
         if is_new {
             match self.store.create_provider(&record, deps.max_per_owner, None).await? {
-                crate::store::Keyed::Fresh(ProviderMade::Made(_)) => return Ok(record),
-                crate::store::Keyed::Fresh(ProviderMade::TooMany) => {
-                    return Err(Error::Conflict("this owner has as many providers as one may have; delete one".to_owned()));
+                Keyed::Fresh(ProviderMade::Made(_)) => return Ok(record),
+                Keyed::Fresh(ProviderMade::TooMany) => {
+                    return Err(Error::conflict("this owner has as many providers as one may have; delete one"));
                 }
-                crate::store::Keyed::Fresh(ProviderMade::NameTaken)
-                | crate::store::Keyed::Replayed(_)
-                | crate::store::Keyed::Mismatch => {}
+                Keyed::Fresh(ProviderMade::NameTaken) | Keyed::Replayed(_) | Keyed::Mismatch => {}
             }
         } else if let ProviderChanged::Changed(version) = self.store.change_provider(&record).await? {
             return Ok(ProviderRecord { version, ..record });
         }
-        Err(Error::Conflict("the provider openrouter was changed in the same moment; log in once more".to_owned()))
+        Err(Error::conflict("the provider openrouter was changed in the same moment; log in once more"))
     }
 
-    /// The owner's own provider of a name, whether or not it is enabled.
+    /// Returns the owner's own provider of a name, whether or not it is enabled.
     async fn own_provider(&self, owner: &UserId, name: &str) -> Result<Option<ProviderRecord>> {
-        // Before any of that name: no id is empty. There are two of a name at most, one of them the server's.
+        // The cursor before any record of that name: no id is empty. There are two of a name at most, one of them the server's.
         let after = ProviderCursor { name: name.to_owned(), id: ProviderId::from_stored(String::new()) };
         let page = self.store.providers(owner, &PageRequest { limit: 2, after: Some(after) }).await?;
         Ok(page.items.into_iter().find(|record| record.name == name && record.owner.as_ref() == Some(owner)))

@@ -1,8 +1,8 @@
-//! The tokens of logins at MCP servers, and the one who refreshes them.
+//! The tokens of logins at MCP servers, and their refresh.
 //!
-//! An authorization server that rotates refresh tokens takes each of them once, and may end the whole login if it sees one again. So
-//! there is one refresher: within a process whoever comes first, and among processes whoever claims the row. The others wait for
-//! what comes of it. A refresh goes on though nobody waits for it any more: what it gets must be kept.
+//! An authorization server that rotates refresh tokens takes each of them once, and may end the whole login if it sees one again. So only
+//! one caller refreshes: within a process the first one, and among processes the one that claims the row. The others wait for the result.
+//! A refresh goes on when its caller is gone: the tokens that it gets must be stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,20 +19,20 @@ use crate::store::{McpTokens, Store, StoreError, patiently};
 use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::{Access, Refusal, TokenOf, TokenSet, Tokens, Wire, refresh};
 
-/// How long a refresh is one process's own: longer than its one request may take, and than what came of it may take to be stored.
+/// How long a refresh belongs to one process: longer than its one request and the storing of its result may take.
 const CLAIM_MS: u32 = 60_000;
-/// How long it is waited for, and how often it is looked at.
+/// How long a caller waits for a refresh of another process, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(65);
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a token is shown before a refresh is tried again that has failed.
+/// How long a token is used before a failed refresh is tried again.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long a database that does not answer is waited for, when a refresh has come to something.
+/// How long a silent database is waited for to store the result of a refresh.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module documentation.
-pub struct TokenKeeper(Arc<Kept>);
+pub struct TokenKeeper(Arc<Inner>);
 
-struct Kept {
+struct Inner {
     store: Arc<dyn Store>,
     vault: Arc<Vault>,
     tasks: TaskTracker,
@@ -40,23 +40,22 @@ struct Kept {
 }
 
 impl TokenKeeper {
-    /// The tokens in `store`, sealed by `vault`. `tasks` owns refreshes, and is to be waited for before the store is closed.
-    #[must_use]
+    /// Keeps the tokens in `store`, sealed by `vault`. `tasks` owns refreshes, and must end before the store is closed.
     pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, tasks: TaskTracker) -> Arc<Self> {
-        Arc::new(Self(Arc::new(Kept { store, vault, tasks, turns: Mutex::default() })))
+        Arc::new(Self(Arc::new(Inner { store, vault, tasks, turns: Mutex::default() })))
     }
 }
 
 #[async_trait]
 impl Tokens for TokenKeeper {
     async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
-        let (kept, of, refused) = (Arc::clone(&self.0), of.clone(), refused.cloned());
-        let found = self.0.tasks.spawn(async move { kept.token(&of, refused.as_ref()).await });
+        let (inner, of, refused) = (Arc::clone(&self.0), of.clone(), refused.cloned());
+        let found = self.0.tasks.spawn(async move { inner.token(&of, refused.as_ref()).await });
         found.await.map_err(|_| "the tokens of its login cannot be looked at, by a mistake of this program".to_owned())?
     }
 }
 
-impl Kept {
+impl Inner {
     async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String> {
         let turn = self.turn(&of.server);
         let _turn = turn.lock().await;
@@ -71,12 +70,11 @@ impl Kept {
             let is_fresh = row.fresh_for_ms.is_none_or(|ms| ms > 0);
             match (is_refused, is_fresh, tokens.can_be_refreshed()) {
                 (false, true, _) => {
-                    let fresh_for = row.fresh_for_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-                    return Ok(Some(Access { token, refresh, fresh_for }));
+                    return Ok(Some(Access { token, refresh, fresh_for: row.fresh_for_ms.and_then(duration) }));
                 }
                 // Whether it has ended is the server's to say.
                 (false, false, false) => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
-                // One answer may be a mistake of the server, and the login could not be had back: it is shown again at the next use.
+                // One refusal may be a mistake of the server, and the login could not be had back: the token is shown again at the next use.
                 (true, true, false) => return Ok(None),
                 (true, false, false) => {
                     self.forget(of, &row).await?;
@@ -100,7 +98,6 @@ impl Kept {
         }
     }
 
-    /// Refreshes tokens that this process has claimed.
     async fn refreshed(&self, of: &TokenOf, row: &McpTokens, tokens: TokenSet) -> Result<Refreshed, String> {
         let asked = match Wire::new(&of.url, of.reach) {
             Ok(wire) => refresh(&wire, tokens).await,
@@ -118,9 +115,11 @@ impl Kept {
                     patiently(STORE_PATIENCE, || self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))).await;
                 let ended = ended.map_err(|error| format!("the tokens of its login cannot be kept: {error}"))?;
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
-                let fresh_for = fresh_for_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
                 match anew.access_for(&of.url, of.issuer.as_deref()).filter(|_| ended) {
-                    Some(token) => Ok(Refreshed::Done(Access { token, refresh: anew.refresh(), fresh_for })),
+                    Some(token) => {
+                        let fresh_for = fresh_for_ms.and_then(duration);
+                        Ok(Refreshed::Done(Access { token, refresh: anew.refresh(), fresh_for }))
+                    }
                     None => Ok(Refreshed::Overtaken),
                 }
             }
@@ -133,7 +132,7 @@ impl Kept {
             Err(Refusal::Failed(reason)) => {
                 count("failed");
                 tracing::warn!(mcp.server.id = %server, reason, "the login at an MCP server could not be refreshed");
-                // A claim that cannot be given back ends by itself.
+                // A claim that cannot be returned ends by itself.
                 let _ = self.store.end_mcp_refresh(server, version, None).await;
                 Ok(Refreshed::Failed(reason))
             }
@@ -146,7 +145,7 @@ impl Kept {
     }
 
     fn opened(&self, of: &TokenOf, row: &McpTokens) -> Result<TokenSet, String> {
-        // Sealed for the owner of the server as it is now: a row of somebody else's does not open.
+        // Sealed for the owner of the server as it is now: a row of another owner does not open.
         let opened = self.vault.open(&tokens_place(of.owner.as_ref(), &tokens_row(&of.server)), &row.sealed);
         let opened = opened.map_err(|error| {
             tracing::error!(mcp.server.id = %of.server, error = %error, "the tokens of an MCP server cannot be opened");
@@ -167,12 +166,15 @@ impl Kept {
     }
 }
 
-/// What came of a refresh.
+fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
 enum Refreshed {
     Done(Access),
-    /// Somebody has to log in.
+    /// A user has to log in.
     Over,
-    /// Somebody has logged in or out meanwhile.
+    /// A user has logged in or out in the meantime.
     Overtaken,
     Failed(String),
 }

@@ -1,8 +1,7 @@
 //! Use cases: what a principal may ask for, and what follows from it.
 //!
-//! Owns authorisation, validation of what was asked, and the way from the log to a stream of events. Must not know HTTP: it is
-//! asked in values of the domain and answers in them, for every wire alike. Each use case is one store transaction, followed by
-//! wake-ups.
+//! Owns authorisation, validation of requests, and the way from the log to a stream of events. Must not know HTTP: it takes and returns values
+//! of the domain, and the bodies that stand for them in the API's documents. Each use case is one store transaction, followed by wake-ups.
 
 mod access;
 mod agent_bounds;
@@ -33,6 +32,7 @@ mod mcp_deps;
 mod mcp_logins;
 mod mcp_servers;
 mod mcp_tokens;
+mod named;
 mod owned_log;
 mod pins;
 mod providers;
@@ -51,12 +51,13 @@ mod undo;
 mod uploads;
 mod usage;
 mod use_cases;
+mod user_counts;
 
 pub use access::Access;
 pub use agents::{AgentPatch, AgentRef, AnyAgent, NewAgent, ShownAgent};
 pub use audit::AuditOf;
 pub use configured::{AnyProvider, ConfiguredProvider};
-pub use conversations::NewConversationRequest;
+pub use conversations::{ConversationPatch, NewConversationRequest};
 pub use endpoints::{Endpoints, ProviderDeps, Target, Unfit};
 pub use error::{Error, Result};
 pub use events::{Cursor, EventPage, StreamStart};
@@ -65,16 +66,17 @@ pub use export::ExportForm;
 pub use follower::follow_logs;
 pub use idempotency::{Replay, RequestKey};
 pub use import::Document;
-pub use input::{Content, NewFilePart, NewPart, StartRun};
+pub use input::{Content, NewPart, StartRun};
 pub use keys::{NewKey, hash_key, new_key};
 pub use logins::{BegunLogin, ComesBack, login_mark};
 pub use mcp_deps::McpDeps;
 pub use mcp_logins::CameBack;
 pub use mcp_servers::{
-    AnyMcpServer, Import, ImportReport, Imported, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,
+    AnyMcpServer, ImportedMcpServers, McpServerPatch, McpServersDocument, NewMcpServer, ShownMcpServer, open_mcp_server,
 };
 pub use mcp_tokens::TokenKeeper;
-pub use providers::{NewProvider, ProviderPatch, ProviderTest, is_name as is_provider_name, open_target};
+pub use named::OwnerScope;
+pub use providers::{NewProvider, ProviderPatch, TestedProvider, is_name as is_provider_name, open_target};
 pub use resume::RetryCall;
 pub use retention::{FoldMode, FoldStep, Folder};
 pub use runs::{Started, Waited};
@@ -82,15 +84,16 @@ pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
 pub use tickets::{NewTicket, Redeemed, ShownFrom};
 pub use tidy::{Tidied, Tidier, TidyAges};
-pub use uploads::UploadSeat;
+pub use uploads::UploadPermit;
 pub use usage::MAX_USAGE_DAYS;
 pub use use_cases::{FindModel, KnowsModel, Service, ServiceDeps, ServiceLimits};
+pub use user_counts::UserCounts;
 
-// Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
+// Words of the levels below that answers are made of.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, BeforeCursor, ConversationChange, ConversationCursor, ConversationFilter,
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page,
-    PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError,
+    PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, UsageCursor,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

@@ -1,4 +1,4 @@
-//! A log as its owner reads it: no reader of one can ask for what belongs to somebody else.
+//! A log as its owner reads it: no reader of one can ask for events of another owner.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use crate::store::{LogBounds, LogStore, StoreResult};
 /// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
 pub(super) const PAGE: u32 = 500;
 
-/// The logs of one owner.
 #[derive(Clone)]
 pub(super) struct OwnedLog {
     store: Arc<dyn LogStore>,
@@ -21,17 +20,14 @@ impl OwnedLog {
         Self { store, owner }
     }
 
-    /// Whose logs these are.
     pub(super) fn owner(&self) -> &UserId {
         &self.owner
     }
 
-    /// See [`LogStore::events`].
     pub(super) async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         self.store.events(&self.owner, conversation, after, limit).await
     }
 
-    /// See [`LogStore::log_bounds`].
     pub(super) async fn bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
         self.store.log_bounds(&self.owner, conversation).await
     }

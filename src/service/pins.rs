@@ -1,23 +1,20 @@
-//! Definitions of tools that have changed since somebody looked at them.
+//! Tool pins: definitions of tools that have changed since they were reviewed.
 
 use super::{Error, Result, Service};
 use crate::domain::ids::PinId;
-use crate::domain::pin::{PinStatus, SeenDefinition, ToolPin};
+use crate::domain::pin::{PinStatus, ToolPin};
 use crate::domain::principal::{Principal, UserRole};
 use crate::store::PinScope;
 use crate::tools::visible::{shown, shown_value};
 
 impl Service {
-    /// Definitions that were seen, newest first, of all or of one status: those of the principal's servers and of everybody's.
+    /// Returns definitions of the principal's servers and of the server's, newest first, of all or of one status.
     pub async fn tool_pins(&self, principal: &Principal, status: Option<PinStatus>) -> Result<Vec<ToolPin>> {
         let found = self.store.tool_pins(&principal.user_id, status).await?;
         Ok(found.into_iter().map(for_people).collect())
     }
 
     /// Accepts a definition: its tool is offered to the runs that begin from now on.
-    ///
-    /// # Errors
-    /// `NotFound` for one that there is not any more, or that is not the principal's to accept.
     pub async fn accept_tool_pin(&self, principal: &Principal, id: &PinId) -> Result<ToolPin> {
         let scope = PinScope { owner: principal.user_id.clone(), everybody: principal.role == UserRole::Admin };
         let found = self.store.accept_tool_pin(&scope, id, &principal.user_id).await?;
@@ -28,13 +25,10 @@ impl Service {
 }
 
 fn for_people(mut pin: ToolPin) -> ToolPin {
-    pin.definition = spelled_out(pin.definition);
-    pin.before = pin.before.map(spelled_out);
+    for seen in std::iter::once(&mut pin.definition).chain(&mut pin.before) {
+        seen.description = shown(&seen.description);
+        seen.parameters = shown_value(&seen.parameters);
+        seen.hints = shown_value(&seen.hints);
+    }
     pin
-}
-
-fn spelled_out(definition: SeenDefinition) -> SeenDefinition {
-    let SeenDefinition { definition_hash, description, parameters, hints } = definition;
-    let (description, parameters, hints) = (shown(&description), shown_value(&parameters), shown_value(&hints));
-    SeenDefinition { definition_hash, description, parameters, hints }
 }

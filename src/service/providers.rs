@@ -1,114 +1,131 @@
-//! Providers that people keep: making, changing, asking them.
+//! Providers that users keep: making, changing, listing models, testing.
 //!
-//! Whoever may see a provider may use it, but its key goes only to where it was given for, and comes back to nobody.
-
-use std::time::Duration;
+//! A user may use a provider that they may see, but its key goes only to the host that it was given for, and is never shown.
 
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
-use super::configured::{AnyProvider, page_of_all};
+use super::configured::AnyProvider;
 use super::endpoints::{ProviderDeps, Target, Unfit};
 use super::idempotency::{Replay, RequestKey, keyed};
+use super::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all, yes};
 use super::{Error, Result, Service};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::model::ModelError;
 use crate::domain::principal::{Principal, UserRole};
+use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::provider::{CallLimits, MAX_LIMIT_MS, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
-use crate::store::{Page, PageRequest, ProviderChanged, ProviderCursor, ProviderMade};
+use crate::store::{Page, PageRequest, ProviderChanged, ProviderCursor};
 use crate::support::redact::names_secret;
 use crate::support::seal::{Place, SealError, Sealed, Vault};
 
-/// The longest name of a provider.
 const MAX_NAME_CHARS: usize = 64;
-/// The longest URL.
 const MAX_URL_BYTES: usize = 2_048;
-/// The longest key.
 const MAX_KEY_BYTES: usize = 8_192;
-/// The most models of which something is said.
 const MAX_MODELS: usize = 500;
-/// The longest accent, as JSON.
+/// The largest accent, as JSON.
 const MAX_ACCENT_BYTES: usize = 16 * 1024;
-/// The longest name of a model.
 const MAX_MODEL_CHARS: usize = 200;
-/// Of a shorter key nothing is shown.
+/// A shorter key has no hint.
 const MIN_HINTED_CHARS: usize = 20;
-/// How many characters of its end.
 const HINT_CHARS: usize = 4;
-/// How often a change is made anew from what somebody else has made of the provider meanwhile.
-pub(super) const TRIES: usize = 5;
 
-/// What belongs to everybody is an administrator's.
-const NOT_YOURS: &str = "providers of the server are an administrator's to change";
+const PROVIDERS: Kind =
+    Kind { one: "a provider", many: "providers", refusal: "providers of the server are an administrator's to change" };
 
 /// A provider to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateProviderBody)]
 pub struct NewProvider {
-    /// What stands before the slash of its models.
-    pub name: String,
-    /// The wire.
-    pub kind: ProviderKind,
-    /// Where it is; the kind's own API if absent.
-    pub base_url: Option<String>,
-    /// The key.
-    pub key: Option<SecretString>,
-    /// What is said of its models.
-    pub models: Vec<ModelEntry>,
+    /// What stands before the slash of its models: `name/model`.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: String,
+    /// The wire that it speaks.
+    kind: ProviderKind,
+    /// Where its API is; the kind's own API if absent.
+    #[schema(max_length = 2048)]
+    base_url: Option<String>,
+    /// The key. It is never shown again.
+    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
+    key: Option<SecretString>,
+    /// What is to be known of its models, where the provider's own list does not say it.
+    #[serde(default)]
+    #[schema(max_items = 500)]
+    models: Vec<ModelEntry>,
     /// How long its calls may take.
-    pub limits: CallLimits,
-    /// How its chat completions differ from OpenAI's own.
-    pub accent: Option<Map<String, Value>>,
+    #[serde(default)]
+    limits: CallLimits,
+    /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Map<String, Value>>,
     /// Whether runs may use it.
-    pub enabled: bool,
-    /// Whether it is everybody's.
-    pub is_global: bool,
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    enabled: bool,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: OwnerScope,
 }
 
 /// What to change of a provider. What is absent stays.
-#[derive(Default)]
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateProviderBody)]
 pub struct ProviderPatch {
     /// The name.
-    pub name: Option<String>,
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: Option<String>,
     /// The wire.
-    pub kind: Option<ProviderKind>,
-    /// Where it is.
-    pub base_url: Option<String>,
-    /// The key; `Some(None)` takes it away.
-    pub key: Option<Option<SecretString>>,
-    /// What is said of its models.
-    pub models: Option<Vec<ModelEntry>>,
+    kind: Option<ProviderKind>,
+    /// Where its API is. Another host wants the key again.
+    #[schema(max_length = 2048)]
+    base_url: Option<String>,
+    /// A new key; `null` takes the old one away.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
+    key: Option<Option<SecretString>>,
+    /// What is to be known of its models, all of it.
+    #[schema(max_items = 500)]
+    models: Option<Vec<ModelEntry>>,
     /// How long its calls may take, all of it.
-    pub limits: Option<CallLimits>,
-    /// How its chat completions differ from OpenAI's own; `Some(None)` takes it away.
-    pub accent: Option<Option<Map<String, Value>>>,
+    limits: Option<CallLimits>,
+    /// How its chat completions differ from OpenAI's own; `null` takes it away.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Option<Map<String, Value>>>,
     /// Whether runs may use it.
-    pub enabled: Option<bool>,
+    enabled: Option<bool>,
 }
 
 /// What came of a test.
-#[derive(Debug)]
-pub struct ProviderTest {
-    /// The model that was asked.
-    pub model: String,
-    /// How long that took.
-    pub latency: Duration,
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TestedProvider {
+    /// Whether the model answered.
+    ok: bool,
+    /// The model that was asked; empty if none could be found.
+    model: String,
+    /// How long it took, in milliseconds.
+    latency_ms: u64,
     /// What went wrong.
-    pub error: Option<ModelError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ProblemBody>,
 }
 
 impl Service {
-    /// The same with providers that people keep.
-    #[must_use]
     pub fn with_providers(mut self, providers: ProviderDeps) -> Self {
         self.providers = Some(providers);
         self
     }
 
     pub(super) fn provider_deps(&self) -> Result<&ProviderDeps> {
-        self.providers.as_ref().ok_or_else(|| Error::Conflict("this server keeps no providers".to_owned()))
+        self.providers.as_ref().ok_or_else(|| Error::conflict("this server keeps no providers"))
     }
 
-    /// Whether the owner's runs can ask this model. Providers of the configuration are known without a look at the database.
+    /// Returns whether the owner's runs can ask this model. The database is not asked about providers of the configuration.
     pub(super) async fn serves(&self, owner: &UserId, model: &str) -> Result<bool> {
         if (self.models)(model) {
             return Ok(true);
@@ -121,7 +138,6 @@ impl Service {
         }
     }
 
-    /// Makes a provider of the principal's own, or of the server.
     pub async fn create_provider(
         &self,
         principal: &Principal,
@@ -129,9 +145,8 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(ProviderRecord, Replay)> {
         let deps = self.provider_deps()?;
-        let NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global } = new;
-        let owner = if is_global { None } else { Some(principal.user_id.clone()) };
-        may_change(principal, owner.as_ref(), NOT_YOURS)?;
+        let NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = new;
+        let owner = new_owner(principal, scope, &PROVIDERS)?;
         let base_url = match base_url {
             Some(url) => url,
             None => {
@@ -160,20 +175,11 @@ impl Service {
         self.put_key(&mut record, secret).await?;
         let claim = self.claim(&principal.user_id, key);
         let (made, replay) = keyed(self.store.create_provider(&record, deps.max_per_owner, claim).await?)?;
-        match made {
-            ProviderMade::Made(id) => {
-                deps.endpoints.changed(&id);
-                Ok((self.record(principal, &id).await?, replay))
-            }
-            ProviderMade::NameTaken => Err(name_taken(&record.name)),
-            ProviderMade::TooMany => Err(Error::Conflict(format!(
-                "there are {} providers of this owner already, which is the most; delete one",
-                deps.max_per_owner
-            ))),
-        }
+        let id = PROVIDERS.made(made, &record.name, deps.max_per_owner)?;
+        deps.endpoints.changed(&id);
+        Ok((self.record(principal, &id).await?, replay))
     }
 
-    /// A provider of the principal's own, or of the server.
     pub async fn provider(&self, principal: &Principal, id: &ProviderId) -> Result<AnyProvider> {
         let configured = self.provider_deps()?.endpoints.configured();
         if let Some(provider) = configured.iter().find(|provider| provider.id == *id) {
@@ -186,13 +192,11 @@ impl Service {
         self.store.provider(&principal.user_id, id).await?.ok_or(Error::NotFound("provider"))
     }
 
-    /// All of them, by name.
     pub async fn providers(&self, principal: &Principal, page: &PageRequest<ProviderCursor>) -> Result<Page<AnyProvider>> {
         let configured = self.provider_deps()?.endpoints.configured();
-        let Page { items, next } = self.store.providers(&principal.user_id, page).await?;
-        let kept = Page { items: items.into_iter().map(|record| AnyProvider::Kept(Box::new(record))).collect(), next };
+        let kept = self.store.providers(&principal.user_id, page).await?;
         let configured = configured.iter().cloned().map(AnyProvider::Configured).collect();
-        Ok(page_of_all(kept, configured, page.after.as_ref(), page.limit.clamp(1, 100) as usize, AnyProvider::cursor))
+        Ok(page_of_all(kept, AnyProvider::Kept, configured, page, AnyProvider::cursor))
     }
 
     /// Changes a provider, of one of these versions if any are named.
@@ -213,14 +217,13 @@ impl Service {
                     deps.endpoints.changed(id);
                     return Ok(ProviderRecord { version, ..after });
                 }
-                ProviderChanged::NameTaken => return Err(name_taken(&after.name)),
+                ProviderChanged::NameTaken => return Err(PROVIDERS.name_taken(&after.name)),
                 ProviderChanged::Stale => {}
             }
         }
         Err(Error::Stale)
     }
 
-    /// Deletes a provider, of one of these versions if any are named.
     pub async fn delete_provider(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<()> {
         let deps = self.provider_deps()?;
         for _ in 0..TRIES {
@@ -233,8 +236,8 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// The models of a provider, and its name: those that it lists, with what else is known of them, and those that only its
-    /// record knows.
+    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its record
+    /// knows.
     pub async fn provider_models(&self, principal: &Principal, id: &ProviderId) -> Result<(String, Vec<ModelEntry>)> {
         let provider = self.provider(principal, id).await?;
         let endpoints = &self.provider_deps()?.endpoints;
@@ -265,8 +268,8 @@ impl Service {
         Ok((provider.name().to_owned(), models))
     }
 
-    /// Asks a provider's model for a word: the named one, or the first that is known of.
-    pub async fn test_provider(&self, principal: &Principal, id: &ProviderId, model: Option<String>) -> Result<ProviderTest> {
+    /// Asks a provider's model for one word: the named one, or the first that is known.
+    pub async fn test_provider(&self, principal: &Principal, id: &ProviderId, model: Option<String>) -> Result<TestedProvider> {
         let provider = self.provider(principal, id).await?;
         let endpoints = &self.provider_deps()?.endpoints;
         let (target, said) = match &provider {
@@ -274,7 +277,11 @@ impl Service {
             AnyProvider::Kept(record) => (Some(self.target(record)?), record.models.first().map(|model| model.name.clone())),
         };
         let begun = Instant::now();
-        let done = |model: String, error| ProviderTest { model, latency: begun.elapsed(), error };
+        let done = |model: String, error: Option<ModelError>| {
+            let latency_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let error = error.map(|error| ProblemCode::from(error.kind).body(error.message));
+            TestedProvider { ok: error.is_none(), model, latency_ms, error }
+        };
         let model = match model.or(said) {
             Some(model) => model,
             None => {
@@ -296,38 +303,28 @@ impl Service {
         Ok(done(model, outcome.err()))
     }
 
-    /// The provider, if the principal may change it, and it is of one of the named versions.
+    /// Returns the record, if the principal may change it and it is of one of the named versions.
     async fn changeable(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<ProviderRecord> {
         let record = match self.provider(principal, id).await? {
             AnyProvider::Kept(record) => *record,
             AnyProvider::Configured(_) => return Err(Error::Forbidden("providers of the configuration are changed there")),
         };
-        may_change(principal, record.owner.as_ref(), NOT_YOURS)?;
-        match versions {
-            Some(versions) if !versions.contains(&record.version) => Err(Error::Stale),
-            Some(_) | None => Ok(record),
-        }
+        may_change(principal, record.owner.as_ref(), &PROVIDERS)?;
+        check_version(versions, record.version)?;
+        Ok(record)
     }
 
     async fn patched(&self, principal: &Principal, before: &ProviderRecord, patch: &ProviderPatch) -> Result<ProviderRecord> {
         let mut after = before.clone();
-        if let Some(name) = &patch.name {
-            after.name.clone_from(name);
-        }
-        if let Some(kind) = patch.kind {
-            after.kind = kind;
-        }
+        after.name = patch.name.clone().unwrap_or(after.name);
+        after.kind = patch.kind.unwrap_or(after.kind);
         if let Some(url) = &patch.base_url {
             after.base_url.clone_from(url);
             after.reach = reach_of(principal);
         }
-        if let Some(models) = &patch.models {
-            after.models.clone_from(models);
-        }
+        after.models = patch.models.clone().unwrap_or(after.models);
         after.limits = patch.limits.unwrap_or(after.limits);
-        if let Some(accent) = &patch.accent {
-            after.accent.clone_from(accent);
-        }
+        after.accent = patch.accent.clone().unwrap_or(after.accent);
         after.enabled = patch.enabled.unwrap_or(after.enabled);
         check(&after)?;
         if patch.key.is_none() && after.key.is_some() && origin(&after.base_url) != origin(&before.base_url) {
@@ -341,7 +338,7 @@ impl Service {
         Ok(after)
     }
 
-    /// Puts a key into a record, sealed, or takes the one that it has away.
+    /// Puts a key into a record, sealed, or removes the one that it has.
     pub(super) async fn put_key(&self, record: &mut ProviderRecord, key: Option<SecretString>) -> Result<()> {
         let key = key.map(|key| SecretString::from(key.expose_secret().trim()));
         if let Some(key) = &key {
@@ -367,8 +364,8 @@ impl Service {
         deps.endpoints.check(&target).map_err(|Unfit { pointer, reason }| Error::field(pointer, reason))
     }
 
-    /// Seals a secret. The first one that there is makes the master key, if the server was given none and nobody else can be on the
-    /// database. Where there are secrets whose key is not here, another one would part them.
+    /// Seals a secret. The first one makes the master key, if the server was given none and no other process can be on the database. A new
+    /// master key is not made where there are secrets of another one: it would split them.
     pub(super) async fn seal(&self, place: &Place<'_>, secret: &SecretString) -> Result<Sealed> {
         let vault = &self.provider_deps()?.vault;
         let sealed = match vault.seal(place, secret) {
@@ -376,7 +373,7 @@ impl Service {
                 let detail = "this server has no master key to seal keys with, and makes none by itself, because other processes may be \
                               on its database: its operator sets CAPSTAN_SECRET_KEY, the same for all of them, or runs `capstan \
                               secrets rotate --new-key` with the data folder that they share";
-                return Err(Error::Conflict(detail.to_owned()));
+                return Err(Error::conflict(detail));
             }
             Err(SealError::NoKey(_)) => {
                 let id = vault.make_first_key().map_err(Error::Sealing)?;
@@ -402,10 +399,7 @@ impl Service {
     }
 }
 
-/// A record with its key open, where members' URLs may lead there.
-///
-/// # Errors
-/// If the key cannot be opened.
+/// Opens the key of a record. `reach_of_members` is where URLs of members may lead. Fails if the key cannot be opened.
 pub fn open_target<'a>(
     vault: &Vault,
     record: &'a ProviderRecord,
@@ -415,7 +409,7 @@ pub fn open_target<'a>(
     Ok(Target { record, reach: now(record.reach, reach_of_members), key })
 }
 
-/// Where a URL may lead by the role of whoever gives it.
+/// Returns where a URL may lead by the role of the user who gives it.
 pub(super) fn reach_of(principal: &Principal) -> Reach {
     match principal.role {
         UserRole::Admin => Reach::Anywhere,
@@ -423,7 +417,7 @@ pub(super) fn reach_of(principal: &Principal) -> Reach {
     }
 }
 
-/// Where a URL may lead by the present settings.
+/// Returns where a URL may lead by the present settings.
 fn now(by_role: Reach, of_members: Reach) -> Reach {
     match by_role {
         Reach::Anywhere => Reach::Anywhere,
@@ -431,21 +425,6 @@ fn now(by_role: Reach, of_members: Reach) -> Reach {
     }
 }
 
-/// What belongs to the server is seen by all and changed by administrators. What belongs to others is not seen in the first place.
-/// `otherwise` says so.
-pub(super) fn may_change(principal: &Principal, owner: Option<&UserId>, otherwise: &'static str) -> Result<()> {
-    match (owner, principal.role) {
-        (Some(_), UserRole::Admin | UserRole::Member) | (None, UserRole::Admin) => Ok(()),
-        (None, UserRole::Member) => Err(Error::Forbidden(otherwise)),
-    }
-}
-
-fn name_taken(name: &str) -> Error {
-    Error::Conflict(format!("there is a provider called {name:?} already; change that one, or choose another name"))
-}
-
-/// Whether a text can be the name of a provider.
-#[must_use]
 pub fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= MAX_NAME_CHARS
@@ -453,7 +432,7 @@ pub fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// What does not depend on the kind.
+/// Checks what does not depend on the kind.
 fn check(record: &ProviderRecord) -> Result<()> {
     if !is_name(&record.name) {
         let detail = format!("must have 1 to {MAX_NAME_CHARS} of a-z, 0-9, -, _ and ., and begin with a letter or digit");
@@ -462,7 +441,7 @@ fn check(record: &ProviderRecord) -> Result<()> {
     if record.base_url.len() > MAX_URL_BYTES {
         return Err(Error::field("/base_url", format!("must have at most {MAX_URL_BYTES} bytes")));
     }
-    // What is read more leniently by others than here would lead elsewhere than it seems to.
+    // A URL that others read more leniently would lead elsewhere than it seems to.
     let host = record.base_url.split_once("://").map(|(_, rest)| authority(rest));
     if host.is_none_or(str::is_empty) || record.base_url.contains(|c: char| c.is_control() || c.is_whitespace()) {
         return Err(Error::field("/base_url", "must be a URL such as https://api.example.com/v1"));
@@ -512,7 +491,7 @@ fn check_limits(pointer: &str, limits: &CallLimits) -> Result<()> {
     }
 }
 
-/// Whether it can be an accent of this provider. What it may say is for the wire to know.
+/// Checks that it can be an accent of this provider. Its content is checked by the wire.
 fn check_accent(record: &ProviderRecord) -> Result<()> {
     let Some(accent) = &record.accent else { return Ok(()) };
     match record.kind {
@@ -532,7 +511,7 @@ fn check_accent(record: &ProviderRecord) -> Result<()> {
     Ok(())
 }
 
-/// Whether a URL has a query in which no key can stand.
+/// Returns whether a URL has a query that can hold no key.
 fn has_plain_query(url: &str) -> bool {
     let is_plain = |value: &str| value.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     match url.split_once('?') {
@@ -541,7 +520,6 @@ fn has_plain_query(url: &str) -> bool {
     }
 }
 
-/// Whether something in it is called a secret.
 fn holds_secret(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.iter().any(|(name, value)| names_secret(name) || holds_secret(value)),
@@ -550,7 +528,7 @@ fn holds_secret(value: &Value) -> bool {
     }
 }
 
-/// Scheme, host and port of a URL as it was written.
+/// Returns scheme, host and port of a URL as it was written.
 pub(super) fn origin(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     format!("{scheme}://{}", authority(rest)).to_ascii_lowercase()
@@ -560,7 +538,6 @@ fn authority(rest: &str) -> &str {
     rest.split(['/', '?', '#', '\\']).next().unwrap_or_default()
 }
 
-/// What is shown of a key.
 fn hint(key: &str) -> Option<String> {
     // ASCII only: see `put_key`.
     let end = key.get(key.len().checked_sub(HINT_CHARS)?..)?;

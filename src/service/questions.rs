@@ -13,17 +13,14 @@ use crate::support::{failpoint, text};
 use crate::tools::schema;
 use serde_json::Value;
 
-/// What is looked for when there is none.
 const INPUT_REQUEST: &str = "input request";
 
 impl Service {
-    /// A question.
     pub async fn input_request(&self, principal: &Principal, id: &InputId) -> Result<InputRecord> {
         let found = self.store.input_request(&principal.user_id, id).await?;
         found.filter(|found| found.request.kind != InputKind::Approval).ok_or(Error::NotFound(INPUT_REQUEST))
     }
 
-    /// A page of questions, newest first, of all states or of one.
     pub async fn input_requests(
         &self,
         principal: &Principal,
@@ -48,7 +45,7 @@ impl Service {
         self.resolve_question(resolve, key, INPUT_REQUEST).await
     }
 
-    /// Stores the answer to a question or an approval, and wakes its run. `what` it is called where there is none.
+    /// Stores the answer to a question or an approval, and wakes its run. `what` is the word for it in errors.
     pub(super) async fn resolve_question(
         &self,
         resolve: ResolveInput,
@@ -88,7 +85,7 @@ impl Service {
         let has_words = answer.text.as_deref().is_some_and(|words| !words.trim().is_empty());
         let is_in_words = asked.request.kind == InputKind::Question && answer.choice.is_empty();
         if is_in_words && !has_words {
-            return Err(Error::field("/text", "an answer needs a text, or one of the question's choices as choice".to_owned()));
+            return Err(Error::field("/text", "an answer needs a text, or one of the question's choices as choice"));
         }
         if !is_in_words && choices.iter().all(|choice| choice.value != answer.choice) {
             let known: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
@@ -105,14 +102,13 @@ impl Service {
     }
 }
 
-/// The most that a form may be filled in with, in bytes of JSON.
 const MAX_CONTENT: usize = 64 * 1024;
 
-/// A form filled in as it was asked for; nothing where there is no form, or it is not filled in.
+/// Checks a filled-in form. Returns nothing where there is no form, or it is not filled in.
 fn checked_content(form: Option<&Value>, content: Option<Value>) -> Result<Option<Value>> {
     let (form, content) = match (form, content) {
         (None, None) => return Ok(None),
-        (None, Some(_)) => return Err(Error::field("/content", "is for a form that is accepted".to_owned())),
+        (None, Some(_)) => return Err(Error::field("/content", "is for a form that is accepted")),
         (Some(form), content) => (form, content.unwrap_or_else(|| Value::Object(serde_json::Map::new()))),
     };
     if content.to_string().len() > MAX_CONTENT {
@@ -124,7 +120,7 @@ fn checked_content(form: Option<&Value>, content: Option<Value>) -> Result<Optio
         Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     };
     if !content.as_object().is_some_and(|fields| fields.values().all(is_plain)) {
-        return Err(Error::field("/content", "must be an object whose fields are plain values, or lists of texts".to_owned()));
+        return Err(Error::field("/content", "must be an object whose fields are plain values, or lists of texts"));
     }
     schema::check_once(form, &content).map_err(|error| Error::field("/content", error.to_string()))?;
     Ok(Some(content))

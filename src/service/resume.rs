@@ -1,10 +1,12 @@
-//! Going on with a run: one that waits or has failed, a whole turn once more, or from one of its calls.
+//! Continues runs: one that waits or has failed, a whole turn again, or from one of its calls.
 //!
-//! What has ended stays ended: a new run goes on after it, and what it says anew takes the place of what was said before.
+//! A terminal run stays terminal: a new run goes on after it, and its messages replace the earlier ones.
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::approvals::checked_arguments;
 use super::idempotency::{Replay, RequestKey, keyed};
@@ -19,17 +21,21 @@ use crate::domain::trace::TraceId;
 use crate::store::{CallBatch, GoOn, ResumeRun, Resumed};
 use crate::support::json;
 
-/// A call to make once more.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What a call is made again with.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RetryCallBody)]
 pub struct RetryCall {
-    /// What it is made with; as before if absent.
+    /// The arguments, if they are to be others than before. They must fit the tool's schema.
+    #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
-    /// That it may take effect twice is known.
+    /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
+    #[serde(default)]
     pub confirm: bool,
 }
 
 impl Service {
-    /// Goes on with a run that waits for a retry, or after one that has failed.
+    /// Continues a run that waits for a retry, or has failed.
     pub async fn resume_run(
         &self,
         principal: &Principal,
@@ -41,7 +47,7 @@ impl Service {
         self.go_on(principal, id, new, GoOn::Resume, key, trace).await
     }
 
-    /// Answers the message of a run that has ended once more.
+    /// Answers the message of a terminal run again.
     pub async fn retry_run(
         &self,
         principal: &Principal,
@@ -53,7 +59,7 @@ impl Service {
         self.go_on(principal, id, new, GoOn::Turn, key, trace).await
     }
 
-    /// Makes a call of a run that has ended once more, and goes on from there.
+    /// Makes a call of a terminal run again, and continues from there.
     pub async fn retry_call(
         &self,
         principal: &Principal,
@@ -69,7 +75,7 @@ impl Service {
         self.go_on(principal, id, new, GoOn::Call(Box::new(batch)), key, trace).await
     }
 
-    /// Returns a tool call of a run that has ended, with the other calls of its answer.
+    /// Returns a tool call of a terminal run, with the other calls of its answer.
     pub(super) async fn ended_call_batch(&self, principal: &Principal, id: &RunId, call: &CallId) -> Result<CallBatch> {
         let run = self.run(principal, id).await?;
         let batch = self.store.call_batch(&principal.user_id, id, call).await?;
@@ -87,7 +93,8 @@ impl Service {
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
         let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
-        // Whoever has done something may take it back, wherever they are by now.
+
+        // A user may undo a call also after they have left the groups of its agent.
         if !is_undone {
             self.admit_again(principal, id).await?;
         }
@@ -96,46 +103,35 @@ impl Service {
         let resume = ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs: most, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
-        let resumed = self.whole(async move {
-            let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
-            match resumed {
-                Resumed::Run { run, events } => {
-                    tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, "a run goes on");
-                    publish(&hub, &run.conversation_id, events);
-                    hub.notify_queue();
-                    Ok((run, replay))
+        let (run, replay) = self
+            .whole(async move {
+                let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
+                match resumed {
+                    Resumed::Run { run, events } => {
+                        tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, "a run goes on");
+                        publish(&hub, &run.conversation_id, events);
+                        hub.notify_queue();
+                        Ok((run, replay))
+                    }
+                    Resumed::TooManyRuns => Err(Error::TooManyRuns(most)),
+                    Resumed::NotResumable { run } if is_resumed => Err(not_resumable(&run)),
+                    Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
+                    Resumed::NotResumable { .. } if is_undone => Err(Error::conflict(NOT_UNDOABLE)),
+                    Resumed::NotResumable { .. } => Err(Error::conflict(NOT_RETRYABLE)),
+                    Resumed::TakenBack => Err(Error::conflict(TAKEN_BACK)),
+                    Resumed::NoRun => Err(Error::NotFound("run")),
                 }
-                Resumed::TooManyRuns => Err(Error::TooManyRuns(most)),
-                Resumed::NotResumable { run } if is_resumed => Err(not_resumable(&run)),
-                Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
-                Resumed::NotResumable { .. } if is_undone => Err(Error::Conflict(
-                    "the call has been taken back already, or was never made, or another run of its conversation is under way (wait for \
-                     that to end), or an earlier try to take it back may have taken effect: then look for yourself, and send \
-                     \"confirm\": true"
-                        .to_owned(),
-                )),
-                Resumed::NotResumable { .. } => Err(Error::Conflict(
-                    "only the newest run of a conversation can be retried, and only while no other is active; this one has been \
-                     retried already, another message came after it, the conversation was rewound past it, or it was there only to take a call back"
-                        .to_owned(),
-                )),
-                Resumed::TakenBack => Err(Error::Conflict(
-                    "a call of this answer was taken back since, or that was tried and may have taken effect, so that what its calls have \
-                     done does not hold any more: retry the turn"
-                        .to_owned(),
-                )),
-                Resumed::NoRun => Err(Error::NotFound("run")),
-            }
-        });
-        let (run, replay) = resumed.await?;
+            })
+            .await?;
         if replay == Replay::Replayed {
-            self.check_replayed(principal, &run).await?;
+            // The record of the earlier request outlives the run.
+            self.run_view(principal, &run.id).await?;
         }
         Ok((run, replay))
     }
 
-    /// Refuses a principal who is in none of the groups that the agent of a run was for when the run was accepted: they may have been in one
-    /// of them then.
+    /// Refuses a principal who is in none of the groups that the agent of a run was for when the run was accepted. They may have been in
+    /// one of them then.
     pub(super) async fn admit_again(&self, principal: &Principal, id: &RunId) -> Result<()> {
         match principal.role {
             UserRole::Admin => Ok(()),
@@ -146,10 +142,10 @@ impl Service {
         }
     }
 
-    /// The answer with the call, as the new run begins with it.
+    /// Returns the answer with the call, as the new run begins with it.
     fn once_more(&self, batch: CallBatch, id: &CallId, retry: RetryCall, run: &RunId) -> Result<CallBatch> {
         let CallBatch { original, message, calls, tools, twin } = batch;
-        // Within an answer that was cut nobody can tell which call it was, and one that can be read may still lack its end.
+        // An answer that was cut may lack the end of any of its calls, also of one that can be read.
         let is_cut = message.finish_reason == Some(FinishReason::Length);
         let mut message = Message {
             id: MessageId::generate(self.ids.as_ref()),
@@ -169,7 +165,7 @@ impl Service {
             }
             let call = if call.id == *id {
                 if retry.arguments.is_none() && (is_cut || !call.is_readable()) {
-                    return Err(Error::Conflict(UNFINISHED.to_owned()));
+                    return Err(Error::conflict(UNFINISHED));
                 }
                 let tool = tools.iter().find(|tool| tool.name == call.name);
                 let tool = tool.ok_or_else(|| Error::Conflict(format!("the run has no tool {:?}", call.name)))?;
@@ -178,7 +174,7 @@ impl Service {
                     _ => None,
                 };
                 let checked = |arguments| checked_arguments(&tool.parameters, key_argument, arguments);
-                // What does not fit the schema was told to the model, and never sent.
+                // A call that does not fit the schema was answered by an error to the model, and never sent.
                 let was_sendable = checked(call.arguments.clone()).is_ok();
                 let arguments = retry.arguments.clone().map(checked).transpose()?;
                 let may_have_happened = may_have_happened(&call, was_sendable, twin.is_some());
@@ -202,21 +198,30 @@ impl Service {
     }
 }
 
+const NOT_UNDOABLE: &str = "the call has been taken back already, or was never made, or another run of its conversation is under way (wait for \
+     that to end), or an earlier try to take it back may have taken effect: then look for yourself, and send \"confirm\": true";
+
+const NOT_RETRYABLE: &str = "only the newest run of a conversation can be retried, and only while no other is active; this one has been \
+     retried already, another message came after it, the conversation was rewound past it, or it was there only to take a call back";
+
+const TAKEN_BACK: &str = "a call of this answer was taken back since, or that was tried and may have taken effect, so that what its calls have \
+     done does not hold any more: retry the turn";
+
 /// Why a call is not made again as it was.
 const UNFINISHED: &str = "the model did not write the arguments of this call to their end, or not as a JSON object, so that it was never made: send \
      \"arguments\"";
 
-/// Whether a call may have taken effect. An error is no proof that nothing happened: the tool may have run out of time over it.
+/// Returns whether a call may have taken effect. An error is no proof of the contrary: the tool may have run out of time.
 fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> bool {
-    // What was taken over from an earlier run may have been made in that one.
+    // A call that was taken over from an earlier run may have been made in that one.
     if call.key.is_some() {
         return was_sendable;
     }
     let never_began = match call.state {
         ToolCallState::Denied => true,
-        // One that may run again is also cancelled when its run ends over it. One that may not is cancelled only if it was never begun, or
-        // before anything was sent; but its server may have let go of an earlier round of it. Where the same call was made beside it,
-        // as when a rule of the loop refused it for that, making this one is making that one twice.
+        // A call that may run again is also cancelled when its run ends during it. One that may not is cancelled only before anything was
+        // sent; but its server may have let go of an earlier round of it. Where the same call was made beside it, as when a rule of the loop
+        // refused it for that, making this one is making that one twice.
         ToolCallState::Cancelled => !call.replay.may_repeat() && call.handle.is_none() && !has_twin,
         ToolCallState::Done
         | ToolCallState::Failed
@@ -228,7 +233,7 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
     was_sendable && !never_began
 }
 
-/// The call as it is to be made again: it begins like any other, so that whoever has to allow it is asked.
+/// Returns the call as it is to be made again: it begins like any other, so that its approval is asked for again.
 fn made_again(call: ToolCall, may_have_happened: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
     match call.state {
         ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled | ToolCallState::Unknown => {}
@@ -241,10 +246,9 @@ fn made_again(call: ToolCall, may_have_happened: bool, arguments: Option<Value>,
     }
     let is_edited = arguments.is_some();
     if call.undoes.is_some() {
-        let detail = "this call was there to take another one back: undo that one again";
-        return Err(Error::Conflict(detail.to_owned()));
+        return Err(Error::conflict("this call was there to take another one back: undo that one again"));
     }
-    // Its server is asked first what became of it, as after a crash; but not where its user knows that it may happen twice.
+    // Its server is asked first what became of it, as after a crash; but not where its user accepts that it may happen twice.
     let can_be_asked_about = matches!(call.replay, ReplayClass::Reconcile { .. });
     let is_harmless = match &call.replay {
         ReplayClass::Read | ReplayClass::Idempotent => true,
@@ -252,13 +256,12 @@ fn made_again(call: ToolCall, may_have_happened: bool, arguments: Option<Value>,
         ReplayClass::Unsafe => false,
     };
     if may_have_happened && !confirmed && !is_harmless {
-        return Err(Error::Conflict(
+        return Err(Error::conflict(
             "this call may have taken effect, whatever became of it: look for yourself, and send \"confirm\": true if it is to be \
-             made again all the same"
-                .to_owned(),
+             made again all the same",
         ));
     }
-    // What may have happened is the same call for its tool, which then does it once, or is asked whether it has done it.
+    // A call that may have happened is the same call for its tool, which then does it once, or is asked whether it has done it.
     let is_the_same = may_have_happened && !is_edited && !(can_be_asked_about && confirmed);
     let key = is_the_same.then(|| call.key().clone());
     let arguments = arguments.unwrap_or(call.arguments);
@@ -273,8 +276,7 @@ pub(super) fn still_going(run: &Run) -> Error {
 
 fn not_resumable(run: &Run) -> Error {
     if run.reason == Some(WaitReason::Input) {
-        let text = "the run waits for a human's answer and goes on when it has it: POST /api/v1/input-requests/{id}";
-        return Error::Conflict(text.to_owned());
+        return Error::conflict("the run waits for a human's answer and goes on when it has it: POST /api/v1/input-requests/{id}");
     }
     Error::Conflict(format!(
         "a run that is {} cannot be resumed here: only a waiting run goes on, and a failed one that is the newest of its \

@@ -1,8 +1,7 @@
-//! What becomes of the logs of runs that ended long ago: their deltas are folded.
+//! Delta compaction: the deltas of runs that ended long ago are folded.
 //!
-//! In pieces: each is one page of a log, read without a lock and written in one short transaction, which is refused if the log
-//! has changed since. Every piece leaves a log that is whole, so a process that dies over it leaves nothing to mend, and
-//! whoever is next goes on with what is there.
+//! Each piece is one page of a log, read without a lock and written in one short transaction, which is refused if the log has changed
+//! since. Every piece leaves a whole log, so a process that dies leaves nothing to repair, and the next pass continues.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,19 +13,16 @@ use crate::store::{EndedRun, ServiceStore, StoreResult, is_full_page};
 /// Runs that are looked up at a time.
 const RUNS: u32 = 100;
 
-/// Whether a pass writes.
+/// Whether a pass writes, or only counts what it would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoldMode {
-    /// It folds.
     Fold,
-    /// It only counts what it would do.
     Count,
 }
 
-/// What came of one piece.
+/// The outcome of one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoldStep {
-    /// There may be more.
     Went,
     /// Another process folds at this moment: it will do the rest.
     Taken,
@@ -42,35 +38,30 @@ pub struct Folder {
     waiting: VecDeque<EndedRun>,
     /// The last run that was looked up.
     last: Option<EndedRun>,
-    /// The run at hand, and how far its log was read.
+    /// The current run, and how far its log was read.
     at: Option<(EndedRun, i64)>,
     runs: u64,
     events: u64,
 }
 
 impl Folder {
-    /// Concerns runs that ended at least `age_ms` ago by the database's clock.
+    /// Begins a pass over runs that ended at least `age_ms` ago by the database's clock.
     #[must_use]
     pub fn new(store: Arc<dyn ServiceStore>, age_ms: u64, mode: FoldMode) -> Self {
         Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
     }
 
-    /// Runs that are through.
-    #[must_use]
+    /// Returns how many runs are through.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// Events that were removed, their text being in others; or would be.
-    #[must_use]
+    /// Returns how many events were removed, or would be. Their text is in others.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// How many runs there are still to go through. No log is read for that.
-    ///
-    /// # Errors
-    /// If the store fails.
+    /// Counts the runs that are still to go through. No log is read for that.
     pub async fn left(&self) -> StoreResult<u64> {
         let (mut count, mut last) = (self.waiting.len() as u64 + u64::from(self.at.is_some()), self.last.clone());
         loop {
@@ -83,10 +74,7 @@ impl Folder {
         }
     }
 
-    /// Does one piece: at most one page of a log and one transaction.
-    ///
-    /// # Errors
-    /// If the store fails. The pass may be continued.
+    /// Does one piece: at most one page of a log and one transaction. A pass whose step fails may be continued.
     pub async fn step(&mut self) -> StoreResult<FoldStep> {
         let Some((run, cursor)) = self.next().await? else { return Ok(FoldStep::Done) };
         let mut page = self.store.events(&run.owner, &run.conversation_id, cursor, PAGE).await?;
@@ -108,7 +96,6 @@ impl Folder {
         Ok(FoldStep::Went)
     }
 
-    /// The run at hand, or the next one.
     async fn next(&mut self) -> StoreResult<Option<(EndedRun, i64)>> {
         if self.at.is_none() {
             if self.waiting.is_empty() {

@@ -1,4 +1,4 @@
-//! Taking a conversation back to an earlier message.
+//! Rewinding a conversation to an earlier message.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::domain::principal::Principal;
 use crate::store::{Rewind, RewindFrom, Rewound};
 
 impl Service {
-    /// Takes messages out of a conversation: nobody lists them any more, and no model reads them. The log keeps them. Says which.
+    /// Takes messages out of a conversation: they are neither listed nor sent to a model. The log keeps them. Returns their ids.
     pub async fn rewind_conversation(
         &self,
         principal: &Principal,
@@ -31,9 +31,8 @@ impl Service {
                     Ok((*conversation, superseded, replay))
                 }
                 Rewound::Active { run_id } => Err(Error::RunActive(run_id)),
-                Rewound::PartsCalls => Err(Error::Conflict(
-                    "this would part calls of tools from their results; rewind to the last message with results, or to one before the calls"
-                        .to_owned(),
+                Rewound::PartsCalls => Err(Error::conflict(
+                    "this would part calls of tools from their results; rewind to the last message with results, or to one before the calls",
                 )),
                 Rewound::NoMessage => Err(Error::NotFound("message in this conversation")),
                 Rewound::NoConversation => Err(Error::NotFound("conversation")),

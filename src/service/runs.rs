@@ -1,4 +1,4 @@
-//! Runs: accepting messages, waiting, cancelling, going on.
+//! Runs: accepting messages, waiting, cancelling, explaining.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::InvalidOption;
-use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::{Principal, UserRole};
 use crate::domain::run::{OnBusy, Run, RunStatus, WaitReason};
 use crate::live::{Hub, Subscription, Tail};
@@ -27,22 +26,20 @@ pub struct Started {
     pub run: Run,
     /// The message as stored.
     pub message: Message,
-    /// Whether this is the answer to an earlier request.
     pub replay: Replay,
     first_seq: i64,
     tail: Subscription,
 }
 
 impl Started {
-    /// Returns the path of the page of events that has the message whole.
-    #[must_use]
+    /// Returns the path of the page of events that holds the message.
     pub fn message_path(&self) -> String {
         let Self { run, first_seq, .. } = self;
         format!("/api/v1/conversations/{}/events?after={}&limit=1", run.conversation_id, first_seq - 1)
     }
 }
 
-/// A run after waiting for it.
+/// A run after a wait.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {
     /// It is over, or waits for a human.
@@ -51,27 +48,26 @@ pub enum Waited {
     StillGoing(Run),
 }
 
-/// Hands events to those who listen in this process.
+/// Hands events to the subscribers in this process.
 pub(super) fn publish(hub: &Hub, conversation: &ConversationId, events: Vec<StoredEvent>) {
     let events: Vec<_> = events.into_iter().map(Arc::new).collect();
     hub.publish(conversation, &events);
 }
 
-/// The message that has taken the place of another one.
+/// Returns the message that has replaced another one.
 fn accepted_edit(edited: Edited) -> Result<Accepted> {
     match edited {
         Edited::Accepted(accepted) => Ok(*accepted),
-        Edited::NotTheUsers => Err(Error::Conflict(
-            "only a message that the user has sent can be edited; to have an answer made again, retry its run".into(),
-        )),
-        // Unless a result stands before a user's message, which nobody writes.
-        Edited::PartsCalls => Err(Error::Conflict("this would part calls of tools from their results".to_owned())),
+        Edited::NotTheUsers => {
+            Err(Error::conflict("only a message that the user has sent can be edited; to have an answer made again, retry its run"))
+        }
+        // Only if a result stands before a user's message, which no writer produces.
+        Edited::PartsCalls => Err(Error::conflict("this would part calls of tools from their results")),
         Edited::NoMessage => Err(Error::NotFound("message in this conversation")),
     }
 }
 
-/// Whether a request that waits for a run is answered: the run is over, or only a human can move it. A run that waits for a retry or for
-/// its budget goes on by itself.
+/// Returns whether a request that waits for a run is answered: the run is over, or only a human can move it.
 fn is_settled(run: &Run) -> bool {
     run.status.is_terminal() || run.status == RunStatus::Waiting && run.reason.is_none_or(WaitReason::needs_human)
 }
@@ -86,7 +82,7 @@ impl Service {
         let parts = self.parts(owner, &request.content, field, admission.max_message_chars).await?;
         let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
-        // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
+        // Subscribed before the commit, so that a stream of this run need not read back what is published after it.
         let tail = self.hub.subscribe(&conversation_id);
         let slot = self.hub.hand_off().reserve();
         let trace = request.trace.clone();
@@ -154,14 +150,15 @@ impl Service {
             Ok((run, message, first_seq, replay))
         });
         let (run, message, first_seq, replay) = accepted.await?;
-        // A worker that has taken the run on begins first: the model's answer takes longer than ours.
+        // A worker that has claimed the run begins first: the model's answer takes longer than ours.
         tokio::task::yield_now().await;
         let (tail, first_seq) = match replay {
             Replay::Fresh => (tail, first_seq),
             Replay::Replayed => {
-                // It may have been for another conversation than the one minted for this request.
+                // It may have been for another conversation than the one minted for this request. Its run may have been deleted: the client
+                // would wait for nothing.
                 let tail = self.hub.subscribe(&run.conversation_id);
-                let view = self.check_replayed(principal, &run).await?;
+                let view = self.run_view(principal, &run.id).await?;
                 // A message that joined a run begins within it; any other begins with its run.
                 (tail, first_seq.max(view.first_seq))
             }
@@ -169,7 +166,7 @@ impl Service {
         Ok(Started { run, message, replay, first_seq, tail })
     }
 
-    /// A message that joins a run is for the agent of that run, whichever it names itself.
+    /// Checks that a member may use the agent of the active run that their message joins, whichever agent it names.
     async fn admit_to_active(&self, principal: &Principal, request: &StartRun) -> Result<()> {
         match (&request.conversation_id, request.on_busy, principal.role) {
             (Some(conversation), OnBusy::Steer, UserRole::Member) => {
@@ -182,29 +179,18 @@ impl Service {
         }
     }
 
-    /// The record of an earlier request outlives the run that it names: an answer about one that is gone would send the client
-    /// to wait for nothing.
-    pub(super) async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<RunView> {
-        self.run_view(principal, &run.id).await
-    }
-
-    /// The stream of an accepted run, from the first event that its message caused.
-    #[must_use]
+    /// Streams an accepted run, from the first event that its message caused.
     pub fn stream_started(&self, principal: &Principal, started: Started) -> Reader {
         let Started { run, replay, first_seq, tail, .. } = started;
         let scope = Scope::Run { conversation_id: run.conversation_id, run_id: run.id, last_seq: None };
         self.stream_accepted(principal, tail, scope, first_seq, replay)
     }
 
-    /// One run.
     pub async fn run(&self, principal: &Principal, id: &RunId) -> Result<Run> {
         Ok(self.run_view(principal, id).await?.run)
     }
 
     /// Returns a page of the principal's runs, newest first: those of one conversation, or all.
-    ///
-    /// # Errors
-    /// `NotFound` for a conversation that is missing or belongs to another owner.
     pub async fn runs(&self, principal: &Principal, filter: &RunFilter, page: &PageRequest<RunCursor>) -> Result<Page<Run>> {
         if let Some(conversation) = &filter.conversation {
             self.conversation(principal, conversation).await?;
@@ -232,13 +218,11 @@ impl Service {
         Ok(if is_settled(&run) { Waited::Settled(run) } else { Waited::StillGoing(run) })
     }
 
-    /// How long a request that wants to wait `seconds` may wait.
-    #[must_use]
     pub fn wait_seconds(&self, seconds: u64) -> u64 {
         seconds.min(self.limits.max_wait_seconds)
     }
 
-    /// Listens until the run's row is worth reading again; false if nothing more will be heard.
+    /// Waits until the run's row is worth reading again; false if no more events will come.
     async fn settles(&self, id: &RunId, tail: &Subscription) -> bool {
         loop {
             match tail.next().await {
@@ -279,12 +263,12 @@ impl Service {
         });
         let (run, replay) = cancelled.await?;
         if replay == Replay::Replayed {
-            self.check_replayed(principal, &run).await?;
+            // The record of the earlier request outlives the run.
+            self.run_view(principal, &run.id).await?;
         }
         Ok((run, replay))
     }
 
-    /// Why a run is or is not moving.
     pub async fn explain_run(&self, principal: &Principal, id: &RunId) -> Result<RunExplanation> {
         let known = self.store.explain_run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
         let ahead = match &known.behind_run {
@@ -294,52 +278,43 @@ impl Service {
         Ok(RunExplanation::new(known, ahead.as_ref()))
     }
 
-    /// The fallbacks of a profile that this owner's runs can ask, each once and none of them the model itself. One that nobody
-    /// serves any more would only hide why the model before it failed.
-    async fn usable_fallbacks(&self, principal: &Principal, profile: &AgentProfile) -> Result<Vec<String>> {
+    /// Returns whether this owner's runs can ask a model that the profile names for something else than answers; if not, logs that.
+    async fn is_usable(&self, principal: &Principal, model: &str, what: &str) -> Result<bool> {
+        let is_served = self.serves(&principal.user_id, model).await?;
+        if !is_served {
+            tracing::warn!(model, "{what} is left out: no provider of this name is configured, or kept for this owner");
+        }
+        Ok(is_served)
+    }
+
+    /// Keeps of the profile's other models those that this owner's runs can ask: an unserved fallback would only hide why the model before
+    /// it failed. A request that names a model means it for plans and titles, too.
+    async fn keep_usable_models(&self, principal: &Principal, profile: &mut AgentProfile, names_model: bool) -> Result<()> {
         let mut usable: Vec<String> = Vec::new();
         for model in profile.fallbacks.iter().filter(|model| **model != profile.model) {
-            if usable.contains(model) {
-                continue;
-            }
-            if self.serves(&principal.user_id, model).await? {
+            if !usable.contains(model) && self.is_usable(principal, model, "a fallback").await? {
                 usable.push(model.clone());
-            } else {
-                tracing::warn!(model, "a fallback is left out: no provider of this name is configured, or kept for this owner");
             }
         }
-        Ok(usable)
-    }
-
-    /// How a profile has plans made, by models that this owner's runs can ask. Whoever names a model means that one.
-    async fn usable_plan(&self, principal: &Principal, profile: &AgentProfile, names_model: bool) -> Result<PlanPolicy> {
-        let mut plan = profile.plan.clone();
-        for model in [&mut plan.planner, &mut plan.router] {
-            let Some(name) = model.as_deref() else { continue };
-            if names_model {
-                *model = None;
-            } else if !self.serves(&principal.user_id, name).await? {
-                tracing::warn!(
-                    model = name,
-                    "a model for plans is left out: no provider of this name is configured, or kept for this owner"
-                );
+        profile.fallbacks = usable;
+        let plan = &mut profile.plan;
+        for (model, what) in [
+            (&mut plan.planner, "a model for plans"),
+            (&mut plan.router, "a model for plans"),
+            (&mut profile.title_model, "the model for titles"),
+        ] {
+            let is_usable = match model.as_deref() {
+                Some(name) => !names_model && self.is_usable(principal, name, what).await?,
+                None => false,
+            };
+            if !is_usable {
                 *model = None;
             }
         }
-        Ok(plan)
+        Ok(())
     }
 
-    /// Who is asked for a title, if that is not the run's model. Whoever names a model means that one.
-    async fn usable_title_model(&self, principal: &Principal, profile: &AgentProfile, names_model: bool) -> Result<Option<String>> {
-        let Some(model) = profile.title_model.as_ref().filter(|_| !names_model) else { return Ok(None) };
-        if self.serves(&principal.user_id, model).await? {
-            return Ok(Some(model.clone()));
-        }
-        tracing::warn!(model, "the model for titles is left out: no provider of this name is configured, or kept for this owner");
-        Ok(None)
-    }
-
-    /// The profile that is frozen into the run.
+    /// Returns the profile that is frozen into the run.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
         let ChosenAgent { mut profile, names_model, model } = self.chosen_agent(principal, request).await?;
         match (&model, &self.find_model) {
@@ -354,9 +329,7 @@ impl Service {
             (FallbacksFor::Unnamed, Some(_)) => profile.fallbacks.clear(),
             (FallbacksFor::Unnamed, None) | (FallbacksFor::All, _) => {}
         }
-        profile.fallbacks = self.usable_fallbacks(principal, &profile).await?;
-        profile.plan = self.usable_plan(principal, &profile, model.is_some()).await?;
-        profile.title_model = self.usable_title_model(principal, &profile, model.is_some()).await?;
+        self.keep_usable_models(principal, &mut profile, model.is_some()).await?;
         if let Some(options) = &request.options {
             if let Err(InvalidOption { field, reason }) = options.check() {
                 return Err(Error::field(&format!("/options/{field}"), reason));

@@ -1,4 +1,4 @@
-//! Search in what people and models have said.
+//! Search in messages.
 
 use super::snippet::snippet;
 use super::{Error, Page, PageRequest, Result, SearchCursor, Service};

@@ -1,4 +1,4 @@
-//! The state of a conversation at one point of its log, for a client that has seen nothing of it.
+//! Snapshots: the state of a conversation at one point of its log, for a client that has none of it.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -26,27 +26,25 @@ const MAX_PARTIAL_BYTES: usize = 96 * 1024;
 /// Bytes of the approvals and questions in a snapshot together, as JSON.
 const MAX_QUESTION_BYTES: usize = 128 * 1024;
 
-/// A conversation as of `head`. Events after `head` continue it.
+/// The state of a conversation as of `head`. Events after `head` continue it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// The newest messages that are complete, oldest first, as many as fit.
     pub messages: Vec<Message>,
-    /// Where the messages before these are; `None` if there are none.
+    /// The cursor of the messages before these; `None` if there are none.
     pub before: Option<BeforeCursor>,
-    /// The run under way.
     pub active_run: Option<ActiveRun>,
-    /// Tool calls that wait for a human's consent.
+    /// Approvals without an answer.
     pub pending_approvals: Vec<Approval>,
-    /// Questions to a human that have no answer yet, oldest first.
+    /// Questions without an answer, oldest first.
     pub pending_inputs: Vec<InputRequest>,
-    /// The `seq` of the last event that is counted in.
+    /// The `seq` of the last event in it.
     pub head: i64,
 }
 
 impl Snapshot {
-    /// Renders the data of `stream.snapshot`, with `before` as the text of its cursor. It fits into a frame: an approval or question
-    /// that is too large is shortened, and names its own resource.
-    #[must_use]
+    /// Renders the data of `stream.snapshot`, with `before` as the text of its cursor. It fits into a frame: an approval or question that is
+    /// too large is shortened, and names its own resource.
     pub fn data(&self, before: Option<&str>) -> String {
         let mut approvals: Vec<_> = self.pending_approvals.iter().map(json).collect();
         let mut inputs: Vec<_> = self.pending_inputs.iter().map(json).collect();
@@ -76,22 +74,19 @@ fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
-/// A run under way, with what it has shown of an unfinished message.
+/// A run under way, with the unfinished message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ActiveRun {
-    /// The run.
     pub run: Run,
-    /// The message that is being written, with its parts so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial_message: Option<Message>,
 }
 
-/// Takes a snapshot. The caller listens to the conversation already.
+/// Takes a snapshot. The caller must be subscribed to the conversation.
 ///
-/// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole
-/// messages, which are put in. So the snapshot is exactly the state at its `head`, however busy the conversation is. Where the
-/// unfinished message is too large for a frame, that `head` is the event before the message begins: the stream then repeats the
-/// message from its start.
+/// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole messages, which are
+/// put in. So the snapshot is exactly the state at its `head`, however busy the conversation is. Where the unfinished message is too large
+/// for a frame, that `head` is the event before the message begins: the stream then repeats the message from its start.
 pub(super) async fn take_snapshot(
     store: &dyn ServiceStore,
     owner: &UserId,
@@ -140,11 +135,11 @@ pub(super) async fn take_snapshot(
     Ok(Snapshot { messages, before, active_run, pending_approvals: fold.approvals, pending_inputs: fold.asked, head: cursor })
 }
 
-/// A message with its place, which is not known of one that an event has told of.
+/// A message with its place, which is unknown if the message comes from an event.
 type Placed = (Option<BeforeCursor>, Message);
 
-/// Keeps the newest messages that fit into a snapshot, and returns the place of the messages before them. `earlier` says that there
-/// are messages before all of these.
+/// Keeps the newest messages that fit into a snapshot, and returns the place of the messages before them. `earlier` says that there are
+/// messages before all of these.
 fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Option<BeforeCursor>) {
     // The brackets of the list.
     let mut bytes = 2;
@@ -186,7 +181,7 @@ struct Beginning {
 }
 
 impl Fold {
-    /// Takes back all events since the unfinished message began. Returns the `seq` of the last one that still counts.
+    /// Undoes all events since the unfinished message began. Returns the `seq` of the last one that still counts.
     fn back_to_beginning(&mut self) -> i64 {
         let Beginning { seq, asked, approvals, later } = std::mem::take(&mut self.begun);
         self.messages.retain(|(_, message)| !later.contains(&message.id));
@@ -194,7 +189,7 @@ impl Fold {
         seq
     }
 
-    /// Takes one event in. `late`: the rows may not have had it yet when they were read.
+    /// Applies one event. `late`: the rows may have been read before it.
     fn event(&mut self, conversation: &ConversationId, event: &StoredEvent, late: bool) {
         if late && event.kind.starts_with("run.") {
             self.runs_changed = true;
@@ -239,19 +234,16 @@ impl Fold {
             EventBody::PartCompleted { message_id, part } => self.part_completed(&message_id, part),
             EventBody::InputRequested { id, kind, call_id, question } => {
                 let Some(run_id) = event.run_id.clone() else { return };
-                let conversation_id = conversation.clone();
-                let state = InputState::Pending;
-                let (answer, expires_in_ms) = (None, None);
                 self.asked.push(InputRequest {
                     id,
-                    conversation_id,
+                    conversation_id: conversation.clone(),
                     run_id,
                     call_id,
                     kind,
                     question,
-                    state,
-                    answer,
-                    expires_in_ms,
+                    state: InputState::Pending,
+                    answer: None,
+                    expires_in_ms: None,
                 });
             }
             EventBody::ApprovalRequested { id, call_id, request } => {
@@ -353,7 +345,7 @@ impl Fold {
     }
 }
 
-/// The event's body; `None` for types that this version does not know.
+/// Reads the body of an event; `None` for types that this version does not know.
 fn parse(event: &StoredEvent) -> Option<EventBody> {
     let data: &serde_json::value::RawValue = serde_json::from_str(&event.data).ok()?;
     serde_json::from_str(&format!("{{\"type\":\"{}\",\"data\":{}}}", event.kind, data)).ok()

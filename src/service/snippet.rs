@@ -1,4 +1,4 @@
-//! The part of a found message that is shown, with the hits marked.
+//! Snippets: the shown part of a found message, with the hits marked.
 
 use crate::domain::search::{SnippetPart, Term, Terms};
 
@@ -6,7 +6,7 @@ use crate::domain::search::{SnippetPart, Term, Terms};
 const BEFORE_CHARS: usize = 60;
 const SHOWN_CHARS: usize = 200;
 
-/// What is shown of a text for what was looked for. If nothing of it can be made out, the text's beginning.
+/// Cuts a snippet around the first hit; without a hit, from the beginning of the text.
 pub(super) fn snippet(text: &str, terms: &Terms) -> Vec<SnippetPart> {
     let chars: Vec<char> = text.chars().collect();
     let hits = hits(&chars, terms);
@@ -39,7 +39,7 @@ pub(super) fn snippet(text: &str, terms: &Terms) -> Vec<SnippetPart> {
     parts
 }
 
-/// Where the terms are, from and to, in order and apart from each other.
+/// Finds the terms: from and to, in order and without overlap.
 fn hits(chars: &[char], terms: &Terms) -> Vec<(usize, usize)> {
     let mut hits = Vec::new();
     let mut at = 0;
@@ -56,7 +56,7 @@ fn hits(chars: &[char], terms: &Terms) -> Vec<(usize, usize)> {
     hits
 }
 
-/// Where a term ends that begins at `at`, if it does.
+/// Returns where a term ends that begins at `at`.
 fn ends(chars: &[char], at: usize, term: &Term) -> Option<usize> {
     let (words, is_prefix) = term.words();
     let mut end = at;

@@ -1,8 +1,8 @@
-//! From the log to a stream: every event once, in order, without a gap.
+//! Streams of the log: every event once, in order, without a gap.
 //!
-//! A reader listens first, then reads the store from its cursor, then follows the tail. What it hears twice it drops by `seq`;
-//! where it hears of a hole it reads the store again. It is pulled: nothing is fetched that nobody asked for, so a slow client
-//! costs its hub queue and one page at most.
+//! A reader subscribes first, then reads the store from its cursor, then follows the live tail. It drops repeated events by `seq`, and reads
+//! the store again where it finds a gap. It is pulled: nothing is fetched before it is asked for, so a slow client costs its hub queue and
+//! one page at most.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,27 +18,23 @@ use super::Error;
 use super::owned_log::{OwnedLog, PAGE};
 use super::snapshot::{Snapshot, take_snapshot};
 
-/// Events of the first page of a stream. Each further one is twice as large, up to [`PAGE`]: who asks and does not read shall not
+/// Events of the first page of a stream. Each further one is twice as large, up to [`PAGE`]: a client that asks and does not read must not
 /// cost the others much.
 const FIRST_PAGE: u32 = 100;
 /// The wait after the first failed read of the store; doubled up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest wait between two tries.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Why a stream does not begin at the cursor that the client gave.
+/// The reason why a stream does not begin at the client's cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetReason {
-    /// No event has that number yet: the cursor is not from this log as it is now.
+    /// The log has no such event yet: the cursor is not from this log as it is now.
     CursorInFuture,
-    /// The log goes on, but not from there: it is within deltas that were folded, or it is of events that the log has lost, put
-    /// back from a copy.
+    /// The log does not continue from there: the cursor is within folded deltas, or names an event that the log has lost when it was restored.
     CursorExpired,
 }
 
 impl ResetReason {
-    /// The word on the wire.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CursorInFuture => "cursor_in_future",
@@ -47,37 +43,28 @@ impl ResetReason {
     }
 }
 
-/// One thing that a stream says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamItem {
-    /// An event of the log.
     Event(SharedEvent),
-    /// What the events up to `head` amount to, instead of those events.
+    /// The state at `head`, instead of the events up to it.
     Snapshot(Box<Snapshot>),
-    /// The stream does not go on at the client's cursor. What follows is what a client without a cursor gets.
+    /// The stream does not continue at the client's cursor. What follows is what a client without a cursor gets.
     Reset {
-        /// Why.
         reason: ResetReason,
-        /// The oldest event that is kept.
         oldest: i64,
-        /// The newest event.
         head: i64,
     },
-    /// The run is over; nothing follows.
+    /// The run is over; nothing follows. `last_seq` is that of its last event.
     End {
-        /// The `seq` of its last event.
         last_seq: i64,
     },
-    /// The conversation was deleted, and its log with it; nothing follows.
+    /// The conversation was deleted, and its log with it; nothing follows. `last_seq` is the newest that was read.
     Deleted {
-        /// The newest `seq` that was looked at.
         last_seq: i64,
     },
 }
 
 impl StreamItem {
-    /// Whether nothing follows.
-    #[must_use]
     pub fn is_last(&self) -> bool {
         match self {
             Self::End { .. } | Self::Deleted { .. } => true,
@@ -86,33 +73,26 @@ impl StreamItem {
     }
 }
 
-/// What a stream is about.
+/// The events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// The whole log of a conversation.
     Conversation(ConversationId),
-    /// The events of one run; the numbers are still those of the conversation.
+    /// The events of one run, with the numbers of the conversation.
     Run {
-        /// The conversation.
         conversation_id: ConversationId,
-        /// The run.
         run_id: RunId,
-        /// The `seq` of its terminal event, if it is over already.
+        /// That of the terminal event, if the run is over already.
         last_seq: Option<i64>,
     },
 }
 
 impl Scope {
-    /// The conversation whose log is read.
-    #[must_use]
     pub fn conversation_id(&self) -> &ConversationId {
         match self {
             Self::Conversation(conversation_id) | Self::Run { conversation_id, .. } => conversation_id,
         }
     }
 
-    /// The run, for streams of one.
-    #[must_use]
     pub fn run_id(&self) -> Option<&RunId> {
         match self {
             Self::Conversation(_) => None,
@@ -123,37 +103,32 @@ impl Scope {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Reads the store; if there is nothing, the conversation may be gone.
+    /// Reads the store; without events, the conversation may have been deleted.
     CatchUp,
-    /// Follows the tail.
     Live,
-    /// Nothing more will come.
     Over,
 }
 
-/// How a stream begins again that cannot go on where it is.
+/// How a stream begins again that cannot continue at its cursor.
 #[derive(Clone)]
 pub(super) enum Afresh {
     /// With the event after this one.
     From(i64),
-    /// With a snapshot of the conversation.
     Snapshot(Arc<dyn ServiceStore>),
 }
 
-/// What a page of the log comes to.
 enum Page {
     Events(Vec<StoredEvent>),
-    /// The cursor is within what was folded: `items` begin again, and the log goes on after `cursor`.
+    /// The log does not continue from the cursor: `items` begin again, and the log goes on after `cursor`.
     Lost {
         items: Vec<StreamItem>,
         cursor: i64,
     },
-    /// There is no such log any more.
     Gone,
 }
 
-/// Whether the log goes on without the event that `cursor` names: that one was folded, or lost when the log was put back from a
-/// copy and went on under higher numbers. `page` is what follows the cursor, `head` the newest number.
+/// Returns whether the log goes on without the event that `cursor` names: that one was folded, or lost when the log was restored from a
+/// copy and continued with higher numbers. `page` is what follows the cursor, `head` the newest number.
 pub(super) async fn is_gone(
     log: &OwnedLog,
     conversation: &ConversationId,
@@ -169,20 +144,22 @@ pub(super) async fn is_gone(
     if goes_on || cursor == 0 {
         return Ok(false);
     }
-    // A number that nothing was ever called by is passed by whoever has the event before it.
+    // A number that no event ever had is skipped by a client that has the event before it.
     let next = log.events(conversation, cursor - 1, 1).await?;
     Ok(next.first().is_none_or(|next| next.seq > cursor + 1))
 }
 
-/// A place in a log that moves forward. See the module documentation.
+/// A position in a log that moves forward. See the module documentation.
 pub struct Reader {
     log: OwnedLog,
     tail: Subscription,
     scope: Scope,
     cursor: i64,
-    head: i64,
+    /// The newest `seq` of the log when the stream was asked for.
+    pub(super) head: i64,
     phase: Phase,
-    first: Vec<StreamItem>,
+    /// The items before the first event.
+    pub(super) first: Vec<StreamItem>,
     afresh: Afresh,
     page: u32,
     pause: Duration,
@@ -190,65 +167,33 @@ pub struct Reader {
 
 impl Reader {
     /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
-    #[must_use]
-    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64) -> Self {
-        let (first, afresh) = (Vec::new(), Afresh::From(0));
-        let (page, pause) = (FIRST_PAGE, FIRST_PAUSE);
-        Self { log, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, page, pause }
+    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64, afresh: Afresh) -> Self {
+        let (first, phase, page, pause) = (Vec::new(), Phase::CatchUp, FIRST_PAGE, FIRST_PAUSE);
+        Self { log, tail, scope, cursor, head: cursor, phase, first, afresh, page, pause }
     }
 
-    /// Begins again like this where it cannot go on, rather than with the beginning of the log.
-    #[must_use]
-    pub(super) fn or_afresh(mut self, afresh: Afresh) -> Self {
-        self.afresh = afresh;
-        self
-    }
-
-    /// Says `items` before the first event.
-    #[must_use]
-    pub(super) fn saying(mut self, items: Vec<StreamItem>) -> Self {
-        self.first = items;
-        self
-    }
-
-    /// Says where the log ended when the stream was asked for.
-    #[must_use]
-    pub(super) fn of_log_until(mut self, head: i64) -> Self {
-        self.head = head;
-        self
-    }
-
-    /// Begins at the tail without reading the store: right if nothing can have been committed after `cursor` before `tail`
-    /// was subscribed. Events of other processes that it does not hear of show as a gap or a hint.
-    #[must_use]
+    /// Begins at the live tail without reading the store: right if nothing can have been committed after `cursor` before `tail` was
+    /// subscribed. Events of other processes that it is not told of show as a gap or a hint.
     pub(super) fn at_the_tail(mut self) -> Self {
         self.phase = Phase::Live;
         self
     }
 
-    /// What the stream is about.
-    #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// The newest `seq` of the log when the stream was asked for.
-    #[must_use]
     pub fn head(&self) -> i64 {
         self.head
     }
 
-    /// The newest `seq` that was looked at. A client that has everything said so far may come back with it.
-    #[must_use]
+    /// Returns the newest `seq` that was read. A client that has everything so far may come back with it.
     pub fn cursor(&self) -> i64 {
         self.cursor
     }
 
-    /// The next items, at least one; `None` when the stream is over. Cancel-safe. While the store cannot be reached it waits
-    /// and tries again: the stream stands still, it does not lie.
-    ///
-    /// # Errors
-    /// If the store fails in a way that trying again cannot mend.
+    /// Returns the next items, at least one; `None` when the stream is over. Cancel-safe. While the store cannot be reached it waits and tries
+    /// again. It fails if another try cannot help.
     pub async fn next(&mut self) -> Result<Option<Vec<StreamItem>>, StoreError> {
         if !self.first.is_empty() {
             return Ok(Some(std::mem::take(&mut self.first)));
@@ -295,7 +240,6 @@ impl Reader {
         Ok(items)
     }
 
-    /// What follows the cursor.
     async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
         let page = self.log.events(conversation, self.cursor, self.page).await?;
@@ -304,7 +248,7 @@ impl Reader {
         }
         let Some(LogBounds { oldest, head }) = self.log.bounds(conversation).await? else { return Ok(Page::Gone) };
         let reason = if head < self.cursor {
-            // What was said here is not in the log any more: the database has lost commits that it had confirmed.
+            // The log has lost this event: the database has lost commits that it had confirmed.
             ResetReason::CursorInFuture
         } else if is_gone(&self.log, conversation, self.cursor, &page, head).await? {
             ResetReason::CursorExpired
@@ -320,7 +264,7 @@ impl Reader {
                     Ok(Page::Lost { items: vec![reset, StreamItem::Snapshot(Box::new(snapshot))], cursor })
                 }
                 Err(Error::Store(error)) => Err(error),
-                // There is nothing else that a snapshot can fail of.
+                // A snapshot fails of nothing else than a missing conversation.
                 Err(_) => Ok(Page::Gone),
             },
         }
@@ -342,7 +286,7 @@ impl Reader {
                         continue;
                     }
                     if event.seq > self.cursor + 1 && !skips_what_it_lost {
-                        // A hole: what is missing is in the store, and so is the rest of this batch.
+                        // A gap: the missing events are in the store, and so is the rest of this batch.
                         self.phase = Phase::CatchUp;
                         break;
                     }
@@ -357,7 +301,7 @@ impl Reader {
         items
     }
 
-    /// Moves past one event, and says it if it belongs here.
+    /// Moves past one event, and adds it to the items if it belongs to the stream.
     fn take(&mut self, event: SharedEvent, items: &mut Vec<StreamItem>) {
         if self.phase == Phase::Over || event.seq <= self.cursor {
             return;

@@ -1,45 +1,45 @@
-//! Tickets: a browser cannot send a key with an `EventSource` or a WebSocket, so its page asks for one of these first.
+//! Tickets: a browser cannot send a key with an `EventSource` or a WebSocket, so its page asks for a ticket first.
 //!
-//! A ticket opens one thing, once, within a minute, for the page that asked for it. It is the key that opens it: a ticket is
-//! worth nothing once its key is not.
+//! A ticket opens one thing, once, within a minute, for the page that asked for it. It becomes invalid together with its key.
+
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::keys::{MAX_KEY_BYTES, hash_key, secret};
 use super::{Access, Error, Result, Service};
 use crate::domain::principal::Principal;
 use crate::domain::ticket::{StreamTicket, TicketTarget};
-use crate::support::clock::UnixMillis;
 
 /// How long a ticket can be used, in milliseconds.
 const LIFETIME_MS: u32 = 60_000;
 
-/// A ticket that was just made. The database holds only its hash.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A ticket.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StreamTicket)]
 pub struct NewTicket {
-    /// What its holder shows.
-    pub ticket: String,
-    /// When it is worth nothing any more, by the database's clock.
-    pub expires_at: UnixMillis,
+    /// Goes into the URL as `?ticket=`.
+    ticket: String,
+    /// When it is worth nothing any more, RFC 3339.
+    expires_at: String,
 }
 
-/// From which web origin a ticket is shown.
+/// The web origin from which a ticket is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShownFrom<'a> {
-    /// This one.
     Origin(&'a str),
-    /// Not said, by a client that says so whenever the page is of another origin: browsers that open an event stream.
+    /// Not named, by a client that names it whenever the page is of another origin: browsers that open an event stream.
     Unsaid,
-    /// Not said, by a client that would always say so: browsers that open a WebSocket.
+    /// Not named, by a client that would always name it: browsers that open a WebSocket.
     Nowhere,
 }
 
-/// What came of showing a ticket.
+/// The outcome of showing a ticket. In any case it is used up.
 #[derive(Debug, Clone)]
 pub enum Redeemed {
-    /// It was good, and is used up.
     Access(Access),
-    /// It was made for a page of another origin, and is used up.
+    /// It was made for a page of another origin.
     ForeignOrigin,
-    /// It is unknown, used, expired, for something else, or its key is not good any more.
+    /// It is unknown, used, expired, for something else, or its key is not valid any more.
     Refused,
 }
 
@@ -48,21 +48,19 @@ impl Service {
     pub async fn make_ticket(&self, access: &Access, target: TicketTarget, origin: Option<String>) -> Result<NewTicket> {
         let principal = access.principal();
         match &target {
-            TicketTarget::Run(id) => {
-                self.run(principal, id).await?;
-            }
-            TicketTarget::Conversation(id) => self.check_conversation(principal, id).await?,
+            TicketTarget::Run(id) => drop(self.run(principal, id).await?),
+            TicketTarget::Conversation(id) => drop(self.conversation(principal, id).await?),
             TicketTarget::Socket => {}
         }
         let ticket = secret("ticket_").map_err(Error::NoRandomness)?;
-        let owner = principal.user_id.clone();
-        let stored = StreamTicket { owner, key_hash: access.key_hash().map(str::to_owned), target, origin };
+        let (owner, key_hash) = (principal.user_id.clone(), access.key_hash().map(str::to_owned));
+        let stored = StreamTicket { owner, key_hash, target, origin };
         let expires_at = self.store.create_ticket(&hash_key(&ticket), &stored, LIFETIME_MS).await?;
-        Ok(NewTicket { ticket, expires_at })
+        Ok(NewTicket { ticket, expires_at: expires_at.to_rfc3339() })
     }
 
-    /// Takes a ticket. However it is answered, it is used up, so that nobody can try where it fits. `local` is who calls on a
-    /// server without keys.
+    /// Redeems a ticket. It is used up in any case, so that an attacker cannot try where it fits. `local` is the principal of a server
+    /// without keys.
     pub async fn redeem_ticket(
         &self,
         ticket: &str,

@@ -1,8 +1,7 @@
-//! What becomes of conversations in which nothing has happened for long: they are put away, and much later deleted; sooner, if nothing was
-//! ever said in them.
+//! Retention of idle conversations: they are archived, and much later deleted; sooner, if they are empty.
 //!
-//! In pieces, each of which holds by itself: a process that dies over it leaves nothing to mend. Whether a conversation is still
-//! idle is looked at again in the write that tidies it.
+//! Each piece of a pass is complete in itself: a process that dies leaves nothing to repair. The write looks again whether a conversation is
+//! still idle.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,48 +12,43 @@ use crate::domain::ids::ConversationId;
 use crate::live::Hub;
 use crate::store::{ServiceStore, StoreResult, Tidying};
 
-/// Conversations that are looked up at a time.
 const PIECE: u32 = 100;
 
-/// After how long; `None` for never.
+/// The ages at which something is done; `None` for never. In milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TidyAges {
-    /// From the last change until a conversation is put away, in milliseconds.
+    /// From the last change until a conversation is archived.
     pub archive_ms: Option<u64>,
     /// From then until it is deleted.
     pub delete_ms: Option<u64>,
-    /// From the last change until one is deleted in which nothing was ever said, and that nobody has named.
+    /// From the last change until a conversation without messages and without a title of its user is deleted.
     pub empty_ms: Option<u64>,
 }
 
-/// How many there were.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tidied {
-    /// Put away, or to be put away.
     pub archived: u64,
-    /// Deleted, or to be deleted.
     pub deleted: u64,
 }
 
-/// One pass over all conversations.
 pub struct Tidier {
     store: Arc<dyn ServiceStore>,
-    /// Who is told that a conversation has changed or is gone, if anybody in this process listens.
+    /// The subscribers of this process, if there are any.
     hub: Option<Arc<Hub>>,
     mode: FoldMode,
-    /// What is left to do, the next last.
+    /// The steps that are left; the next one is the last.
     left: Vec<(Tidying, u64)>,
     last: Option<ConversationId>,
-    /// Those that were counted as empty ones. They are still there when the others are counted, and are not to be counted with them.
+    /// Conversations that were counted as empty. They are still there when the others are counted, and must not be counted twice.
     empty: HashSet<ConversationId>,
     tidied: Tidied,
 }
 
 impl Tidier {
-    /// A pass that has not begun. With [`FoldMode::Count`] nothing is changed.
+    /// Begins a pass. With [`FoldMode::Count`] nothing is changed.
     #[must_use]
     pub fn new(store: Arc<dyn ServiceStore>, hub: Option<Arc<Hub>>, ages: TidyAges, mode: FoldMode) -> Self {
-        // What is put away now is not deleted in the same pass.
+        // A conversation that is archived now is not deleted in the same pass.
         let archive = ages.archive_ms.map(|age| (Tidying::Archive, age));
         let delete = ages.delete_ms.map(|age| (Tidying::Delete, age));
         let empty = ages.empty_ms.map(|age| (Tidying::DeleteEmpty, age));
@@ -62,16 +56,11 @@ impl Tidier {
         Self { store, hub, mode, left, last: None, empty: HashSet::new(), tidied: Tidied::default() }
     }
 
-    /// How many so far.
-    #[must_use]
     pub fn tidied(&self) -> Tidied {
         self.tidied
     }
 
-    /// Does one piece. False if nothing is left.
-    ///
-    /// # Errors
-    /// If the store fails. The pass may be continued.
+    /// Does one piece. False if nothing is left. A pass whose step fails may be continued.
     pub async fn step(&mut self) -> StoreResult<bool> {
         let Some((tidying, age_ms)) = self.left.last().copied() else { return Ok(false) };
         let found = self.store.idle_conversations(tidying, age_ms, self.last.as_ref(), PIECE).await?;

@@ -1,6 +1,6 @@
-//! Taking a call of a tool back, with the call that its tool's rule says.
+//! Undo of tool calls, by the call that the rule of the tool names.
 //!
-//! A run of its own makes that one call, through the one door and with a durable row, and ends.
+//! A run of its own makes that one call, through the tool executor and with a durable row, and ends.
 
 use super::approvals::checked_arguments;
 use super::idempotency::{Replay, RequestKey};
@@ -15,7 +15,7 @@ use crate::store::{CallBatch, GoOn};
 use crate::support::json;
 
 impl Service {
-    /// Takes a call of a run that has ended back, with the call that its tool has for that. All rules of calls hold for it.
+    /// Undoes a call of a terminal run, with the call that its tool has for that. All rules of calls hold for it.
     pub async fn undo_call(
         &self,
         principal: &Principal,
@@ -31,7 +31,7 @@ impl Service {
         self.go_on(principal, id, new, GoOn::Undo { batch: Box::new(batch), confirmed }, key, trace).await
     }
 
-    /// The call that takes a call back, as the new run begins with it.
+    /// Returns the call that undoes a call, as the new run begins with it.
     fn taken_back(&self, batch: CallBatch, id: &CallId, confirmed: bool, run: &RunId) -> Result<CallBatch> {
         let CallBatch { original, message, calls, tools, twin: _ } = batch;
         let undone = calls.iter().find(|call| call.id == *id).ok_or(Error::NotFound("tool call"))?;
@@ -105,7 +105,6 @@ impl Service {
     }
 }
 
-/// Whether there is anything to take back.
 fn check_undoable(call: &ToolCall, confirmed: bool) -> Result<()> {
     match call.state {
         ToolCallState::Done => Ok(()),

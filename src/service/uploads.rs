@@ -1,78 +1,43 @@
 //! Bounds of the uploads under way in this process: each holds its file in memory.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::user_counts::{UserCounts, UserPermit};
 use super::{Error, Result};
 use crate::domain::ids::UserId;
 
-/// Uploads under way at a time, in this process: each holds its file in memory.
 const MAX_UPLOADS: usize = 8;
-
-/// The same of one owner.
 const MAX_UPLOADS_OF_ONE: usize = 2;
-
 /// How long an upload waits for others to end.
 const UPLOAD_TURN: Duration = Duration::from_secs(10);
 
-/// The uploads under way.
 pub(super) struct Uploads {
     all: Arc<Semaphore>,
-    of_owners: Mutex<HashMap<UserId, usize>>,
+    of_owners: Arc<UserCounts>,
 }
 
 impl Default for Uploads {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(MAX_UPLOADS)), of_owners: Mutex::default() }
-    }
-}
-
-impl Uploads {
-    fn of_owners(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
-        self.of_owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A seat of its owner's; it still has to wait for one of all.
-    pub(super) fn seat(self: &Arc<Self>, owner: &UserId) -> Option<UploadSeat> {
-        let mut of_owners = self.of_owners();
-        let count = of_owners.entry(owner.clone()).or_default();
-        if *count >= MAX_UPLOADS_OF_ONE {
-            return None;
-        }
-        *count += 1;
-        Some(UploadSeat { uploads: Arc::clone(self), owner: owner.clone(), permit: None })
+        Self { all: Arc::new(Semaphore::new(MAX_UPLOADS)), of_owners: Arc::default() }
     }
 }
 
 /// The right to hold a file in memory.
-pub struct UploadSeat {
-    uploads: Arc<Uploads>,
-    owner: UserId,
-    permit: Option<OwnedSemaphorePermit>,
+pub struct UploadPermit {
+    _all: OwnedSemaphorePermit,
+    _owner: UserPermit,
 }
 
-impl Drop for UploadSeat {
-    fn drop(&mut self) {
-        self.permit = None;
-        let mut of_owners = self.uploads.of_owners();
-        if let Some(count) = of_owners.get_mut(&self.owner) {
-            *count -= 1;
-            if *count == 0 {
-                of_owners.remove(&self.owner);
-            }
-        }
-    }
-}
-
-impl UploadSeat {
-    /// Waits until fewer than all uploads of this process are under way.
-    pub(super) async fn wait(mut self) -> Result<Self> {
-        let turn = tokio::time::timeout(UPLOAD_TURN, Arc::clone(&self.uploads.all).acquire_owned()).await;
-        self.permit = Some(turn.map_err(|_| Error::TooManyUploads)?.map_err(|_| Error::Ending)?);
-        Ok(self)
+impl Uploads {
+    /// Waits for a permit, unless the owner has as many as one may have.
+    pub(super) async fn permit(&self, owner: &UserId) -> Result<UploadPermit> {
+        let owner = self.of_owners.permit(owner, MAX_UPLOADS_OF_ONE).ok_or(Error::TooManyUploads)?;
+        let turn = tokio::time::timeout(UPLOAD_TURN, Arc::clone(&self.all).acquire_owned()).await;
+        let all = turn.map_err(|_| Error::TooManyUploads)?.map_err(|_| Error::Ending)?;
+        Ok(UploadPermit { _all: all, _owner: owner })
     }
 }
 
@@ -81,15 +46,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_owner_holds_two_seats() {
-        let uploads = Arc::new(Uploads::default());
+    async fn one_owner_holds_two_permits() {
+        let uploads = Uploads::default();
         let (ada, ben) = (UserId::from_stored("user_1".to_owned()), UserId::from_stored("user_2".to_owned()));
-        let first = uploads.seat(&ada).unwrap();
-        let _second = uploads.seat(&ada).unwrap();
-        assert!(uploads.seat(&ada).is_none());
-        assert!(uploads.seat(&ben).is_some());
+        let first = uploads.permit(&ada).await.unwrap();
+        let _second = uploads.permit(&ada).await.unwrap();
+        assert!(uploads.permit(&ada).await.is_err());
+        assert!(uploads.permit(&ben).await.is_ok());
         drop(first);
-        assert!(uploads.seat(&ada).is_some());
-        assert_eq!(uploads.of_owners().len(), 1, "who has none is forgotten");
+        assert!(uploads.permit(&ada).await.is_ok());
     }
 }

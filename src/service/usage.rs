@@ -1,4 +1,4 @@
-//! What runs have used, for their owners and for administrators.
+//! Usage of runs, for their owners and for administrators.
 
 use super::audit::owner_of;
 use super::{AuditOf, Result, Service};
@@ -7,14 +7,10 @@ use crate::domain::usage::DayUsage;
 use crate::store::{DAY_MS, Page, PageRequest, UsageCursor, UsageFilter};
 use crate::support::clock::UnixMillis;
 
-/// The most days that are looked back.
 pub const MAX_USAGE_DAYS: u32 = 366;
 
 impl Service {
-    /// A page of what runs of the last days have used, today among them.
-    ///
-    /// # Errors
-    /// `Forbidden` for those of others, unless the caller is an administrator.
+    /// Returns a page of the usage of the last days, today among them.
     pub async fn usage(
         &self,
         principal: &Principal,

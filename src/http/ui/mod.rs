@@ -1,11 +1,11 @@
-//! The page that people use the server with, in files that are part of the program.
+//! The page for people, in files that are part of the program.
 //!
-//! It is open to everybody: what it shows comes from the API, with the key of whoever looks at it. It loads nothing from elsewhere,
-//! and its policy has browsers see to that.
+//! It needs no authentication: its content comes from the API, with the key of its user. It loads nothing from elsewhere, and its policy has
+//! browsers enforce that.
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -20,7 +20,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// A file of the page.
 struct Asset {
     name: &'static str,
     content_type: &'static str,
@@ -62,10 +61,10 @@ async fn asset(Path(file): Path<String>, request: HeaderMap) -> Answer<Response>
 }
 
 impl Asset {
-    /// The file, or 304 if the browser has it. It asks each time, so that after an update no file is older than another.
+    /// Answers with the file, or 304 if the browser has it. It asks each time, so that after an update no file is older than another.
     fn answer(&self, request: &HeaderMap) -> Response {
         let tag = etag::entity_tag(self.body.as_bytes());
-        let mut headers = HeaderMap::new();
+        let mut headers = etag::tag_header(&tag);
         for (name, value) in [
             (CONTENT_SECURITY_POLICY, POLICY),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -73,9 +72,6 @@ impl Asset {
             (CACHE_CONTROL, "no-cache"),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
-        }
-        if let Ok(value) = HeaderValue::from_str(&tag) {
-            headers.insert(ETAG, value);
         }
         if etag::is_known(request, &tag) {
             return (StatusCode::NOT_MODIFIED, headers).into_response();

@@ -1,4 +1,4 @@
-//! The handshake: who is it, and from where.
+//! The handshake of a WebSocket: its identity and its origin.
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -20,7 +20,7 @@ use crate::http::problem::{Answer, Problem};
 use crate::http::request::Trace;
 use crate::service::{Access, ShownFrom};
 
-/// The subprotocol that the server speaks and echoes.
+/// The subprotocol that the server offers.
 const PROTOCOL: &str = "capstan.v1";
 /// A subprotocol that carries a key, for browsers, which cannot set headers here.
 const BEARER: &str = "bearer.";
@@ -53,7 +53,7 @@ pub(crate) async fn connect(
             Identity::Refused | Identity::Unsaid => auth::unauthorized(),
         });
     };
-    // A little above the limit, so that a message that is just too large can be answered by name.
+    // A little above the limit, so that a message that is just too large is refused with its own close code.
     let most = app.options.limits.ws_max_message_bytes + BUFFER_BYTES;
     let upgrade = upgrade
         .protocols([PROTOCOL])
@@ -73,7 +73,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
         Some(key) => Some(key.to_owned()),
         None => key_in_subprotocol(headers),
     };
-    // A server without keys believes any: there, only the origin keeps the pages of others out.
+    // A server without keys accepts any: there, only the origin keeps foreign pages out.
     let local = match &app.options.auth {
         Auth::Open(_) if !is_own_origin(app, uri, headers) => {
             return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -88,7 +88,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        // Whatever page it is: its first frame must hold a key, which no browser sends by itself.
+        // Any page may connect: its first frame must hold a key, which no browser sends by itself.
         (None, None, None) => Ok(Identity::Unsaid),
     }
 }

@@ -11,17 +11,17 @@ use crate::domain::problem::ProblemBody;
 use crate::service::Error;
 use crate::support::{number, text};
 
-/// Bytes of a request's id at most: it is echoed.
+/// The most bytes of a request's id, because it is echoed.
 const MAX_ID_BYTES: usize = 1_000;
 
-/// The outcome of a request, and the path where a client reads it if it does not fit into a frame.
+/// The result of a request, and the path where a client reads it if it does not fit into a frame.
 pub(super) struct Outcome {
     pub result: Value,
     pub whole: Option<String>,
 }
 
 impl Outcome {
-    /// An outcome that may be too large for a frame; `whole` is the path of what has all of it.
+    /// A result that may be too large for a frame; `whole` is the path of the whole resource.
     pub(super) fn at(whole: String, result: Value) -> Self {
         Self { result, whole: Some(whole) }
     }
@@ -33,9 +33,8 @@ impl From<Value> for Outcome {
     }
 }
 
-/// A request of a client.
 pub(super) struct Frame<'a> {
-    /// What the client calls it, echoed as it came; `null` if it has no name.
+    /// The client's id, echoed as it came; `null` if there is none.
     pub id: &'a str,
     pub method: Cow<'a, str>,
     pub params: &'a str,
@@ -52,10 +51,7 @@ struct Raw<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Reads a frame.
-///
-/// # Errors
-/// If it is no JSON object with a method, or its id is neither a number nor a string, or too long.
+/// Reads a frame: a JSON object with a method, and an id that is a number or a string and not too long.
 pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
     number::check_text(text.as_bytes()).map_err(|error| Error::field("/params", error.to_string()))?;
     let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| {
@@ -72,13 +68,11 @@ pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
     Ok(Frame { id, method: raw.method, params: raw.params.map_or("{}", RawValue::get) })
 }
 
-/// The answer to a request that was carried out.
 pub(super) fn result(id: &str, outcome: Outcome) -> String {
     let Outcome { result, whole } = outcome;
     fit(format!("{{\"id\":{id},\"result\":{result}}}"), MAX_FRAME_JSON, || whole)
 }
 
-/// The answer to a request that was refused or failed.
 pub(super) fn error(id: &str, problem: &ProblemBody) -> String {
     let problem = serde_json::to_string(problem).unwrap_or_else(|_| "{}".to_owned());
     fit(format!("{{\"id\":{id},\"error\":{problem}}}"), MAX_FRAME_JSON, || None)

@@ -1,4 +1,4 @@
-//! What clients may ask for over a WebSocket: the same use cases as over HTTP.
+//! Methods of a WebSocket: the same use cases as over HTTP.
 
 use axum::http::Method;
 use serde::Deserialize;
@@ -22,15 +22,18 @@ use crate::http::types::StartRunBody;
 use crate::http::wire;
 use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
 
-/// What a request comes to.
 pub(super) enum Reply {
-    /// An answer.
     Done(Outcome),
-    /// An answer, then a stream.
-    Stream { outcome: Outcome, reader: Box<Reader> },
+    Stream {
+        outcome: Outcome,
+        reader: Box<Reader>,
+    },
     /// An answer, then the end of a stream that is over.
-    Finished { target: Target, outcome: Outcome, line: String },
-    /// A subscription to end.
+    Finished {
+        target: Target,
+        outcome: Outcome,
+        line: String,
+    },
     Unsubscribe(Target),
 }
 
@@ -88,13 +91,12 @@ struct AuthParams {
     token: String,
 }
 
-/// The token of a first frame.
 pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
     let params = (frame.method == "auth").then(|| extract::parse::<AuthParams>(frame.params.as_bytes()).ok());
     params.flatten().map(|params| params.token)
 }
 
-/// Carries out a request. `held` is what the socket follows already.
+/// Carries out a request. `held` are the subscriptions of the socket.
 pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
     match frame.method.as_ref() {
         "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }).into())),
@@ -121,7 +123,7 @@ fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
     })
 }
 
-/// A token that comes when the socket has its user already is checked, and changes nothing.
+/// Checks a token on a socket that has its user already. It changes nothing.
 async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
     match identity::check(app, &params.token).await? {
         Identity::Known(known) if known.principal().user_id == principal.user_id => {
@@ -134,8 +136,8 @@ async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Re
     }
 }
 
-/// What the socket follows already is not begun again unless the client says where: it would lose what the reader has still to
-/// say, or hear it twice.
+/// An existing subscription does not begin again unless the client gives a cursor: it would lose events that the reader has not sent yet, or
+/// repeat some.
 async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: SubscribeParams) -> Answer<Reply> {
     let after = match params.after {
         Some(after) if after < 0 => return Err(Error::InvalidCursor("a cursor is the seq of an event, from 0".to_owned()).into()),
@@ -148,7 +150,7 @@ async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: Sub
     }
     let stays = follows && after.is_none();
     let start = match target {
-        // From the beginning, for the answer only: without a cursor it would make a snapshot that nobody sees.
+        // From the beginning, for the answer only: without a cursor it would take a snapshot in vain.
         Target::Conversation(id) if stays => app.service.stream_conversation(principal, &id, Some(Cursor(0))).await?,
         Target::Conversation(id) => app.service.stream_conversation(principal, &id, after).await?,
         Target::Run(id) => app.service.stream_run(principal, &id, after).await?,
@@ -175,8 +177,8 @@ fn subscribed(scope: &Scope, head: i64) -> Value {
 
 /// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
 async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
-    // Before anything is stored: a refused request must not have started a run. Which run a message joins is known only
-    // afterwards, so there must be room even if that turns out to be one that the socket follows.
+    // Before anything is stored: a refused request must not start a run. The run that a message joins is known only afterwards, so there must
+    // be room even if the socket follows that run already.
     held.check_room()?;
     let key = match params.shift_remove("idempotency_key") {
         None | Some(Value::Null) => None,
@@ -190,8 +192,8 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
     let replayed = started.replay == Replay::Replayed;
     let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
     let outcome = Outcome::at(started.message_path(), result);
-    // A message that joined a run which the socket follows: the reader that is there says everything, this one would begin at
-    // the message and leave out what the other has still to say.
+    // A message that joined a run which the socket follows: the existing reader sends all of it. A new one would begin at the message and
+    // leave out what the other has still to send.
     if held.follow(&Target::Run(started.run.id.clone())) {
         return Ok(Reply::Done(outcome));
     }

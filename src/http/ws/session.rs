@@ -17,41 +17,32 @@ use crate::domain::trace::TraceId;
 use crate::http::metrics::OpenStream;
 use crate::http::options::App;
 use crate::http::problem::Problem;
-use crate::service::{Access, StoreError};
+use crate::service::Access;
 
 /// How long the peer may take to answer a close.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// Unreadable frames in a row that are answered; the next one closes the socket.
 const PATIENCE: u32 = 20;
 
-/// Close codes and what they tell a client.
+/// The reasons for closing a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
-    /// The peer closes.
     Answer,
-    /// The peer broke the protocol below the messages.
     Protocol,
-    /// Text that is not UTF-8.
     NotText,
-    /// A message over the limit.
     TooBig,
-    /// Come back with your cursor: the server restarts.
     Restart,
-    /// Come back with your cursor: the peer does not read fast enough, or the log cannot be read.
+    /// The peer does not read fast enough, or the log cannot be read.
     TooSlow,
-    /// One unreadable frame after the other.
     Abuse,
-    /// The key or ticket is missing or wrong, or the key was revoked.
     Unauthorized,
-    /// No token came in time.
     NoAuth,
-    /// Too many sockets.
     TooMany,
 }
 
 impl Close {
-    /// What is said; `None` to the peer's own close, to which the library has an answer, with the peer's code. It sends it when the
-    /// socket is looked at again.
+    /// Returns the close frame; `None` for the peer's own close, which the library answers with the peer's code when the socket is polled
+    /// again.
     fn frame(self) -> Option<CloseFrame> {
         let (code, reason) = match self {
             Self::Answer => return None,
@@ -69,10 +60,6 @@ impl Close {
     }
 }
 
-/// The peer is gone, or the socket was closed.
-struct Gone;
-
-/// Serves a socket until it ends.
 pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, trace: TraceId) {
     let access = match identity {
         Identity::Known(access) => access,
@@ -92,7 +79,7 @@ pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, tra
     let mut session = Session { app, socket, principal, trace, subscriptions, heard, strikes: 0 };
     let end = tokio::select! {
         biased;
-        // Whatever the session is at: a peer that does not read can make it wait for long.
+        // At any time: a peer that does not read can make the session wait for long.
         () = access.over() => Err(Some(Close::Unauthorized)),
         end = session.serve() => end,
     };
@@ -101,7 +88,7 @@ pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, tra
     }
 }
 
-/// Waits for the frame that says who it is. `Err(None)` if the peer went away.
+/// Waits for the frame with the key. `Err(None)` if the peer went away.
 async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option<Close>> {
     let deadline = Instant::now() + app.options.limits.ws_auth_timeout;
     loop {
@@ -129,20 +116,20 @@ async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option
     }
 }
 
-/// The text of a message; `None` for one that only shows that the peer is alive.
+/// Returns the text of a message; `None` for one that only shows that the peer is alive.
 fn incoming(message: Option<Result<Message, axum::Error>>) -> Result<Option<Utf8Bytes>, Option<Close>> {
     match message {
         None => Err(None),
         Some(Ok(Message::Close(_))) => Err(Some(Close::Answer)),
         Some(Ok(Message::Text(text))) => Ok(Some(text)),
-        // Binary frames are not spoken here: it is answered like any text that is no frame.
+        // Binary frames are not supported: they are answered like any text that is no frame.
         Some(Ok(Message::Binary(_))) => Ok(Some(Utf8Bytes::from_static("binary"))),
         Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(None),
         Some(Err(error)) => Err(fault(&error)),
     }
 }
 
-/// The close code for what went wrong below the messages; `None` if there is nobody to tell.
+/// Returns the close code for an error below the messages; `None` if the connection is gone.
 fn fault(error: &axum::Error) -> Option<Close> {
     use tungstenite::Error;
     match error.source().and_then(|source| source.downcast_ref::<Error>()) {
@@ -150,27 +137,30 @@ fn fault(error: &axum::Error) -> Option<Close> {
         Some(Error::Utf8(_)) => Some(Close::NotText),
         Some(Error::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => None,
         Some(Error::Protocol(_)) => Some(Close::Protocol),
-        // The connection itself is gone.
         Some(_) | None => None,
     }
 }
 
-/// Writes lines within the time that a peer may take.
-async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
-    let writing = async {
-        for line in lines {
-            socket.feed(Message::Text(line.into())).await.map_err(|_| Gone)?;
-        }
-        socket.flush().await.map_err(|_| Gone)
-    };
-    match timeout(app.options.limits.ws_write_timeout, writing).await {
+/// Sends within the time that a peer may take.
+async fn in_time(app: &App, sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), Option<Close>> {
+    match timeout(app.options.limits.ws_write_timeout, sending).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(Gone)) => Err(None),
+        Ok(Err(_)) => Err(None),
         Err(_elapsed) => Err(Some(Close::TooSlow)),
     }
 }
 
-/// Says why, and lets the peer read it before the connection ends.
+async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
+    let writing = async {
+        for line in lines {
+            socket.feed(Message::Text(line.into())).await?;
+        }
+        socket.flush().await
+    };
+    in_time(app, writing).await
+}
+
+/// Sends the reason, and lets the peer read it before the connection ends.
 async fn close(socket: &mut WebSocket, reason: Close) {
     let goodbye = async {
         if let Some(frame) = reason.frame()
@@ -180,7 +170,7 @@ async fn close(socket: &mut WebSocket, reason: Close) {
         }
         while let Some(Ok(_)) = socket.recv().await {}
     };
-    // A peer that does not answer is left.
+    // A peer that does not answer is dropped.
     let _ = timeout(GOODBYE, goodbye).await;
 }
 
@@ -188,51 +178,38 @@ struct Session {
     app: App,
     socket: WebSocket,
     principal: Principal,
-    /// Of the handshake: runs that are started here belong to it.
+    /// That of the handshake: runs that are started here belong to it.
     trace: TraceId,
     subscriptions: Subscriptions,
     heard: Instant,
     strikes: u32,
 }
 
-enum Happening {
-    Shutdown,
-    Tick,
-    Silence,
-    Message(Option<Result<Message, axum::Error>>),
-    Lines(Result<Vec<String>, StoreError>),
-}
-
 impl Session {
-    /// Serves until there is a reason to close (`Some`) or nobody left (`None`).
+    /// Serves until there is a reason to close (`Some`) or the peer is gone (`None`).
     async fn serve(&mut self) -> Result<(), Option<Close>> {
         let every = self.app.options.limits.ws_ping;
         let mut ping = interval_at(Instant::now() + every, every);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shutdown = self.app.options.shutdown.clone();
         loop {
-            let happening = tokio::select! {
-                () = shutdown.cancelled() => Happening::Shutdown,
-                _ = ping.tick() => Happening::Tick,
-                () = sleep_until(self.heard + self.app.options.limits.ws_silence) => Happening::Silence,
-                message = self.socket.recv() => Happening::Message(message),
-                lines = self.subscriptions.next() => Happening::Lines(lines),
-            };
-            match happening {
-                Happening::Shutdown => return Err(Some(Close::Restart)),
-                Happening::Tick => self.tick().await?,
-                // What came while something slow was written lies there unread: that is no silence.
-                Happening::Silence => match self.socket.recv().now_or_never() {
+            tokio::select! {
+                () = shutdown.cancelled() => return Err(Some(Close::Restart)),
+                _ = ping.tick() => in_time(&self.app, self.socket.send(Message::Ping(bytes::Bytes::new()))).await?,
+                () = sleep_until(self.heard + self.app.options.limits.ws_silence) => match self.socket.recv().now_or_never() {
+                    // A message that arrived during a slow write has not been read yet: that is no silence.
                     Some(message) => self.message(message).await?,
                     None => return Err(None),
                 },
-                Happening::Message(message) => self.message(message).await?,
-                Happening::Lines(Ok(lines)) => write(&self.app, &mut self.socket, lines).await?,
-                Happening::Lines(Err(error)) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::error!(error, "a WebSocket ends because the log cannot be read");
-                    return Err(Some(Close::TooSlow));
-                }
+                message = self.socket.recv() => self.message(message).await?,
+                lines = self.subscriptions.next() => match lines {
+                    Ok(lines) => write(&self.app, &mut self.socket, lines).await?,
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::error!(error, "a WebSocket ends because the log cannot be read");
+                        return Err(Some(Close::TooSlow));
+                    }
+                },
             }
         }
     }
@@ -242,15 +219,6 @@ impl Session {
         match incoming(message)? {
             Some(text) => self.request(&text).await,
             None => Ok(()),
-        }
-    }
-
-    async fn tick(&mut self) -> Result<(), Option<Close>> {
-        let limits = &self.app.options.limits;
-        match timeout(limits.ws_write_timeout, self.socket.send(Message::Ping(bytes::Bytes::new()))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(None),
-            Err(_elapsed) => Err(Some(Close::TooSlow)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What one socket follows.
+//! The subscriptions of one socket.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -13,7 +13,6 @@ use crate::http::problem::{Answer, Problem};
 use crate::http::wire;
 use crate::service::{Reader, Scope, StoreError, StreamItem};
 
-/// What a subscription is about: one per target and socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     Conversation(ConversationId),
@@ -21,7 +20,6 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// The target of a stream.
     pub(super) fn of(scope: &Scope) -> Self {
         match scope {
             Scope::Conversation(id) => Self::Conversation(id.clone()),
@@ -30,28 +28,24 @@ impl Target {
     }
 }
 
-/// What a reader said, rendered.
-struct Said {
+struct Rendered {
     lines: Vec<String>,
-    /// Whether nothing follows.
     over: bool,
 }
 
-type Readers = StreamMap<Target, Pin<Box<dyn Stream<Item = Result<Said, StoreError>> + Send>>>;
+type Readers = StreamMap<Target, Pin<Box<dyn Stream<Item = Result<Rendered, StoreError>> + Send>>>;
 
-/// What is followed, for those who ask only that.
 pub(super) struct Targets {
     held: HashSet<Target>,
     most: usize,
 }
 
 impl Targets {
-    /// Whether the socket follows this already.
     pub(super) fn follow(&self, target: &Target) -> bool {
         self.held.contains(target)
     }
 
-    /// Refuses one more.
+    /// Refuses one more subscription than the socket may have.
     pub(super) fn check_room(&self) -> Answer<()> {
         let most = self.most;
         if self.held.len() < most {
@@ -62,41 +56,38 @@ impl Targets {
     }
 }
 
-/// The subscriptions of one socket, at most one per target.
 pub(super) struct Subscriptions {
     readers: Readers,
     targets: Targets,
 }
 
 impl Subscriptions {
-    /// None yet, and at most so many.
     pub(super) fn new(most: usize) -> Self {
         Self { readers: StreamMap::new(), targets: Targets { held: HashSet::new(), most } }
     }
 
-    /// What is followed.
     pub(super) fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// Follows `reader`, instead of what it followed for the same target.
+    /// Follows `reader`, in the place of an earlier one of the same target.
     pub(super) fn insert(&mut self, app: &App, reader: Reader) {
         let target = Target::of(reader.scope());
         self.targets.held.insert(target.clone());
-        self.readers.insert(target, Box::pin(said(app.clone(), reader)));
+        self.readers.insert(target, Box::pin(rendered(app.clone(), reader)));
     }
 
-    /// Ends one. False if there is none.
+    /// Ends a subscription. False if there is none.
     pub(super) fn remove(&mut self, target: &Target) -> bool {
         self.readers.remove(target);
         self.targets.held.remove(target)
     }
 
-    /// The next lines to send. Waits for ever if nothing is followed; cancel-safe. One whose last word is among them is gone:
-    /// whoever asks for its target next asks anew.
+    /// Returns the next lines to send. Waits for ever without subscriptions; cancel-safe. A subscription that ends with these lines is
+    /// removed.
     pub(super) async fn next(&mut self) -> Result<Vec<String>, StoreError> {
-        let Some((target, said)) = self.readers.next().await else { return std::future::pending().await };
-        let Said { lines, over } = said?;
+        let Some((target, rendered)) = self.readers.next().await else { return std::future::pending().await };
+        let Rendered { lines, over } = rendered?;
         if over {
             self.remove(&target);
         }
@@ -104,18 +95,17 @@ impl Subscriptions {
     }
 }
 
-fn said(app: App, reader: Reader) -> impl Stream<Item = Result<Said, StoreError>> + Send {
+fn rendered(app: App, reader: Reader) -> impl Stream<Item = Result<Rendered, StoreError>> + Send {
     stream::unfold((app, reader), |(app, mut reader)| async move {
-        let said = match reader.next().await {
-            Ok(Some(items)) => {
+        let rendered = reader.next().await.map(|items| match items {
+            Some(items) => {
                 let now = app.service.clock().now();
                 let lines = items.iter().map(|item| wire::line(item, reader.scope(), now).json).collect();
-                Ok(Said { lines, over: items.last().is_some_and(StreamItem::is_last) })
+                Rendered { lines, over: items.last().is_some_and(StreamItem::is_last) }
             }
-            // Only a server that ends stops without a last word, and then the socket itself is told.
-            Ok(None) => Ok(Said { lines: Vec::new(), over: true }),
-            Err(error) => Err(error),
-        };
-        Some((said, (app, reader)))
+            // A reader stops without a last item only when the server ends, and then the socket itself is closed.
+            None => Rendered { lines: Vec::new(), over: true },
+        });
+        Some((rendered, (app, reader)))
     })
 }

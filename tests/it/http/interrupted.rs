@@ -8,7 +8,7 @@ use capstan::domain::ids::{ConversationId, RunId};
 use capstan::domain::run::OnBusy;
 use capstan::domain::trace::TraceId;
 use capstan::live::{Subscription, Tail};
-use capstan::service::{Content, ConversationChange, StartRun};
+use capstan::service::{Content, ConversationPatch, StartRun};
 use capstan::support::ids::UuidIds;
 use tokio::sync::Notify;
 
@@ -79,7 +79,8 @@ async fn what_was_committed_is_heard_though_the_client_is_gone() {
     heard(&tail, "run.queued").await;
 
     let renamed = async || store.conversation(&local.user_id, &id).await.unwrap().is_some_and(|found| found.title == "New");
-    cut(service.change_conversation(local, &id, ConversationChange::title("New")), renamed).await;
+    let rename = ConversationPatch { title: Some("New".to_owned()), ..ConversationPatch::default() };
+    cut(service.change_conversation(local, &id, rename), renamed).await;
     heard(&tail, "conversation.updated").await;
 
     let run = store.active_run(&local.user_id, &id).await.unwrap().unwrap().id;

@@ -1,0 +1,58 @@
+//! The number of things that each user has open in this process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::domain::ids::UserId;
+
+#[derive(Default)]
+pub struct UserCounts(Mutex<HashMap<UserId, usize>>);
+
+/// One open thing of a user, for as long as it lives.
+pub struct UserPermit {
+    counts: Arc<UserCounts>,
+    user: UserId,
+}
+
+impl UserCounts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a permit for one more, unless the user has `most` already.
+    pub fn permit(self: &Arc<Self>, user: &UserId, most: usize) -> Option<UserPermit> {
+        let mut open = self.lock();
+        let count = open.entry(user.clone()).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(UserPermit { counts: Arc::clone(self), user: user.clone() })
+    }
+}
+
+impl Drop for UserPermit {
+    fn drop(&mut self) {
+        let mut open = self.counts.lock();
+        if let Some(count) = open.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.user);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_without_permits_are_forgotten() {
+        let (counts, ada) = (Arc::new(UserCounts::default()), UserId::from_stored("user_1".to_owned()));
+        let first = counts.permit(&ada, 1);
+        assert!(first.is_some() && counts.permit(&ada, 1).is_none());
+        drop(first);
+        assert!(counts.lock().is_empty());
+    }
+}
