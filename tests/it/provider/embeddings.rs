@@ -1,4 +1,4 @@
-//! Texts as vectors, at the wire.
+//! Embeddings requests and answers.
 
 use capstan::domain::model::ModelErrorKind;
 use capstan::provider::embeddings::{self, EmbeddingLimits, Embeddings};
