@@ -1,3 +1,5 @@
+//! Stream readers beside writers: every interleaving of commits, notifications and reads yields the whole log.
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, Weak};
 

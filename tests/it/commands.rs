@@ -200,7 +200,7 @@ async fn a_user_who_leaves_is_deleted_with_all_that_is_theirs() {
     let (ok, said) = site.command(&["users", "delete", "ada", "--yes"]).await;
     assert!(ok && said.contains("ada is deleted, with 1 conversations"), "{said}");
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM conversations").await, 1);
-    assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1, "bob's");
+    assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1, "bob's conversation stays");
     server.set_key(&keys[0]);
     assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
 }

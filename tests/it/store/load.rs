@@ -365,7 +365,7 @@ async fn tool_calls_move_only_forwards(world: &World) {
     world.commit_one(changes(&fence, vec![finish.clone()])).await.unwrap();
     assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Refused::Fenced), "two outcomes");
     assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Refused::Fenced), "started after its outcome");
-    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), head + 1, "what is refused leaves no event");
+    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), head + 1, "a refused write leaves no event");
 
     // A call that never ran still gets an outcome, but not a call of another run.
     let other = world.claimed(&user()).await;

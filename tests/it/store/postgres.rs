@@ -431,8 +431,8 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     let Keyed::Replayed(Cancelled::Over { run, .. }) = cancelled.unwrap() else { panic!("what came of the first one") };
     assert_eq!(run.id, first.id);
     assert_eq!(resumed.unwrap(), Keyed::Mismatch);
-    assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "nothing was done");
-    assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "nothing was done");
+    assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "the request had no effect");
+    assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "the request had no effect");
     world.store.close().await;
 }
 

@@ -275,7 +275,7 @@ async fn a_message_that_joins_while_surroundings_are_found_out_is_in_the_first_r
     let (conversation, run) = h.say("go").await;
     until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
     assert_eq!(h.say_in(&conversation, "and this", OnBusy::Steer).await, run);
-    // The second request after the cancel begins after the worker was notified.
+    // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);
         h.hub.notify_control(&run);

@@ -173,7 +173,7 @@ async fn leave_that_comes_too_late_is_given_back() {
     let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
     until("leave", async || (h.database.count(held).await == 1).then_some(())).await;
     h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
-    // The second request after the cancel begins after the worker was notified.
+    // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);
         h.hub.notify_control(&run);
@@ -431,7 +431,7 @@ async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kin
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
     let after = *released_after.get().unwrap();
     assert!(age <= after && after < lease, "released after {after:?}");
 }
@@ -463,7 +463,7 @@ async fn claim_with_lost_reply_outlives_a_failed_renewal() {
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
     assert!(failures.load(Ordering::SeqCst) > 0, "a renewal failed");
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
 /// A lease that the worker knows is never released, however old it is.

@@ -189,7 +189,7 @@ impl QueueStore for FaultyStore {
         self.troubled("give_up_leases", || self.inner.give_up_leases(fences)).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
-        assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the sweep must panic");
+        assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the test makes this sweep panic");
         self.troubled("sweep", || self.inner.sweep(limit, despite_outage)).await
     }
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {

@@ -132,7 +132,7 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     h.hub.queue_signal().notify();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has died");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
 /// After an outage, a connection may take longer than a worker may go without a renewal. The lease's age counts from the claim,
@@ -194,7 +194,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has died");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
 #[tokio::test]
