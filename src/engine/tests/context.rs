@@ -411,7 +411,7 @@ fn a_file_that_is_too_large_for_its_provider_is_cut_once(#[case] file: AnyFile) 
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// The model reasons in an encrypted form and then reads a file.
+/// Lets the model reason in an encrypted form and then read a file.
 fn thinks(world: &mut World, length: usize, result: &str) {
     let mut input = world.answer(&[call("read", &json!({ "n": world.rows.calls.len() }))], ModelFinish::ToolCalls);
     if let Input::ModelFinished { message, .. } = &mut input {

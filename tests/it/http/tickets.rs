@@ -11,7 +11,7 @@ use super::rig::{Keys, Rig, text};
 use super::sockets::{connect, connect_with};
 
 const PAGE: &str = "https://app.example";
-/// Removes the rig's key from a request.
+/// A header that replaces the rig's key with an empty one.
 const NO_KEY: (&str, &str) = ("authorization", "");
 
 /// Opens an event stream with a ticket and no key.
