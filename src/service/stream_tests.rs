@@ -1,3 +1,5 @@
+//! Stream readers beside writers: every interleaving of commits, notifications and reads yields the whole log.
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, Weak};
 
@@ -25,24 +27,24 @@ fn run(number: u8) -> RunId {
     RunId::parse(&format!("run_0198000000007000800000000000000{number}")).unwrap()
 }
 
-/// One thing that can happen beside a reader.
+/// An event that can happen beside a reader.
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    /// Events are committed and not published yet.
+    /// Commits events without publishing them.
     Commit(u8),
-    /// So many of them are published, in order.
+    /// Publishes this many of them, in order.
     Publish(u8),
-    /// So many were another node's: nobody here publishes them.
+    /// Marks this many as written by another node, which are not published here.
     Elsewhere(u8),
-    /// Whoever listens is told to look.
+    /// Notifies subscribers that there may be news.
     Hint,
-    /// Whoever follows logs for all of them looks.
+    /// Polls the log for all subscribers.
     Follow,
-    /// The reader is asked once, and dropped if it has nothing at once.
+    /// Polls the reader once, and drops the read if nothing is ready.
     Read,
 }
 
-/// A log in memory. While it is being read, more things happen.
+/// A log in memory. Further operations happen during its reads.
 struct Log {
     this: Weak<Log>,
     hub: Arc<Hub>,
@@ -50,9 +52,9 @@ struct Log {
     announced: Mutex<usize>,
     meanwhile: Mutex<VecDeque<Op>>,
     deleted: Mutex<bool>,
-    /// How often its pages were asked for.
+    /// How often its pages were read.
     reads: Mutex<usize>,
-    /// Where the log goes on at least.
+    /// The lowest next sequence number of the log.
     lifted: Mutex<i64>,
     last: i64,
 }
@@ -72,7 +74,7 @@ impl Log {
         })
     }
 
-    /// Every third event is of another run; the event `last` ends the run, which is number 1.
+    /// Returns an event. Every third one belongs to another run, and the event `last` ends run number 1.
     fn event(&self, seq: i64) -> SharedEvent {
         let of_run = seq % 3 != 0 || seq == self.last;
         let kind = if seq == self.last { "run.completed" } else { "part.delta" };
@@ -160,7 +162,7 @@ impl LogStore for Log {
     }
 }
 
-/// Reads what is there at once. `false` when the stream is over.
+/// Reads the available items. Returns `false` at the end of the stream.
 fn drain(reader: &mut Reader, into: &mut Vec<StreamItem>) -> bool {
     loop {
         match reader.next().now_or_never() {
@@ -209,7 +211,7 @@ proptest! {
                 log.apply(op);
             }
         }
-        // What happens while reads are under way ends some time; then the poller looks once more.
+        // Operations during reads are finite. Then the poller looks once more.
         for _ in 0..12 {
             log.apply(Op::Publish(u8::MAX));
             log.apply(Op::Hint);
@@ -243,7 +245,7 @@ proptest! {
         let expected: Vec<i64> = (1..=last).filter(|seq| seq % 3 != 0 || *seq == last).collect();
         prop_assert_eq!(seqs(&said), expected);
         prop_assert_eq!(said.last(), Some(&StreamItem::End { last_seq: last }));
-        prop_assert!(!drain(&mut reader, &mut said), "nothing follows the end");
+        prop_assert!(!drain(&mut reader, &mut said), "no item follows the end");
     }
 }
 
@@ -254,15 +256,15 @@ async fn long_logs_are_read_page_by_page() {
         log.apply(Op::Commit(100));
     }
     let mut reader = log.reader(Scope::Conversation(conversation()), 0);
-    // Small at first: who does not read what it asked for costs little.
+    // The first page is small, so that a reader that stops early costs little.
     let sizes = [100, 200, 400, 500, 100];
     for size in sizes {
         assert_eq!(reader.next().await.unwrap().unwrap().len(), size);
     }
 }
 
-/// W-12: each of many readers asks the store once where it begins. What other processes write is then read once for all of them,
-/// unless it is more than their queues hold; what this process writes costs the store nothing, however many read it.
+/// W-12: each of many readers reads the store once at its start. Events of other processes are then read once for all, unless
+/// they exceed the queues. Events of this process cost no read, for any number of readers.
 #[tokio::test]
 async fn many_readers_of_one_log_ask_the_store_as_often_as_they_begin() {
     const READERS: usize = 50;
@@ -280,15 +282,15 @@ async fn many_readers_of_one_log_ask_the_store_as_often_as_they_begin() {
     for _ in 0..100 {
         log.apply(Op::Commit(3));
         log.apply(Op::Publish(3));
-        assert_eq!(everybody_reads(&mut readers), READERS, "what is told is not asked for");
+        assert_eq!(everybody_reads(&mut readers), READERS, "published events are not read from the store");
     }
     for round in 1..=10 {
         log.apply(Op::Commit(3));
         log.apply(Op::Elsewhere(3));
         log.apply(Op::Follow);
-        assert_eq!(everybody_reads(&mut readers), READERS + round, "one reads for all");
+        assert_eq!(everybody_reads(&mut readers), READERS + round, "one read serves all");
     }
-    // More than their queues hold: each reads for itself.
+    // More than the queues hold: each reader reads the store.
     log.apply(Op::Commit(5));
     log.apply(Op::Elsewhere(5));
     log.apply(Op::Follow);
@@ -316,7 +318,7 @@ async fn a_log_that_was_deleted_unnoticed_ends_the_stream_that_looks_for_it() {
     let log = Log::new(i64::MAX, Vec::new());
     log.apply(Op::Commit(2));
     let mut reader = log.reader(Scope::Conversation(conversation()), 2);
-    // Another node deletes it, and nobody says so.
+    // Another node deletes the log, and its notification is lost.
     log.events.lock().unwrap().clear();
     *log.deleted.lock().unwrap() = true;
     let mut said = Vec::new();
@@ -324,7 +326,7 @@ async fn a_log_that_was_deleted_unnoticed_ends_the_stream_that_looks_for_it() {
     assert_eq!(said, [StreamItem::Deleted { last_seq: 2 }]);
 }
 
-/// D-01, W-19: a failover to a replica that was behind, under a stream that is open.
+/// D-01, W-19: a failover to a replica that was behind, under an open stream.
 #[tokio::test]
 async fn a_log_that_went_back_is_told_anew() {
     let log = Log::new(i64::MAX, Vec::new());
@@ -355,7 +357,7 @@ async fn a_server_that_ends_says_nothing_of_the_conversation() {
     assert_eq!(said, []);
 }
 
-/// W-19: the log was put back from a copy that had three events, and went on at 100.
+/// W-19: the log was restored from a copy with three events, and continued at 100.
 #[test]
 fn a_log_goes_on_under_higher_numbers() {
     let log = Log::new(0, Vec::new());

@@ -1,4 +1,4 @@
-//! The commands of the binary beside `serve`, as somebody at a terminal sees them.
+//! The commands of the binary beside `serve`, as a user at a terminal sees them.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -49,14 +49,14 @@ async fn chat_lives_on_when_the_server_is_killed_and_started_again() {
     assert!(output.status.success(), "{remarks}");
     assert!(remarks.contains("the connection was cut") && remarks.contains("-- crash: the answer starts over"), "{remarks:?}");
     assert!(answer.ends_with("17*23 = 391.\n"), "{answer:?}");
-    assert_eq!(remarks.matches("-> calculate").count(), 1, "a finished tool call is not run again: {remarks:?}");
+    assert_eq!(remarks.matches("-> calculate").count(), 1, "a completed tool call does not run again: {remarks:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_for_the_world_outside_is_not_asked_for_this_machine() {
     let model = ModelMock::start().await;
     let site = Site::new(Kind::Sqlite).await.with_model(&model);
-    // Nobody listens there.
+    // No process listens on this port.
     let proxy = ("ALL_PROXY", "http://127.0.0.1:1");
     let server = site.start_with(&[proxy]).await;
     let output = wait::within("chat", PATIENCE, chat(&server.url, "[[text:2,0]]").env(proxy.0, proxy.1).output()).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_worker_answers_for_its_health_only() {
     assert!(healthy && !unhealthy);
 }
 
-/// The client at a terminal: what is written to its standard input is typed there.
+/// Returns the client at a terminal: its standard input is typed there.
 fn at_a_terminal(url: &str, question: &str) -> Command {
     let mut command = Command::new("script");
     let client = format!("{} chat --url {url} '{question}'", env!("CARGO_BIN_EXE_capstan"));
@@ -123,7 +123,7 @@ fn at_a_terminal(url: &str, question: &str) -> Command {
     command
 }
 
-/// Reads on until the words are there.
+/// Reads until the text appears.
 async fn shown_until(terminal: &mut (impl tokio::io::AsyncRead + Unpin), shown: &mut String, words: &str) {
     let mut buffer = [0; 4_096];
     while !shown.contains(words) {
@@ -148,8 +148,8 @@ async fn chat_asks_at_the_terminal_whether_a_call_may_be_made() {
     typed.write_all(b"y\n").await.unwrap();
     shown_until(&mut terminal, &mut shown, "17*23 = 391.").await;
     let status = wait::within("the client's end", PATIENCE, client.wait()).await.unwrap();
-    assert!(status.success(), "nobody waits for another line: {shown}");
-    // Nobody sits before this one: it says where the answer goes, and another program gives it.
+    assert!(status.success(), "no further line is expected: {shown}");
+    // Without a terminal, the client prints where the answer goes, and another program sends it.
     let mut client = chat(&server.url, "What is 17*23?").spawn().unwrap();
     let mut remarks = client.stderr.take().unwrap();
     let mut shown = String::new();
@@ -200,12 +200,12 @@ async fn a_user_who_leaves_is_deleted_with_all_that_is_theirs() {
     let (ok, said) = site.command(&["users", "delete", "ada", "--yes"]).await;
     assert!(ok && said.contains("ada is deleted, with 1 conversations"), "{said}");
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM conversations").await, 1);
-    assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1, "bob's");
+    assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1, "bob's conversation stays");
     server.set_key(&keys[0]);
     assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
 }
 
-/// The port is said once, wherever the server's is.
+/// The port is configured once, for the server and the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_asks_the_server_of_its_configuration() {
     let site = Site::new(Kind::Sqlite).await;
@@ -222,7 +222,7 @@ async fn chat_asks_the_server_of_its_configuration() {
 async fn a_role_is_the_users_and_changes_where_that_is_said() {
     let site = Site::new(Kind::Sqlite).await;
     site.key_of("ada").await;
-    // It would hold for the key that is out already, too.
+    // The role would apply to existing keys, too.
     let refused = site.spawn_command(&["keys", "create", "--user", "ada", "--role", "admin"], &[]);
     let refused = wait::within("the command", PATIENCE, refused.wait_with_output()).await.unwrap();
     let reason = String::from_utf8(refused.stderr).unwrap();
@@ -238,7 +238,7 @@ async fn a_role_is_the_users_and_changes_where_that_is_said() {
     assert!(!site.command(&["users", "role", "bob", "admin"]).await.0);
 }
 
-/// What a command says that does not do what was asked for.
+/// Returns the output of a command that must fail.
 async fn refused(site: &Site, arguments: &[&str]) -> String {
     let child = site.spawn_command(arguments, &[]);
     let output = wait::within("the command", PATIENCE, child.wait_with_output()).await.unwrap();
@@ -268,5 +268,5 @@ async fn groups_are_set_as_a_whole() {
     assert!(refused(&site, &many).await.contains("there are 33 groups; the most is 32"));
     assert!(refused(&site, &["users", "set-groups", "bob", "staff"]).await.contains("there is no user \"bob\""));
     let kept = site.database.rows("SELECT groups FROM users WHERE name = 'ada'").await;
-    assert_eq!(kept[0][0].as_deref(), Some("[\"staff\"]"), "what was refused has changed nothing");
+    assert_eq!(kept[0][0].as_deref(), Some("[\"staff\"]"), "a refused command changes nothing");
 }

@@ -1,4 +1,4 @@
-//! What uploaded files are, and the text in them.
+//! Type detection of uploaded files, and their text.
 
 use capstan::documents::{self, DOCX, PDF, XLSX};
 
@@ -6,7 +6,7 @@ use crate::support::documents::{PNG, archive, bomb, docx, encrypted_pdf, pdf, pd
 
 const MOST: usize = 1_000;
 
-/// Media type and text.
+/// Returns media type and text.
 fn read(bytes: &[u8], name: &str) -> (String, Option<String>) {
     let facts = documents::read(bytes, name, MOST, |_| {}).unwrap_or_else(|refused| panic!("{name}: {refused}"));
     (facts.media_type, facts.text.map(|text| text.words))
@@ -23,15 +23,15 @@ fn a_file_is_what_its_bytes_say() {
     let gif = b"GIF89a\x03\0\x02\0\0\0\0;";
     for (bytes, media_type) in [(PNG, "image/png"), (jpeg, "image/jpeg"), (gif, "image/gif"), (webp, "image/webp")] {
         assert_eq!(read(bytes, "note.txt"), (media_type.to_owned(), None));
-        // What only begins like one, or has no size, no provider takes.
+        // No provider accepts a file that only begins like an image, or has no size.
         assert!(refusal(&bytes[..12.min(bytes.len() - 8)]).contains("damaged"), "{media_type}");
     }
     assert!(refusal(b"GIF89a\0\0\x02\0\0\0\0;").contains("damaged"));
-    // What was broken off on its way says how large it is all the same.
+    // A truncated image still has its size in the header.
     for (bytes, kept) in [(PNG, PNG.len() - 8), (jpeg, jpeg.len() - 1), (webp, webp.len() - 2)] {
         assert_eq!(refusal(&bytes[..kept]), "the picture is damaged: its end is missing");
     }
-    // The small picture that a camera puts into its own is whole, and says nothing of the large one.
+    // The embedded thumbnail of a photo is complete, but says nothing about the photo.
     let scan = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0\x12\xff\0\x34\xff\xd9";
     let small = [&jpeg[..jpeg.len() - 2], scan].concat();
     let length = u8::try_from(small.len() + 2).unwrap();
@@ -64,11 +64,11 @@ fn documents_give_their_text() {
         (XLSX, Some("## Rent\nMay\t12.5\nXFD1048576: 3")),
         "however far apart its cells are"
     );
-    // A scan has pages and no words.
+    // A scan has pages and no text.
     assert_eq!(read(&pdf(""), "x"), (PDF.to_owned(), None));
-    // Nobody here knows the code pages of such fonts; models that see pages do not need to.
+    // The code pages of such fonts are not supported. Models that read pages do not need them.
     assert_eq!(read(&pdf_with_a_foreign_font(), "x"), (PDF.to_owned(), None));
-    // A text that speaks of PDFs is a text.
+    // Text about PDFs is text.
     let notes = "A PDF begins with %PDF-1.7.";
     assert_eq!(read(notes.as_bytes(), "notes.md"), ("text/markdown".to_owned(), Some(notes.to_owned())));
 }

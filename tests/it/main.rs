@@ -1,4 +1,4 @@
-//! The one integration binary: everything that needs a database, a process or a network, by topic.
+//! The only integration test binary: each test that needs a database, a process or a network, by topic.
 
 #[cfg(test)]
 mod commands;

@@ -1,4 +1,4 @@
-//! What the words of an answer lead to: the model is told to go on, and empty claims are told of; neither for ever.
+//! Stop analysis: nudges to go on, and notices about claims without an action. Both are limited.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -28,7 +28,7 @@ fn analysing(incomplete: u32, deflection: u32) -> AgentProfile {
     }
 }
 
-/// A run that has called a tool with success.
+/// Returns a run that has called a tool successfully.
 fn at_work(profile: AgentProfile) -> World {
     let mut world = World::started(profile);
     works(&mut world, 0);
@@ -53,8 +53,8 @@ fn a_model_that_stops_too_early_is_told_to_go_on() {
     assert_eq!(decision.events[0], EventBody::StepReset { step: 3, reason: "continuation".to_owned() });
     let request = world.asked.as_ref().unwrap();
     let last: Vec<String> = request.messages.iter().rev().take(2).map(Message::text).collect();
-    assert_eq!(last, [prompts::GO_ON_WORKING, TIRED], "the model reads what it has said");
-    // A client that follows has nothing on its screen but what whoever reads the rows has.
+    assert_eq!(last, [prompts::GO_ON_WORKING, TIRED], "the model reads its own answer");
+    // A client that follows the log shows the same text as a client that reads the rows.
     assert_eq!(answers(&world.followed()), [""], "the answer that held the call had no words");
     works(&mut world, 1);
     world.says_text("All files have been renamed, none is remaining.");
@@ -77,7 +77,7 @@ fn it_is_told_so_often_in_a_row_and_work_ends_the_row() {
     }
     world.says_text(TIRED);
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
-    assert_eq!(answers(&world.rows.history).last().unwrap(), TIRED, "the last one is the answer");
+    assert_eq!(answers(&world.rows.history).last().unwrap(), TIRED, "the last text is the answer");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_model_that_asks_back_is_told_to_go_on_three_times_in_a_turn_and_then_believ
     assert_eq!(answers(&world.rows.history).last().unwrap(), ASKS);
 }
 
-/// The human has said no: a model that asks them how to go on does as it was told.
+/// After a denial, a model that asks its user how to go on does the right thing.
 #[test]
 fn a_model_that_was_denied_a_call_may_ask() {
     let mut profile = analysing(3, 3);
@@ -105,7 +105,7 @@ fn a_model_that_was_denied_a_call_may_ask() {
     world.claim(ClaimCause::Request);
     assert_eq!(world.rows.calls.last().unwrap().state, ToolCallState::Denied);
     world.says_text(TIRED);
-    assert!(world.ending.is_none(), "what is left is left");
+    assert!(world.ending.is_none(), "an early stop still gets a nudge");
     world.says_text(ASKS);
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
@@ -124,7 +124,7 @@ fn a_model_that_has_worked_for_long_may_ask(#[case] calls: u32, #[case] deflecti
     if !is_told {
         return;
     }
-    // Of what is left it is told in any case.
+    // A model that stops early is nudged in any case.
     works(&mut world, calls);
     world.says_text(TIRED);
     assert_eq!(world.hints().last().unwrap(), prompts::GO_ON_WORKING);
@@ -137,7 +137,7 @@ fn a_crash_resets_no_count() {
         let input = world.answer(&[Say::Text(ASKS)], ModelFinish::Stop);
         world.feed_and_die(input);
         world.claim(ClaimCause::Crash);
-        assert!(world.asked.is_some(), "the model is asked again, with the hint");
+        assert!(world.asked.is_some(), "the model is asked again, with the nudge");
     }
     world.says_text(ASKS);
     assert_eq!(world.ended().status, RunStatus::Completed);
@@ -167,17 +167,17 @@ fn only_a_model_that_has_worked_can_stop_too_early() {
         world.calls(&[call("write", &json!({}))]);
         world.tool_fails(0);
         world.says_text(says);
-        assert_eq!(world.ended().status, RunStatus::Completed, "nothing was done");
+        assert_eq!(world.ended().status, RunStatus::Completed, "no tool has run");
     }
 }
 
-/// What has been done stays done when rounds are counted anew.
+/// Completed work still counts after the round counter restarts.
 #[test]
 fn a_model_may_stop_too_early_right_after_a_message_has_joined() {
     let mut world = at_work(analysing(3, 3));
     world.join("And the invoices, too.");
     works(&mut world, 1);
-    assert_eq!(world.state.as_ref().unwrap().record.counters.rounds, 0, "the rounds are those since the message");
+    assert_eq!(world.state.as_ref().unwrap().record.counters.rounds, 0, "the rounds count from the message");
     world.says_text(TIRED);
     assert_eq!(world.hints(), [TIRED, prompts::GO_ON_WORKING]);
 }
@@ -191,7 +191,7 @@ fn a_message_that_joins_comes_first() {
 }
 
 proptest! {
-    /// Whatever is said, nudges end: after no more than the agent's numbers without work, and with the rounds at the latest.
+    /// Nudges always end: within the agent's limits without work in between, and at the round limit at the latest.
     #[test]
     fn nudges_always_end(
         incomplete in 0..4_u32,
@@ -237,7 +237,7 @@ fn notice(world: &World) -> Option<Notice> {
     *notice
 }
 
-/// The next run of the conversation, claimed.
+/// Returns the next run of the conversation, claimed.
 fn next_turn(before: &World) -> World {
     let mut world = World::new(AgentProfile::clone(&before.rows.profile));
     let mut history = before.rows.history.clone();
@@ -268,7 +268,7 @@ fn a_claim_without_a_change_is_told_of_and_corrected() {
     next.says_text("I have updated the page now.");
     assert_eq!(notice(&next), None);
     assert!(next_turn(&next).hints().iter().all(|hint| !hint.contains("page")));
-    assert_eq!(next_turn(&next).rows.history.last().unwrap().text(), "What is in the file?", "and nothing is corrected twice");
+    assert_eq!(next_turn(&next).rows.history.last().unwrap().text(), "What is in the file?", "no claim is corrected twice");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Calls that a human has to allow first.
+//! Tool calls that need an approval.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -22,14 +22,14 @@ fn profile(mode: ApprovalMode) -> AgentProfile {
     AgentProfile { approval: ApprovalPolicy { tools, ..ApprovalPolicy::default() }, ..AgentProfile::default() }
 }
 
-/// A run that waits for a human to allow a call; the one beside it needs nobody and is done.
+/// Returns a run that waits for an approval of one call. The other call needs none and is done.
 fn waiting_with(profile: AgentProfile) -> World {
     let mut world = World::started(profile);
     world.calls(&[call("write", &json!({"n": 1})), call("read", &json!({"n": 2}))]);
     assert_eq!(world.states(), [AwaitingApproval, Started]);
     world.tool_says(0, "read it");
     assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Approval)));
-    assert!(world.state.is_none(), "nothing is held while waiting");
+    assert!(world.state.is_none(), "a waiting run holds no lease");
     world
 }
 
@@ -67,8 +67,8 @@ fn an_allowed_call_is_made_once() {
     world.human_decides("allow", None);
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), executions(&world, 0)), (vec![Started, Done], 1));
-    assert!(world.rows.inputs.is_empty(), "the answer is used up in the write that starts the call");
-    // The worker dies over it: the answer does not allow a second try.
+    assert!(world.rows.inputs.is_empty(), "the write that starts the call uses the answer up");
+    // The worker crashes during the call: the answer does not permit a second attempt.
     world.die();
     world.claim(ClaimCause::Crash);
     assert_eq!((world.states(), executions(&world, 0)), (vec![Unknown, Done], 1));
@@ -127,7 +127,7 @@ fn a_run_that_is_woken_without_an_answer_waits_on() {
     let mut world = waiting();
     let asked = world.rows.inputs.clone();
     world.claim(ClaimCause::Timer);
-    assert_eq!((&world.rows.inputs, world.rows.reason), (&asked, Some(WaitReason::Approval)), "nobody is asked twice");
+    assert_eq!((&world.rows.inputs, world.rows.reason), (&asked, Some(WaitReason::Approval)), "no second question");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn an_answer_for_all_calls_answers_nothing_that_was_asked_beside_it() {
     world.human_decides("allow", None);
     world.grants = vec![grant("")];
     world.claim(ClaimCause::Request);
-    // A denial of the second may be stored already, where this worker does not see it.
+    // A denial of the second call may be stored already, unknown to this worker.
     assert_eq!(world.states(), [Started, AwaitingApproval]);
     assert_eq!(world.rows.inputs.len(), 1);
 }
@@ -218,7 +218,7 @@ fn an_answer_that_comes_while_the_server_shuts_down_is_acted_on_by_the_next() {
     assert_eq!(world.states(), [Started, AwaitingApproval]);
     world.state.as_mut().unwrap().learn(&Input::Draining);
     world.tool_says(0, "one");
-    assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)), "it is not waited for what is there");
+    assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)), "it does not wait for the stored answer");
     world.claim(ClaimCause::HandedBack);
     assert_eq!(world.states(), [Done, Started]);
 }
@@ -243,7 +243,7 @@ fn an_answer_that_nothing_follows_from_is_not_taken_back() {
     assert_eq!((world.states(), executions(&world, 0)), (vec![Cancelled, Done], 0));
     assert!(world.rows.inputs.is_empty());
     let is_resolved = |event: &EventBody| matches!(event, EventBody::ApprovalResolved { .. });
-    assert!(!world.events[told..].iter().any(is_resolved), "it was told when it was given");
+    assert!(!world.events[told..].iter().any(is_resolved), "the event was emitted when the answer was given");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A human is asked about a call of which nobody knows whether it took effect.
+//! Questions to the user about tool calls of unknown outcome.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ fn profile() -> AgentProfile {
     AgentProfile { on_unknown: OnUnknown::Ask, tool_parallelism: 1, ..AgentProfile::default() }
 }
 
-/// A run whose worker died over the first of two calls, and that waits for an answer about it.
+/// Returns a run whose worker crashed during the first of two calls, and which waits for an answer about it.
 fn waiting() -> World {
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
     world.die();
     world.claim(ClaimCause::Crash);
-    assert_eq!(world.states(), [Started, Started], "what nobody has to be asked about goes on");
+    assert_eq!(world.states(), [Started, Started], "the other call runs without a question");
     world.tool_says(0, "second");
     assert_eq!(world.states(), [Started, Done]);
     assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Input)));
     let in_a_week = Some(7 * 24 * 3_600_000);
-    assert_eq!(world.released, Some((in_a_week, ReleaseCause::Waiting)), "nothing is held while waiting");
+    assert_eq!(world.released, Some((in_a_week, ReleaseCause::Waiting)), "a waiting run holds no lease");
     assert!(world.state.is_none());
     world
 }
@@ -71,7 +71,7 @@ fn an_answer_counts_once() {
     world.claim(ClaimCause::Request);
     assert_eq!(world.executions[&world.rows.calls[0].id], 2);
     assert_eq!(world.states(), [Started, Done]);
-    // The worker dies over it: what was known before is not known any more.
+    // The next worker crashes during the call: its outcome is unknown again.
     world.die();
     world.claim(ClaimCause::Crash);
     assert_eq!(world.executions[&world.rows.calls[0].id], 2);
@@ -79,7 +79,7 @@ fn an_answer_counts_once() {
     assert_eq!(world.rows.inputs[0].state, InputState::Pending);
 }
 
-/// What came to nothing is not asked for once more.
+/// A repeated call starts without the old task handle, because that task is gone.
 #[test]
 fn a_call_that_is_made_again_forgets_what_its_server_worked_on() {
     let mut world = World::started(profile());
@@ -101,7 +101,7 @@ fn a_run_that_is_woken_without_an_answer_waits_on() {
     let mut world = waiting();
     let asked = world.rows.inputs.clone();
     world.claim(ClaimCause::Timer);
-    assert_eq!(world.rows.inputs, asked, "nobody is asked twice");
+    assert_eq!(world.rows.inputs, asked, "no second question");
     assert_eq!(world.rows.reason, Some(WaitReason::Input));
     assert!(world.state.is_none());
 }
@@ -142,7 +142,7 @@ fn waiting_ends_when_nobody_answers_in_time() {
     assert_eq!(world.released, Some((Some(500), ReleaseCause::Waiting)));
     world.rows.inputs[0].expires_in_ms = Some(20);
     world.claim(ClaimCause::Timer);
-    assert_eq!(world.released, Some((Some(20), ReleaseCause::Waiting)), "woken too early, it waits on");
+    assert_eq!(world.released, Some((Some(20), ReleaseCause::Waiting)), "woken too early, it keeps waiting");
     let id = world.rows.inputs[0].id.clone();
     world.rows.inputs[0].expires_in_ms = Some(0);
     let decision = world.claim(ClaimCause::Timer);
@@ -152,7 +152,7 @@ fn waiting_ends_when_nobody_answers_in_time() {
     assert_eq!((world.states(), world.results()), (vec![Unknown], vec![prompts::NOBODY_ANSWERED.to_owned()]));
     assert!(world.asked.is_some(), "the model is told");
 
-    // An answer that came in time counts, however late it is looked at.
+    // An answer that arrived in time counts, however late it is processed.
     let mut world = waiting();
     world.human_says("happened");
     world.rows.inputs[0].expires_in_ms = Some(0);
@@ -162,18 +162,18 @@ fn waiting_ends_when_nobody_answers_in_time() {
 
 #[test]
 fn whoever_cannot_say_leaves_it_to_a_human() {
-    // A server that was asked.
+    // A server that was asked by reconciliation.
     let mut world = World::started(profile());
     world.calls(&[call("pay", &json!({}))]);
     world.die();
     world.claim(ClaimCause::Crash);
     world.server_says(0, Reconciled::Unclear("who knows".to_owned()));
     assert_eq!((world.states(), world.rows.inputs.len()), (vec![Started], 1));
-    // It is not asked again once a human is.
+    // The server is not asked again while the user is.
     world.claim(ClaimCause::Timer);
     assert!(world.in_question.is_empty());
 
-    // A tool whose connection was lost while its worker lives.
+    // A tool whose connection broke while its worker is alive.
     let unknown = || ToolOutcome { state: Unknown, ..ToolOutcome::failed("gone", 1) };
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
@@ -183,7 +183,7 @@ fn whoever_cannot_say_leaves_it_to_a_human() {
     world.feed(Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: vec![(lost.id, unknown())] });
     assert_eq!(world.states(), [Unknown, Unknown]);
 
-    // The same, where the write after it failed.
+    // The same, and the next write failed.
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({}))]);
     let id = world.rows.calls[0].id.clone();

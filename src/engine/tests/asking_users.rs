@@ -1,4 +1,4 @@
-//! A model asks its user.
+//! Questions of a model to its user.
 
 use serde_json::{Value, json};
 
@@ -33,14 +33,14 @@ fn answer(world: &mut World, answer: InputAnswer) {
 #[test]
 fn the_answer_is_what_the_model_reads() {
     let mut world = asked(&json!({"question": "Which one?", "choices": ["red", "blue", 7]}));
-    assert_eq!(world.states(), [Started, Started], "the call beside it is made meanwhile");
+    assert_eq!(world.states(), [Started, Started], "the other call runs meanwhile");
     world.tool_says(0, "written");
     assert_eq!((world.rows.reason, world.state.is_none()), (Some(WaitReason::Input), true));
     assert_eq!(world.released, Some((Some(7 * 24 * 3_600_000), ReleaseCause::Waiting)));
     let question = &world.rows.inputs[0];
     let choices: Vec<&str> = question.question.choices.iter().map(|choice| choice.value.as_str()).collect();
     assert_eq!((question.kind, question.question.text.as_str(), choices), (InputKind::Question, "Which one?", vec!["red", "blue"]));
-    // A worker that takes it up without an answer waits on.
+    // A worker that takes over without an answer keeps waiting.
     world.claim(ClaimCause::Crash);
     assert_eq!(world.rows.inputs.len(), 1);
     answer(&mut world, InputAnswer::new("blue", Some("the dark one".to_owned())));

@@ -1,4 +1,4 @@
-//! The assembler: what is shown is what is kept.
+//! The answer assembler: the shown parts equal the stored ones.
 
 use std::collections::HashMap;
 
@@ -166,7 +166,7 @@ fn any_event() -> impl Strategy<Value = ModelEvent> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever comes: each part begins once, is completed once, and holds exactly what its deltas said.
+    /// For any events: each part starts once, completes once, and holds exactly its deltas.
     #[test]
     fn completed_parts_equal_their_deltas(events in prop::collection::vec(any_event(), 0..40)) {
         let ids = SequentialIds::default();

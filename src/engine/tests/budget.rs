@@ -1,4 +1,4 @@
-//! What may be spent: what the run decides by itself, and what follows from the store's answers.
+//! Budgets: the engine's own decisions, and those that follow from the store's answers.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn spent(resets_in_ms: Option<u64>) -> Reserved {
     Reserved::Spent { of, spent: Amount { tokens: 8_950, ..Amount::default() }, resets_in_ms }
 }
 
-/// A run whose store has these answers.
+/// Returns a run whose store gives these answers.
 fn with(profile: AgentProfile, answers: &[Reserved]) -> World {
     let mut world = World::new(profile);
     world.reservations.extend(answers);
@@ -46,7 +46,7 @@ fn each_call_is_reserved_before_it_and_settled_after_it() {
     world.says_text("There is more.");
     assert_eq!(world.ended().status, RunStatus::Completed);
     let [first, second] = world.reserved.as_slice() else { panic!("one for each call: {:?}", world.reserved) };
-    assert!(first.tokens > 100 && second.tokens > first.tokens, "what is asked, and the longest answer: {:?}", world.reserved);
+    assert!(first.tokens > 100 && second.tokens > first.tokens, "the request and the longest answer: {:?}", world.reserved);
     let sum = world.settled.iter().copied().fold(Amount::default(), Amount::plus);
     assert_eq!((world.settled.len(), sum), (2, Amount::of(&world.rows.usage)));
 }
@@ -114,8 +114,8 @@ fn who_takes_a_run_up_asks_again() {
     world.die();
     world.claim(ClaimCause::Crash);
     let lost = world.reserved[0];
-    assert_eq!((world.settled.as_slice(), world.reserved.len()), ([lost].as_slice(), 2), "what the lost call may have come to");
-    // Between leave and call.
+    assert_eq!((world.settled.as_slice(), world.reserved.len()), ([lost].as_slice(), 2), "the estimated usage of the lost call");
+    // Between the reservation and the call.
     world.die();
     world.load(ClaimCause::Crash);
     let decision = world.decide(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
@@ -141,9 +141,9 @@ fn a_lost_call_is_charged_as_far_as_it_is_known() {
     };
     let options = ModelOptions { max_output_tokens: Some(100), ..ModelOptions::default() };
     let free = lost_by(AgentProfile { options: options.clone(), max_run_tokens: 0, ..AgentProfile::default() });
-    assert!(free.input_tokens > 0 && free.output_tokens == 0 && free.abandoned_calls == 1, "it was asked: {free:?}");
+    assert!(free.input_tokens > 0 && free.output_tokens == 0 && free.abandoned_calls == 1, "the request was sent: {free:?}");
     let limited = lost_by(AgentProfile { options, max_run_tokens: 50_000, ..AgentProfile::default() });
-    assert_eq!(limited, Usage { output_tokens: 100, ..free }, "a limit counts all that it may have said");
+    assert_eq!(limited, Usage { output_tokens: 100, ..free }, "a limit counts the longest answer");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn who_lets_go_before_the_call_gives_back_what_was_reserved() {
     world.feed(Input::ModelFailed(ModelError::new(ModelErrorKind::Overloaded, "")));
     assert_eq!((world.settled.as_slice(), world.held), ([Amount::default()].as_slice(), None));
     world.claim(ClaimCause::Timer);
-    assert_eq!(world.rows.usage, Usage::default(), "nothing was lost");
+    assert_eq!(world.rows.usage, Usage::default(), "no call was lost");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn plans_are_reserved_like_any_call_and_say_their_room() {
     world.tool_says(0, "words");
     world.says_text("It holds words.");
     assert_eq!(world.ended().status, RunStatus::Completed);
-    assert_eq!(world.reserved.len(), 3, "planner, router, teller");
+    assert_eq!(world.reserved.len(), 3, "planner, router and report");
     let rooms: Vec<u64> = world
         .events
         .iter()
@@ -206,7 +206,7 @@ fn money_that_a_run_has_spent_ends_it() {
     world.rows.usage.cost = Some(usd(0.00001).unwrap().cost());
     world.claim(ClaimCause::First);
     assert!(world.asked.as_ref().unwrap().tools.is_empty(), "the last call");
-    assert!(world.reserved.is_empty(), "nobody else spends from it");
+    assert!(world.reserved.is_empty(), "no reservation is needed");
     world.says_text("That was all.");
     assert_eq!(world.ended().reason, Some(FinishReason::Budget));
 
@@ -223,7 +223,7 @@ fn usage_beside_a_read_result_is_committed_first() {
     {
         let mut world = World::started(profile.clone());
         world.calls(&[call("read", &json!({}))]);
-        // A model has answered the server of the call meanwhile: no other attempt would charge that.
+        // A model answered the call's server meanwhile, and no other attempt would charge that.
         world.spent = spent;
         let decision = world.tool_says(0, "words");
         assert!(matches!(decision.commands[..], [Command::CallModel(_)]));

@@ -1,4 +1,4 @@
-//! What a request leaves out so that it fits, and that it then does.
+//! Compaction: requests fit into the token budget, and the parts that they leave out.
 
 mod histories;
 
@@ -25,7 +25,7 @@ use crate::engine::tests::world::{World, call, done, room};
 use crate::engine::{Input, RunState, counts_tokens, model_request};
 use crate::support::tokens::Tokenizer;
 
-/// A budget in which a few results of some hundred tokens have room.
+/// Returns a budget with room for a few results of some hundred tokens.
 fn small() -> ContextPolicy {
     ContextPolicy { limit: Some(8_000), keep_last: 4, evict_below: 3_000, ..ContextPolicy::default() }
 }
@@ -42,7 +42,7 @@ fn remaining(world: &World) -> i64 {
     room(&Source::of(world.state.as_ref().unwrap())).unwrap().remaining
 }
 
-/// The model reads one file after the other.
+/// Lets the model read one file after the other.
 fn rounds(world: &mut World, count: usize, result: &str) {
     let first = world.rows.calls.len();
     for n in first..first + count {
@@ -68,17 +68,17 @@ fn a_long_run_is_summarised_as_it_goes() {
     assert_eq!(request.messages[0].text(), "What is in the file?", "the question stays");
     let last = request.messages.last().unwrap();
     assert!(matches!(&last.parts[0], Part::ToolResult(result) if result.content == [ToolContent::text("words ".repeat(200))]));
-    // What is stored is whole, and whoever takes the run up asks the same.
+    // Stored messages stay whole, and another worker builds the same request.
     assert_eq!(world.rows.history.len(), 25);
     let request = request.clone();
     world.die();
     world.claim(ClaimCause::Crash);
     assert_eq!(*asked(&world), request);
-    assert!(world.state.as_ref().unwrap().record.history.len() < 13, "what is left out is not loaded");
-    // Whoever follows is told of each request, and of what they leave out.
+    assert!(world.state.as_ref().unwrap().record.history.len() < 13, "summarized messages are not loaded");
+    // Clients get an event for each request, and for each compaction.
     let told: Vec<_> = world.kinds().into_iter().filter(|kind| kind.starts_with("context.") || *kind == "step.started").collect();
     assert!(told.iter().filter(|kind| **kind == "context.budget").count() == 14 && told.contains(&"context.compacted"), "{told:?}");
-    // The summary goes on from where it was.
+    // The next summary extends the previous one.
     let covered = world.rows.summary.clone().unwrap();
     rounds(&mut world, 12, &"other ".repeat(200));
     let summary = world.rows.summary.clone().unwrap();
@@ -105,7 +105,7 @@ fn a_run_that_goes_on_from_another_one_knows_what_that_was_asked() {
         (request.messages[0].id.clone(), request.messages[0].text())
     };
     assert_eq!(go_on(&mut world), (question.clone(), "What is in the file?".to_owned()));
-    // The next question is another one.
+    // The next question is a new one.
     let mut next = world.user("And now?");
     next.run_id = RunId::generate(&world.ids);
     world.rows.history.push(next);
@@ -141,7 +141,7 @@ fn the_oldest_are_dropped_without_a_word() {
     assert_eq!(request.system, "You are a helpful assistant.");
     let results = request.messages.iter().filter(|message| message.role == Role::Tool).count();
     assert_eq!((results, request.messages[0].text().as_str()), (9, "What is in the file?"));
-    assert!((0..1_100).contains(&remaining(&world)), "no more is dropped than has to be: {}", remaining(&world));
+    assert!((0..1_100).contains(&remaining(&world)), "no more is evicted than necessary: {}", remaining(&world));
 }
 
 #[test]
@@ -164,7 +164,8 @@ fn length(message: &Message) -> usize {
 
 #[test]
 fn a_run_without_room_sums_up() {
-    // What is left beside the reserves has room for a few short calls only, and none of them may go: they are the newest exchange.
+    // Beside the reserves there is room for a few short calls only. None of them can be evicted, because they are the newest
+    // exchange.
     let context = ContextPolicy { limit: Some(4_600), ..ContextPolicy::default() };
     let mut world = World::started(AgentProfile { max_parallel_calls: 40, ..profile(context) });
     let calls: Vec<_> = (0..30).map(|n| call("read", &json!({ "path": format!("/{n}") }))).collect();
@@ -187,7 +188,7 @@ fn instructions_that_leave_no_room_fail_the_run() {
         system_prompt: "Be kind. ".repeat(1_000),
         ..profile(ContextPolicy { strategy: ContextStrategy::None, ..context })
     });
-    assert!(asked(&world).tools.is_empty(), "it is tried, because nothing shall be left out");
+    assert!(asked(&world).tools.is_empty(), "the request is attempted, because the agent permits no eviction");
     world.fails(ModelErrorKind::ContextOverflow);
     assert_eq!(world.error_code(), "context_overflow");
 }
@@ -205,10 +206,10 @@ fn the_window_of_the_model_is_the_budget() {
     assert!(world.rows.summary.is_some());
     world.fails(ModelErrorKind::Auth);
     assert_eq!(asked(&world).model, "b/large");
-    assert_eq!(room(&Source::of(world.state.as_ref().unwrap())), None, "nothing is known of that one");
+    assert_eq!(room(&Source::of(world.state.as_ref().unwrap())), None, "the window of that model is unknown");
 }
 
-/// A limit that is larger than the window is none, also where the model with the small window takes over.
+/// A limit above the window has no effect, also when a fallback has the smaller window.
 #[test]
 fn the_window_comes_before_a_larger_limit() {
     for unit in [ContextUnit::Tokens, ContextUnit::Chars] {
@@ -229,14 +230,14 @@ fn the_window_comes_before_a_larger_limit() {
         world.fails(ModelErrorKind::Auth);
         assert_eq!(Some(window(&world)), context.budget(Some(8_192)));
         assert_eq!(said(&world), ("b/small".to_owned(), is_counted.then_some(8_192)));
-        // At 3.2 bytes a token, with what is kept free.
+        // At 3.2 bytes a token, with the reserve.
         let request = asked(&world);
         let bytes = request.system.len() + request.messages.iter().map(|message| message.text().len()).sum::<usize>();
         assert!(bytes < (8_192 - 2_768) * 16 / 5, "{bytes}");
     }
 }
 
-/// What is said of the budget of the last model call.
+/// Returns used tokens and tokenizer of the last budget event.
 fn told(world: &World) -> (u64, Option<Tokenizer>) {
     let told = world.events.iter().rev().find_map(|event| match event {
         EventBody::ContextBudget { used, tokenizer, .. } => Some((*used, *tokenizer)),
@@ -251,19 +252,19 @@ fn tokens_are_counted_where_the_models_tokenizer_is_known() {
     let capacity = Capacity { tokenizer: Some(Tokenizer::O200kBase), ..Capacity::default() };
     world.capacities = vec![(world.rows.model().to_owned(), capacity)];
     world.claim_with(ClaimCause::First, Vec::new());
-    // "You are a helpful assistant." are six tokens, "What is in the file?" are six, and a message costs four more.
+    // "You are a helpful assistant." and "What is in the file?" have six tokens each, and a message costs four more.
     assert_eq!(told(&world), (16, Some(Tokenizer::O200kBase)));
     assert!(counts_tokens(world.state.as_ref().unwrap()));
 
     let mut world = World::new(profile(small()));
     world.claim_with(ClaimCause::First, Vec::new());
-    assert_eq!(told(&world), (9 + 4 + 7, None), "by 3.2 bytes each");
+    assert_eq!(told(&world), (9 + 4 + 7, None), "at 3.2 bytes a token");
     assert!(!counts_tokens(world.state.as_ref().unwrap()));
 }
 
 #[test]
 fn a_count_leaves_more_in_than_an_estimate_where_it_is_less() {
-    // 200 words are 200 tokens; by their 1,200 bytes they would be 375.
+    // 200 words are 200 tokens. Estimated from their 1,200 bytes, they would be 375.
     let kept = |tokenizer| {
         let mut world = World::new(profile(small()));
         world.capacities = vec![(world.rows.model().to_owned(), Capacity { tokenizer, ..Capacity::default() })];
@@ -275,7 +276,7 @@ fn a_count_leaves_more_in_than_an_estimate_where_it_is_less() {
     assert!(counted > estimated, "{counted} and {estimated}");
 }
 
-/// A text of half a million characters is cut by counting it a few times, not dozens of times.
+/// Truncating half a million characters takes a few token counts, not dozens.
 #[test]
 fn a_huge_message_is_cut_by_its_count() {
     let mut world = World::new(profile(small()));
@@ -286,10 +287,13 @@ fn a_huge_message_is_cut_by_its_count() {
     world.claim_with(ClaimCause::First, Vec::new());
     let room = room(&Source::of(world.state.as_ref().unwrap())).unwrap();
     assert!(room.used + small().reserved() + small().start_gate <= room.window, "{room:?}");
-    assert!(room.used > (room.window - small().reserved() - small().start_gate) * 8 / 10, "no more is cut than must be: {room:?}");
+    assert!(
+        room.used > (room.window - small().reserved() - small().start_gate) * 8 / 10,
+        "no more is truncated than necessary: {room:?}"
+    );
 }
 
-/// A question with files, as the model is asked it.
+/// Asks a question with files. Returns the world and the parts in the request.
 fn asked_with(window: u64, files: &[AnyFile]) -> (World, Vec<Part>) {
     let mut world = World::new(profile(ContextPolicy::default()));
     world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: Some(window), ..Capacity::default() })];
@@ -316,12 +320,12 @@ fn left_of(part: &Part) -> Option<usize> {
 #[case::inline(AnyFile::Inline("text/plain", 100_000), 85_000)]
 fn a_file_larger_than_the_window_is_cut(#[case] file: AnyFile, #[case] most: usize) {
     let (world, parts) = asked_with(32_768, std::slice::from_ref(&file));
-    assert!(matches!(&parts[0], Part::Text(words) if words.text == "What does it say?"), "the words are shorter");
+    assert!(matches!(&parts[0], Part::Text(words) if words.text == "What does it say?"), "the question is shorter than the file");
     let left = left_of(&parts[1]).expect("it is cut");
     assert!((most * 4 / 5..most * 11 / 10).contains(&left), "{left}");
     assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
     let stored = world.rows.history[0].parts.iter().all(|part| left_of(part).is_none());
-    assert!(stored, "what is stored is whole");
+    assert!(stored, "the stored message is whole");
 }
 
 #[test]
@@ -329,7 +333,7 @@ fn pictures_that_do_not_fit_are_named() {
     let picture = AnyFile::Picture;
     let scan = AnyFile::Uploaded("application/pdf", None, None);
     let paper = AnyFile::Uploaded("application/pdf", Some(3_000), Some(1));
-    // Beside 4,268 tokens that are kept free, there is room for two that cost 1,875 each.
+    // Beside a reserve of 4,268 tokens, there is room for two images of 1,875 each.
     let (_, parts) = asked_with(8_400, &[scan, paper, picture.clone(), picture]);
     let says =
         |part: &Part| matches!(part, Part::Text(text) if text.text.starts_with("[file größe.bin, application/pdf: left out"));
@@ -338,7 +342,7 @@ fn pictures_that_do_not_fit_are_named() {
     assert!(matches!(&parts[3..], [Part::Text(_), Part::Image(_)] | [Part::Image(_), Part::Image(_)]), "{:?}", &parts[3..]);
 }
 
-/// A token too many costs the end of the text, not the file, though a picture has come after it.
+/// One token too many truncates the file instead of removing it, although an image came after it.
 #[test]
 fn an_older_file_is_cut_and_not_left_out() {
     let ask = |limit: u64| {
@@ -363,7 +367,7 @@ fn an_older_file_is_cut_and_not_left_out() {
     assert!(shows(&cut[2]), "{:?}", cut[2].parts);
 }
 
-/// Of older pictures as many are left out as it takes, before words are cut for them.
+/// Older images are left out, only as many as necessary, before text is truncated.
 #[test]
 fn no_more_older_pictures_are_left_out_than_it_takes() {
     let picture = AnyFile::Picture;
@@ -382,14 +386,14 @@ fn no_more_older_pictures_are_left_out_than_it_takes() {
     assert!(parts().all(|part| !matches!(part, Part::Text(text) if text.text.contains("characters are left out"))));
 }
 
-/// One by one they would take hours, of a thread that others need, too.
+/// Removing the images one by one would block a shared thread for hours.
 #[test]
 fn any_number_of_pictures_is_left_out_at_once() {
     let (_, parts) = asked_with(200_000, &vec![AnyFile::Picture; 4_000]);
     assert!((1..100).contains(&parts.iter().filter(|part| matches!(part, Part::Image(_))).count()));
 }
 
-/// A provider that says it is too much is believed, whatever the budget says.
+/// If the provider says that the request is too large, the request shrinks, even if it is within the budget.
 #[rstest]
 #[case::text(AnyFile::Uploaded("text/plain", Some(40_000), Some(3)))]
 #[case::inline(AnyFile::Inline("text/plain", 60_000))]
@@ -407,7 +411,7 @@ fn a_file_that_is_too_large_for_its_provider_is_cut_once(#[case] file: AnyFile) 
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// The model thinks, in a form that only its provider can read, and then reads a file.
+/// Lets the model reason in an encrypted form and then read a file.
 fn thinks(world: &mut World, length: usize, result: &str) {
     let mut input = world.answer(&[call("read", &json!({ "n": world.rows.calls.len() }))], ModelFinish::ToolCalls);
     if let Input::ModelFinished { message, .. } = &mut input {
@@ -419,13 +423,13 @@ fn thinks(world: &mut World, length: usize, result: &str) {
     world.tool_says(0, result);
 }
 
-/// Which of the answers that are sent hold thoughts, oldest first.
+/// Returns which answers in the request hold reasoning, oldest first.
 fn thoughtful(world: &World) -> Vec<bool> {
     let answers = asked(world).messages.iter().filter(|message| message.role == Role::Assistant);
     answers.map(compaction::has_thoughts).collect()
 }
 
-/// As the Responses API gives it: no words, and some 3,000 tokens of reasoning that go back with each request.
+/// As in the Responses API: no text, and some 3,000 tokens of encrypted reasoning in each request.
 #[test]
 fn sealed_thoughts_cost_what_is_sent_of_them() {
     for tokenizer in [None, Some(Tokenizer::O200kBase)] {
@@ -448,7 +452,7 @@ fn sealed_thoughts_cost_what_is_sent_of_them() {
     }
 }
 
-/// They are taken for more than they are, so that is no reason to fail.
+/// Their size is an overestimate, so a run without room for them does not fail.
 #[test]
 fn thoughts_that_have_no_room_at_all_are_left_out() {
     let mut world = World::started(profile(small()));
@@ -457,11 +461,12 @@ fn thoughts_that_have_no_room_at_all_are_left_out() {
     assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
     let result = asked(&world).messages.last().unwrap();
     assert!(matches!(&result.parts[0], Part::ToolResult(result) if result.content == [ToolContent::text("words ".repeat(100))]));
-    // What is stored has them.
+    // The stored messages keep them.
     assert!(world.rows.history.iter().any(compaction::has_thoughts));
 }
 
-/// Of the turn under way, too, the oldest go before a word is cut, and the newest stay: the model goes on from those.
+/// In the current run, the oldest reasoning is removed before text is truncated. The newest stays, because the model continues
+/// from it.
 #[test]
 fn a_turn_that_is_too_large_for_its_provider_loses_its_older_thoughts() {
     let mut world = World::started(profile(ContextPolicy::default()));
@@ -482,7 +487,7 @@ fn a_turn_that_is_too_large_for_its_provider_loses_its_older_thoughts() {
     assert!(world.events.iter().any(|event| matches!(event, EventBody::ContextCompacted { messages: 0, texts: 4, .. })));
 }
 
-/// A window counts no characters: of a script whose characters are a token each it holds fewer.
+/// A window holds fewer characters if each of them is a token.
 #[rstest]
 #[case::letters("a", 10_000)]
 #[case::of_another_script("\u{6c49}", 4_000)]
@@ -493,13 +498,13 @@ fn a_budget_of_characters_is_within_the_window(#[case] letter: &str, #[case] mos
     world.rows.history = vec![world.user(&letter.repeat(20_000))];
     world.claim(ClaimCause::First);
     let said = asked(&world).messages[0].text();
-    // At 3.2 bytes a token, beside what is kept free.
+    // At 3.2 bytes a token, with the reserve.
     assert!(said.len() < (8_192 - 2_768) * 16 / 5, "{}", said.len());
     assert!((most * 4 / 5..most * 6 / 5).contains(&said.chars().count()), "{}", said.chars().count());
     assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
 }
 
-/// What is said of the room is what is sent.
+/// The budget event equals the budget of the request.
 #[test]
 fn an_agent_that_leaves_nothing_out_shortens_no_results_either() {
     let context = ContextPolicy { strategy: ContextStrategy::None, compress_results: true, ..small() };
@@ -524,7 +529,7 @@ fn the_tools_on_offer_are_the_same_after_a_crash() {
     let request = asked(&world).clone();
     assert!(world.rows.summary.is_some());
     let names: Vec<_> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(names, ["pay", "read"], "what was called in the part that is left out is not on offer for that");
+    assert_eq!(names, ["pay", "read"], "a call in the summarized part does not keep its tool on offer");
     world.die();
     world.claim(ClaimCause::Crash);
     assert_eq!(*asked(&world), request);
@@ -541,6 +546,6 @@ fn a_profile_says_what_is_wrong_with_its_context() {
     assert_eq!(said(json!({"strategy": "forget"})).unwrap_err(), "context/strategy");
     assert_eq!(said(json!({"unit": "chars"})).unwrap_err(), "context/limit");
     assert_eq!(said(json!({"limit": 32_768})).unwrap().context.budget(None), Some(32_768));
-    // A profile that says nothing of it is written as before.
+    // A profile without the field is serialized without it.
     assert!(serde_json::to_value(&base).unwrap().get("context").is_none());
 }

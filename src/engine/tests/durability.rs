@@ -1,4 +1,4 @@
-//! Which decisions are committed before their commands start.
+//! Durability: the decisions that are committed before their commands start.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn only_commands_without_an_effect_start_before_the_commit() {
     }
 }
 
-/// A failure is no input that comes again: the count of failures would be lost.
+/// A failure is not reported twice, so the count of failures must be stored first.
 #[test]
 fn model_call_after_a_failed_one_is_committed_first() {
     let profile = AgentProfile { fallbacks: vec!["b/other".to_owned()], ..AgentProfile::default() };

@@ -1,4 +1,4 @@
-//! Every limit ends a run or speaks to the model; none of them lies about the outcome.
+//! Limits and guards of the engine: each ends a run or informs the model, and none misreports an outcome.
 
 use rstest::rstest;
 use serde_json::json;
@@ -63,15 +63,15 @@ fn calls_are_mended_if_the_agent_wants_that_and_say_so() {
         "{results:?}"
     );
     assert!(!results[0].contains("A person"), "{results:?}");
-    assert!(results[1].contains("JSON object"), "what is cut is not mended: {results:?}");
+    assert!(results[1].contains("JSON object"), "truncated arguments are not repaired: {results:?}");
     let calls: Vec<_> = world.rows.history.iter().flat_map(|message| message.tool_calls()).collect();
     assert_eq!(
         (calls[0].name.as_str(), &calls[0].arguments),
         ("functions.Write", &json!({ "_raw": written })),
-        "history is as written"
+        "the history keeps the original text"
     );
     world.says(&[Say::Call("write", "{'a': 1}".to_owned())], ModelFinish::Length);
-    assert!(world.under_way.is_empty(), "an answer that may be cut is not mended");
+    assert!(world.under_way.is_empty(), "a call that may be truncated is not repaired");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn calls_beyond_the_limit_of_one_answer_get_errors_in_order() {
     assert_eq!(results.len(), 100);
     assert_eq!(&results[..2], ["0", "1"]);
     assert!(results[2..].iter().all(|text| text.contains("at most 2 calls")));
-    assert!(world.rows.counters.dropped_tools.is_empty(), "the tool is not to blame");
+    assert!(world.rows.counters.dropped_tools.is_empty(), "the failure does not count for the tool");
 }
 
 // L-44
@@ -167,7 +167,7 @@ fn repeated_calls_are_quoted_and_then_end_the_run() {
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
 }
 
-/// A user who wants just that once more gets it, and the guard is what it was from there on.
+/// A user may ask for one repetition. After it, the guard works as before.
 #[rstest]
 fn a_message_that_joins_may_have_a_call_made_again(#[values(true, false)] dies: bool) {
     let mut world = World::started(AgentProfile::default());
@@ -189,7 +189,7 @@ fn a_message_that_joins_may_have_a_call_made_again(#[values(true, false)] dies: 
     assert_eq!(world.executions.len(), 2);
 }
 
-/// Only the tool itself knows what a file holds that was written meanwhile.
+/// A file may have changed after a write, so reading it again is no duplicate call.
 #[test]
 fn what_may_have_changed_is_read_again() {
     let mut world = World::started(AgentProfile::default());
@@ -197,21 +197,21 @@ fn what_may_have_changed_is_read_again() {
     world.calls(&[reads()]);
     world.tool_says(0, "one");
     world.calls(&[reads()]);
-    assert!(world.under_way.is_empty() && world.results()[0].contains("one"), "nothing lies between: {:?}", world.results());
+    assert!(world.under_way.is_empty() && world.results()[0].contains("one"), "no write in between: {:?}", world.results());
     world.calls(&[call("write", &json!({"path": "a"}))]);
     world.tool_says(0, "written");
     world.calls(&[reads()]);
     world.tool_says(0, "two");
     world.calls(&[reads()]);
     assert!(world.under_way.is_empty() && world.results()[0].contains("two"), "{:?}", world.results());
-    // What has an effect is not made again, whatever lies between.
+    // A call with an effect is not repeated, even after other calls.
     world.calls(&[call("write", &json!({"path": "b"}))]);
     world.tool_says(0, "written");
     world.calls(&[call("write", &json!({"path": "a"}))]);
     assert!(world.under_way.is_empty());
 }
 
-/// Tools of a server that is not trusted count as unsafe, but a file that was written is to be read again all the same.
+/// Tools of an untrusted server count as unsafe, but its read-only tools may still be called again after a write.
 #[test]
 fn what_a_server_says_that_it_only_reads_is_read_again_too() {
     let mut world = World::new(AgentProfile::default());
@@ -230,7 +230,7 @@ fn what_a_server_says_that_it_only_reads_is_read_again_too() {
         (reads(), true),
         (lists(), true),
         (reads(), false),
-        // What is trusted to read does not take their word for it.
+        // A trusted read-only tool is not affected by the untrusted hints.
         (call("look", &json!({})), true),
         (call("list", &json!({"all": true})), true),
         (call("look", &json!({})), true),
@@ -250,7 +250,7 @@ fn what_a_server_says_that_it_only_reads_is_read_again_too() {
     }
 }
 
-/// What is only quoted has changed nothing.
+/// A duplicate call is only quoted, so it changes nothing.
 #[test]
 fn a_model_that_reads_and_writes_in_a_circle_is_stopped() {
     let mut world = World::started(AgentProfile::default());
@@ -268,7 +268,7 @@ fn a_model_that_reads_and_writes_in_a_circle_is_stopped() {
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
 }
 
-/// Of calls in one answer nobody knows which is carried out first.
+/// The execution order of the calls in one answer is not known.
 #[test]
 fn what_changes_in_the_same_answer_counts() {
     let reads = || call("read", &json!({"path": "a"}));
@@ -281,9 +281,9 @@ fn what_changes_in_the_same_answer_counts() {
         world.calls(&first);
         first.iter().for_each(|_| _ = world.tool_says(0, "ok"));
         world.calls(&second);
-        assert_eq!(world.under_way.len(), second.len(), "all of them are made");
+        assert_eq!(world.under_way.len(), second.len(), "all of them run");
     }
-    // A quote is no answer of its own: what it quotes is old by now.
+    // A quoted result is no new result: the value is outdated.
     let mut world = World::started(AgentProfile::default());
     world.calls(&[reads()]);
     world.tool_says(0, "one");
@@ -302,13 +302,13 @@ fn a_call_that_stands_twice_in_an_answer_is_made_once() {
     world.tool_says(0, "paid");
     world.tool_says(0, "paid");
     assert!(world.results()[2].contains("made once"), "{:?}", world.results());
-    // Whoever turns the guard off has said that they are meant.
+    // An agent without the guard allows duplicate calls.
     let mut world = World::started(AgentProfile { duplicate_calls: 0, ..AgentProfile::default() });
     world.calls(&twice());
     assert_eq!(world.under_way.len(), 3);
 }
 
-/// Where older results are shortened, this is the only way back to one of them.
+/// Where older results are shortened, a duplicate call is the only way to read one again.
 #[test]
 fn a_repeated_call_quotes_as_much_as_a_result_may_have_where_results_are_shortened() {
     for compress_results in [false, true] {
@@ -346,7 +346,7 @@ fn a_tool_that_keeps_failing_is_taken_away() {
     assert_eq!(world.executions.len(), 3);
 }
 
-/// A model that makes a call again which has failed, behind a lost connection for example, does not pay twice.
+/// A model that repeats a failed call, for example after a lost connection, does not pay twice.
 #[test]
 fn a_keyed_call_that_failed_is_made_again_under_its_key() {
     let mut world = World::new(AgentProfile { duplicate_calls: 0, error_rounds: 0, ..AgentProfile::default() });
@@ -359,7 +359,7 @@ fn a_keyed_call_that_failed_is_made_again_under_its_key() {
     for _ in 0..3 {
         world.tool_says(0, "paid");
     }
-    // What has its answer is meant anew.
+    // After a success, the same call is a new one.
     world.calls(&[call("pay", &json!({"n": 1}))]);
     let keys: Vec<_> = world.rows.calls.iter().map(|call| call.key().clone()).collect();
     let ids: Vec<_> = world.rows.calls.iter().map(|call| call.id.clone()).collect();
@@ -367,7 +367,7 @@ fn a_keyed_call_that_failed_is_made_again_under_its_key() {
     assert_eq!((&keys[3..], &keys[..2]), (&ids[3..], &ids[..2]));
 }
 
-/// However its name is written, it is not taken for another one.
+/// A removed tool is recognized by its dotted name, too, and not taken for another tool.
 #[test]
 fn a_tool_that_was_taken_away_is_known_by_its_dotted_name() {
     let repair = RepairPolicy { names: NameRepair::Similar, ..RepairPolicy::default() };
@@ -403,7 +403,7 @@ fn the_breaker_can_force_the_end() {
     assert_eq!(world.hints(), [prompts::FORCED_BREAKER]);
 }
 
-/// What has failed in earlier runs counts, but whether it is broken still only a call can tell.
+/// Failures of earlier runs count, but only another call shows whether the tool is still broken.
 #[rstest]
 #[case::broken_before(3, 1)]
 #[case::once_more(2, 1)]
@@ -417,7 +417,7 @@ fn failures_of_earlier_runs_count(#[case] before: u32, #[case] more: u32, #[valu
     world.claim(ClaimCause::First);
     let offers = |world: &World| world.asked.as_ref().unwrap().tools.iter().any(|tool| tool.name == "write");
     for n in 0..more {
-        assert!(offers(&world), "it may have been mended");
+        assert!(offers(&world), "it may work again");
         world.calls(&[call("write", &json!({ "n": n }))]);
         world.join("Try again.");
         world.tool_fails(0);
@@ -464,7 +464,7 @@ fn empty_answers_are_nudged_then_forced_then_fail() {
     assert_eq!(world.error_code(), "provider_empty_response");
     world.check_next_turn();
 
-    // Also when calls were announced and nothing is there.
+    // Also when calls were announced and none arrived.
     let mut world = World::started(AgentProfile { empty_replies: 0, ..AgentProfile::default() });
     world.says(&[], ModelFinish::ToolCalls);
     assert_eq!(world.error_code(), "provider_empty_response");

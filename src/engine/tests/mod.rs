@@ -1,4 +1,4 @@
-//! The loop's rules, one by one and under random inputs.
+//! The rules of the engine, one by one and with random inputs.
 
 mod analysis;
 mod approvals;

@@ -1,4 +1,4 @@
-//! What follows when a model does not answer.
+//! Model failures: retries, fallback chains, and changed requests.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::engine::tests::world::{Say, World, call, content_text, done};
 use crate::engine::{check_sendable, model_request};
 use crate::support::ids::SequentialIds;
 
-/// What a run waits for that has given up its lease, without what its id adds.
+/// Returns the backoff of a run that released its lease, without the jitter from its id.
 fn waits(world: &World) -> Option<u64> {
     let Some((Some(released), ReleaseCause::Waiting)) = world.released else { return None };
     let waiting = world.events.iter().rev().find_map(|event| match event {
@@ -36,13 +36,13 @@ fn runs_that_fail_together_do_not_come_back_together() {
     let ids = SequentialIds::default();
     let run = || spread(&RunId::generate(&ids), 3_000);
     let spreads: BTreeSet<u64> = (0..1_000).map(|_| run()).collect();
-    assert!(spreads.len() > 300 && spreads.iter().all(|ms| *ms <= 375), "{} different waits", spreads.len());
+    assert!(spreads.len() > 300 && spreads.iter().all(|ms| *ms <= 375), "{} different backoffs", spreads.len());
     let of_an_hour: Vec<u64> = (0..1_000).map(|_| spread(&RunId::generate(&ids), 3_600_000)).collect();
     assert!(of_an_hour.iter().all(|ms| *ms <= 5_000));
     assert_eq!(spread(&RunId::generate(&ids), 7), 0);
 }
 
-/// Which failures may pass by themselves is the agent's to say, within reason.
+/// The agent chooses the kinds of failures that are retried.
 #[test]
 fn a_kind_of_failure_that_the_agent_does_not_wait_for_is_one_at_once() {
     let classes = Some(vec![ModelErrorKind::RateLimit, ModelErrorKind::Overloaded]);
@@ -182,13 +182,13 @@ fn another_model_may_come_before_a_second_try() {
         assert_eq!(model_request(world.state.as_ref().unwrap()).model, next);
     }
     world.fails(ModelErrorKind::Unavailable);
-    assert_eq!(waits(&world), Some(1_000), "nobody else is left");
+    assert_eq!(waits(&world), Some(1_000), "the fallback chain has ended");
     world.claim(ClaimCause::Timer);
     world.fails(ModelErrorKind::RateLimit);
     assert_eq!(world.error_code(), "provider_rate_limit");
 }
 
-/// A world whose model has two others behind it.
+/// Returns a run whose model has two fallbacks.
 fn with_fallbacks(profile: AgentProfile) -> World {
     let fallbacks = vec!["b/second".to_owned(), "c/third".to_owned()];
     World::started(AgentProfile { model: "a/first".to_owned(), fallbacks, ..profile })
@@ -198,7 +198,7 @@ fn with_fallbacks(profile: AgentProfile) -> World {
 #[test]
 fn models_take_over_one_after_the_other() {
     let mut world = with_fallbacks(AgentProfile::default());
-    // What can get better is tried again first.
+    // A transient failure is retried first.
     for _ in 0..2 {
         world.fails(ModelErrorKind::Overloaded);
         world.claim(ClaimCause::Timer);
@@ -207,9 +207,9 @@ fn models_take_over_one_after_the_other() {
     let switched = world.fails(ModelErrorKind::Overloaded);
     let kinds: Vec<_> = switched.events.iter().map(|event| event.kind()).collect();
     assert_eq!(kinds, ["run.retrying", "step.reset", "step.started"]);
-    assert!(world.released.is_none() && world.asked.is_some(), "no slot is given up for it");
+    assert!(world.released.is_none() && world.asked.is_some(), "the slot is kept");
     assert_eq!(model_request(world.state.as_ref().unwrap()).model, "b/second");
-    // It has its own tries, and keeps its place over a crash.
+    // The next model has its own retries, and keeps its position after a crash.
     world.fails(ModelErrorKind::Overloaded);
     assert_eq!(waits(&world), Some(3_000));
     world.claim(ClaimCause::Timer);
@@ -232,7 +232,7 @@ fn who_has_another_model_does_not_wait_for_this_one() {
     assert_eq!(model_request(world.state.as_ref().unwrap()).model, "b/second");
 }
 
-/// What the breaker says that stands before the run's provider.
+/// Returns the input of an open circuit breaker.
 fn left_alone(wait_ms: u64) -> Input {
     let refusal = ModelError::new(ModelErrorKind::Unavailable, "left alone");
     Input::ModelFailed(ModelError { retry_after_ms: Some(wait_ms), not_asked: true, ..refusal })
@@ -244,18 +244,18 @@ fn who_was_not_asked_has_not_failed() {
     let mut world = World::started(AgentProfile { llm_retry: retry, ..AgentProfile::default() });
     world.fails(ModelErrorKind::Overloaded);
     world.claim(ClaimCause::Timer);
-    // More often than there are retries, and never sooner than a retry would be.
+    // More often than there are retries, and never earlier than a retry.
     for (asks, expected) in [(30_000, 30_000), (1_000, 3_000), (1_000, 3_000), (1_000, 3_000)] {
         world.asked = None;
         world.feed(left_alone(asks));
         assert_eq!(waits(&world), Some(expected));
         world.claim(ClaimCause::Timer);
     }
-    // The retry that is left is still there, and an answer ends the run well.
+    // The remaining retry is still available, and an answer completes the run.
     world.fails(ModelErrorKind::Overloaded);
     assert_eq!(waits(&world), Some(6_000));
     world.claim(ClaimCause::Timer);
-    // All such waits of one try together are bounded.
+    // The sum of these waits for one attempt is limited.
     for _ in 0..3 {
         world.asked = None;
         world.feed(left_alone(30_000));
@@ -272,7 +272,7 @@ fn nobody_waits_who_does_not_try_again() {
     let mut world = with_fallbacks(AgentProfile::default());
     world.asked = None;
     world.feed(left_alone(1_000));
-    assert_eq!(model_request(world.state.as_ref().unwrap()).model, "b/second", "there is another");
+    assert_eq!(model_request(world.state.as_ref().unwrap()).model, "b/second", "the chain has another model");
     let retry = LlmRetry { delays_ms: Vec::new(), ..LlmRetry::default() };
     let mut world = World::started(AgentProfile { llm_retry: retry, ..AgentProfile::default() });
     world.asked = None;
@@ -301,7 +301,7 @@ fn what_a_model_does_not_take_another_may() {
     assert_eq!(texts_of(&world).iter().map(|(_, chars)| chars).sum::<usize>(), whole);
 }
 
-/// What a model has signed, in its own messages.
+/// Adds a signature to the model's own messages.
 fn signs(world: &mut World) {
     let model = world.rows.model().to_owned();
     let state = world.state.as_mut().unwrap();
@@ -340,11 +340,11 @@ fn what_somebody_else_has_signed_is_left_out_once() {
     assert_eq!(kinds, ["run.retrying", "step.reset", "step.started"]);
     assert_eq!(model_request(world.state.as_ref().unwrap()).model, "a/first");
     assert!(!signed(&world));
-    // The same again is not asked for.
+    // The same request is not sent again.
     world.asked = None;
     world.feed(refusal());
     assert_eq!(model_request(world.state.as_ref().unwrap()).model, "b/second");
-    // Nor is it where there was nothing to leave out.
+    // Without a signed part, no repeated request is sent.
     let mut world = World::started(AgentProfile::default());
     world.asked = None;
     world.feed(refusal());
@@ -355,7 +355,7 @@ fn what_somebody_else_has_signed_is_left_out_once() {
 fn what_came_to_nothing_is_paid_for() {
     let mut world = World::started(AgentProfile::default());
     world.fails(ModelErrorKind::Overloaded);
-    assert_eq!(world.rows.usage, Usage::default(), "nothing was said");
+    assert_eq!(world.rows.usage, Usage::default(), "no text was received");
     world.claim(ClaimCause::Timer);
     world.show(&[Say::Text("Half an answer.")]);
     world.fails(ModelErrorKind::IncompleteStream);
@@ -412,14 +412,14 @@ fn the_profiles_last_words_stand_in_for_the_model() {
     world.fails(ModelErrorKind::Network);
     let end = world.ended();
     assert_eq!(end.status, RunStatus::Completed);
-    assert_eq!(end.error.as_ref().unwrap().code, "provider_network", "the run says what the answer is worth");
+    assert_eq!(end.error.as_ref().unwrap().code, "provider_network", "the run has the error beside its answer");
     let Some(EventBody::RunCompleted { error: Some(error), .. }) = world.events.last() else { panic!("{:?}", world.events) };
-    assert_eq!(error.code, "provider_network", "and so does its stream");
+    assert_eq!(error.code, "provider_network", "its stream has it, too");
     assert_eq!(world.rows.history.last().unwrap().text(), "We are closed.");
     world.check_next_turn();
 }
 
-/// Who has read the request and says no was reached.
+/// A provider that refuses the request was reachable.
 #[rstest]
 #[case(ModelErrorKind::Auth, true)]
 #[case(ModelErrorKind::Quota, true)]
@@ -454,13 +454,13 @@ fn a_tool_that_the_provider_refuses_is_left_out() {
     let offered =
         |world: &World| model_request(world.state.as_ref().unwrap()).tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     assert_eq!(offered(&world), ["pay", "read"]);
-    // One that is not on offer any more cannot be the reason.
+    // A tool that is no longer offered cannot be the reason.
     world.asked = None;
     world.feed(Input::ModelFailed(refusal("write")));
     assert_eq!(world.error_code(), "provider_invalid_request");
 }
 
-/// The texts of a request, with the roles of its messages.
+/// Returns role and text length of each message in a request.
 fn texts_of(world: &World) -> Vec<(Role, usize)> {
     let request = model_request(world.state.as_ref().unwrap());
     check_sendable(&request.messages).unwrap();
@@ -495,7 +495,7 @@ fn a_request_that_is_too_large_is_halved_once() {
     let after: usize = texts_of(&world).iter().map(|(_, chars)| chars).sum();
     assert!(after <= before / 2 + 1_000, "{after} of {before}");
     assert_eq!(texts_of(&world).len(), 5, "no call has lost its result");
-    // The same payload is never sent twice; what is still too large fails.
+    // The same payload is never sent twice. A payload that is still too large fails.
     world.asked = None;
     world.feed(overflow());
     assert_eq!(world.error_code(), "context_overflow");
@@ -524,7 +524,7 @@ fn the_oldest_turns_go_first_and_whole() {
     assert_eq!(&firsts[..2], ['4', '5']);
 }
 
-/// A world whose run has said and done what fills its request, and the request when it is halved.
+/// Returns the size of a run's request before it is halved, and the halved messages.
 fn halved(history: impl FnOnce(&World) -> Vec<Message>) -> (usize, Vec<Message>) {
     let mut world = World::started(AgentProfile::default());
     let history = history(&world);
@@ -537,7 +537,7 @@ fn halved(history: impl FnOnce(&World) -> Vec<Message>) -> (usize, Vec<Message>)
     (whole, messages)
 }
 
-/// Bytes of all that is text, pictures at 6,000.
+/// Returns the bytes of all text, with 6,000 for each image.
 fn size(messages: &[Message]) -> usize {
     crate::engine::request::size::messages(messages)
 }
@@ -560,7 +560,7 @@ fn about_half_of_one_long_text_is_left_and_the_question_whole() {
             said(world, Role::User, vec![words(world, &format!("{} What does it say?", "z".repeat(90_000)))]),
         ]
     });
-    // The older turn went whole; what is left fits.
+    // The older message is evicted as a whole, and the rest fits.
     assert!(messages.len() == 1 && messages[0].text().ends_with("z What does it say?"), "{}", messages.len());
     assert_eq!(messages[0].text().len(), 90_018);
     assert!(size(&messages) < whole / 2);
@@ -599,7 +599,7 @@ fn old_pictures_and_arguments_make_room() {
     check_sendable(&request.messages).unwrap();
     assert!(size(&request.messages) <= whole / 2 + 1_000, "{} of {whole}", size(&request.messages));
     let pictures: Vec<bool> = request.messages.iter().filter(|message| message.role == Role::Tool).map(shows).collect();
-    assert_eq!(pictures, [false, false, false, false, false, true], "the newest is still seen");
+    assert_eq!(pictures, [false, false, false, false, false, true], "the newest image is still sent");
     assert!(request.messages.iter().flat_map(Message::tool_calls).all(|call| call.arguments["n"].is_number()));
     world.says_text("Done.");
     assert_eq!(world.ended().status, RunStatus::Completed);

@@ -1,4 +1,4 @@
-//! Which of many tools a model is told of.
+//! Tool selection: the tools that a model is offered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::domain::tool_filter::{ChosenBy, ServerHint, ToolFilter, ToolFilterMod
 use crate::engine::tests::world::{Say, World, call, tool};
 use crate::engine::{Input, tool_query};
 
-/// `n` tools of each server, and those of this process.
+/// Returns `n` tools of each server, and the built-in ones.
 fn many(servers: &[&str], n: usize) -> Vec<Arc<ToolDefinition>> {
     let of = |server: &str, at: usize| {
         let name = format!("{server}__t{at:02}");
@@ -64,18 +64,18 @@ fn announced(world: &World) -> Vec<Option<ToolsOffered>> {
 #[test]
 fn the_best_are_offered_and_what_was_called_stays() {
     let mut world = asked(profile(semantic(3)), "Hello", many(&["files", "mail"], 9));
-    // In the stable order, whatever their rank; the question to the user is part of the loop.
+    // In a stable order, independent of their rank. `ask_user` belongs to the engine.
     let first = [ASK_USER, "clock", "files__t00"];
     assert_eq!(offered(&world).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(first));
     assert_eq!(announced(&world), [Some(ToolsOffered { offered: 3, of: 20, by: "lexical".to_owned() })]);
-    // One that is there and was not offered is carried out, and offered from then on.
+    // A tool that was not offered is executed when called, and offered from then on.
     world.calls(&[call("mail__t07", &json!({}))]);
     assert_eq!(world.under_way[0].server.as_deref(), Some("mail"));
     world.tool_says(0, "sent");
     assert_eq!(world.states(), [Done]);
     assert_eq!(offered(&world).len(), 4);
     assert!(offered(&world).contains(&"mail__t07"));
-    // Nor is it forgotten in a later run of the conversation, which sends the call.
+    // It stays on offer in a later run of the conversation, whose request contains the call.
     world.says_text("Sent.");
     assert_eq!(world.ended().status, RunStatus::Completed);
     world.followed();
@@ -100,7 +100,7 @@ fn servers_that_the_user_speaks_of_come_first(#[case] says: &str, #[case] expect
     let world = asked(profile(filter), says, many(&["files", "mail"], 9));
     let names = offered(&world);
     assert!(expected.iter().all(|name| names.contains(name)), "{names:?}");
-    // All of theirs, or else K, and the question to the user.
+    // All tools of the named servers, or else K, plus `ask_user`.
     assert!((count..=count + 1).contains(&names.len()), "{names:?}");
 }
 
@@ -111,7 +111,7 @@ fn whoever_takes_the_run_up_offers_the_same() {
     world.die();
     world.claim_with(ClaimCause::Crash, Vec::new());
     assert_eq!(world.asked.as_ref().unwrap().tools, before);
-    // A message that joins is another question.
+    // A message that joins is a new question.
     world.join("And files?");
     world.calls(&[call("clock", &json!({}))]);
     world.tool_says(0, "noon");
@@ -127,7 +127,7 @@ fn what_says_little_is_searched_by_with_what_was_said_before() {
     world.rows.history = vec![earlier.clone(), yes.clone()];
     world.load(ClaimCause::First);
     assert_eq!(tool_query(world.state.as_ref().unwrap()), "Yes\nSend it to Ann");
-    // A run that makes another one again has no message of its own.
+    // A retry run has no message of its own.
     yes.run_id = crate::domain::ids::RunId::generate(&world.ids);
     world.rows.history = vec![earlier.clone(), yes.clone()];
     world.load(ClaimCause::First);
@@ -186,7 +186,7 @@ fn the_model_names_categories_and_is_offered_their_tools(#[case] said: Value, #[
     let places: BTreeSet<String> = offered(&world).into_iter().filter(|name| *name != ASK_USER).map(place).collect();
     let wanted: BTreeSet<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(places, wanted);
-    // It is a step like any other, of which nobody sees a word.
+    // It is a step like any other, but clients see no text of it.
     let kinds: Vec<&str> = world.events[shown..].iter().map(EventBody::kind).collect();
     assert_eq!(kinds, ["step.completed", "step.started"]);
     assert_eq!(announced(&world)[0], Some(ToolsOffered { offered: 0, of: 20, by: "choosing".to_owned() }));
@@ -203,7 +203,7 @@ fn the_model_names_categories_and_is_offered_their_tools(#[case] said: Value, #[
 fn a_model_that_calls_a_tool_right_away_means_its_category() {
     let mut world = asked(profile(categories()), "Write to Ann", many(&["files", "mail"], 9));
     world.calls(&[call("mail__t03", &json!({"to": "Ann"}))]);
-    assert!(world.under_way.is_empty(), "it has not read what the tool takes");
+    assert!(world.under_way.is_empty(), "the model has not seen the schema");
     assert!(offered(&world).contains(&"mail__t08") && !offered(&world).contains(&"files__t00"));
 }
 
@@ -270,7 +270,7 @@ fn earlier_calls_are_not_sent_with_the_question_for_categories() {
     world.calls(&[call("mail__t00", &json!({}))]);
     world.tool_says(0, "ok");
     let request = world.asked.clone().unwrap();
-    assert_eq!(offered(&world), ["select_categories"], "a message that joins is another question");
+    assert_eq!(offered(&world), ["select_categories"], "a message that joins is a new question");
     assert!(request.messages.iter().all(|message| message.tool_calls().next().is_none() && message.role != Role::Tool));
     world.calls(&[choose(&json!({"categories": ["general"]}))]);
     assert_eq!(offered(&world), ["clock", ASK_USER, "mail__t00"]);
@@ -316,7 +316,7 @@ proptest! {
         let mut world = asked(profile(filter.clone()), &says, tools.clone());
         let again = asked(profile(filter), &says, tools);
         prop_assert_eq!(offered(&world), offered(&again));
-        // All that there are would be 122.
+        // All tools together would be 122.
         prop_assert!(offered(&world).len() <= 101);
         world.calls(&[call(name, &json!({}))]);
         world.tool_says(0, "ok");

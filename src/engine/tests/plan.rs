@@ -1,4 +1,4 @@
-//! Plans: made, carried out and told; given up for the loop, which does nothing again.
+//! Plans: creation, execution and report. If a plan fails, the loop takes over and repeats no effect.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -35,14 +35,14 @@ fn planning() -> AgentProfile {
     }
 }
 
-/// A run whose plan is made.
+/// Returns a run with a plan.
 fn planned(plan: &'static str) -> World {
     let mut world = World::started(planning());
     world.says_text(plan);
     world
 }
 
-/// The router calls a tool, and that answers.
+/// Lets the router call a tool, and completes the call.
 fn works(world: &mut World, name: &'static str, n: u32) {
     world.calls(&[call(name, &json!({ "n": n }))]);
     world.tool_says(0, "found 7");
@@ -53,7 +53,7 @@ fn fails(world: &mut World, name: &'static str, n: u32) {
     world.tool_fails(0);
 }
 
-/// Which model is asked, whether it is offered tools, and what it is told last.
+/// Returns the model that is asked, whether it is offered tools, and its last message.
 fn asked(world: &World) -> (&str, bool, String) {
     let request = world.asked.as_ref().expect("a model is asked");
     (&request.model, !request.tools.is_empty(), request.messages.last().unwrap().text())
@@ -77,7 +77,7 @@ fn a_plan_is_made_carried_out_and_told() {
     assert_eq!(asked(&world), ("big/planner", false, "What is in the file?".to_owned()));
     assert!(world.asked.as_ref().unwrap().system.contains("- files (3): pay, read, write"));
     world.says_text(TWO);
-    assert!(!world.kinds().contains(&"message.started"), "the plan is told by its event alone");
+    assert!(!world.kinds().contains(&"message.started"), "the plan has its event only");
     let (model, has_tools, told) = asked(&world);
     assert_eq!((model, has_tools, world.asked.as_ref().unwrap().messages.len()), ("small/router", true, 1));
     assert!(told.starts_with("The step: read a.png") && !told.contains("What is in the file?"), "{told}");
@@ -94,7 +94,7 @@ fn a_plan_is_made_carried_out_and_told() {
     let (begun, over) = ("plan.step_started", "plan.step_completed");
     assert_eq!(plan, ["plan.created", begun, over, begun, over]);
     assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Done)]);
-    // The next turn can see every call.
+    // The next run sees every call.
     let calls = world.rows.history.iter().flat_map(Message::tool_calls).count();
     assert_eq!((calls, world.states()), (2, vec![ToolCallState::Done; 2]));
     assert_eq!(world.followed(), world.rows.history[1..]);
@@ -113,7 +113,7 @@ fn a_longer_result_is_cut_for_the_next_step(#[case] length: usize, #[case] shown
     assert_eq!(result, "\u{e9}".repeat(shown));
 }
 
-/// Its words speak of a tool that is not to be called again, so no step of a plan calls one either.
+/// The forced answer of the breaker allows no further tool calls, so the plan ends, too.
 #[test]
 fn a_tool_that_is_broken_ends_the_plan_of_who_wants_the_end_forced() {
     let mut world = World::started(AgentProfile {
@@ -129,7 +129,7 @@ fn a_tool_that_is_broken_ends_the_plan_of_who_wants_the_end_forced() {
     assert!(world.hints().contains(&prompts::FORCED_BREAKER.to_owned()), "{:?}", world.hints());
 }
 
-/// A run that is made again has no message of its own.
+/// A retry run has no message of its own.
 #[test]
 fn a_plan_that_is_made_again_knows_what_was_asked() {
     let mut world = World::new(planning());
@@ -137,7 +137,7 @@ fn a_plan_that_is_made_again_knows_what_was_asked() {
     world.rows.history = vec![Message { run_id: RunId::generate(&world.ids), ..asked_before }];
     world.claim(ClaimCause::First);
     world.says_text(ONE);
-    assert!(world.asked.as_ref().unwrap().system.contains("Plan again"), "two things are wanted");
+    assert!(world.asked.as_ref().unwrap().system.contains("Plan again"), "the request has two wishes");
     world.says_text(TWO);
     works(&mut world, "read", 1);
     works(&mut world, "write", 1);
@@ -145,7 +145,7 @@ fn a_plan_that_is_made_again_knows_what_was_asked() {
     assert!(told.starts_with("The user has asked:\nRead a.png and write down what it says.\n"), "{told}");
 }
 
-/// The fourth of the ways back: the tools of a step cannot be told by what they mean.
+/// The fourth fallback: the tools of a step cannot be ranked by vectors.
 #[test]
 fn without_vectors_words_decide_or_the_loop_takes_over() {
     for (without_vectors, expected) in [(WithoutVectors::Words, "small/router"), (WithoutVectors::Loop, "main/model")] {
@@ -154,7 +154,7 @@ fn without_vectors_words_decide_or_the_loop_takes_over() {
         world.says_text(TWO);
         assert_eq!(asked(&world).0, expected);
         let is_left = without_vectors == WithoutVectors::Loop;
-        assert!(!is_left || world.asked.as_ref().unwrap().tools.len() == 3, "all that there are");
+        assert!(!is_left || world.asked.as_ref().unwrap().tools.len() == 3, "all tools are offered");
         let skipped = [(1, PlanStepState::Skipped), (2, PlanStepState::Skipped)];
         assert_eq!(ended(&world), if is_left { &skipped[..] } else { &[] });
     }
@@ -176,7 +176,7 @@ fn a_planner_that_needs_no_tools_answers() {
     assert_eq!(world.followed(), world.rows.history[1..]);
 }
 
-/// No words of a planner have the shape that an answer is to have, and no list has it.
+/// The planner's text cannot follow a schema for the answer.
 #[test]
 fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
     let wanted = OutputSchema { name: "answer".to_owned(), schema: json!({"type": "object"}), strict: false };
@@ -186,7 +186,7 @@ fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
     };
     let is_wanted = |world: &World| world.asked.as_ref().unwrap().options.output_schema.is_some();
     let mut world = shaped();
-    assert!(!is_wanted(&world), "a plan has a form of its own");
+    assert!(!is_wanted(&world), "the plan has its own schema");
     world.says_text("[answer(\"Seven.\")]");
     assert_eq!(asked(&world), ("main/model", true, "What is in the file?".to_owned()));
     assert!(is_wanted(&world) && words(&world.rows.history).is_empty());
@@ -204,7 +204,7 @@ fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
         } else {
             world.says(&[Say::Reasoning("Hm.")], ModelFinish::Stop);
         }
-        // All is done that there was to do: the agent's own model reads it and has no tools.
+        // All steps are done: the agent's own model reads the results and gets no tools.
         assert_eq!(asked(&world), ("main/model", false, prompts::PLAN_DONE.to_owned()));
         assert!(is_wanted(&world));
         assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Done)]);
@@ -217,7 +217,7 @@ fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
 
 const ONE: &str = "[step(\"files\", \"read a.png\")] [done()]";
 
-/// A user who wants two things gets a plan for both, if the planner can be brought to make one.
+/// A user with two wishes gets a plan for both, if the planner writes one on the second attempt.
 #[rstest]
 #[case::longer(TWO, 2)]
 #[case::no_longer("[step(\"files\", \"read b.png\")] [done()]", 1)]
@@ -244,7 +244,7 @@ fn a_plan_of_one_step_for_two_wishes_is_made_once_more(#[case] second: &'static 
             _ => None,
         })
         .collect();
-    assert_eq!(planned.len(), 1, "the short one is not told of");
+    assert_eq!(planned.len(), 1, "the short plan has no event");
     assert_eq!((planned[0].len(), planned[0][0]), (steps, "read a.png"));
     assert_eq!(asked(&world).0, "small/router");
 }
@@ -293,8 +293,8 @@ fn a_failed_step_that_a_later_one_builds_on_ends_the_plan_and_nothing_is_done_tw
     assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Failed), (3, PlanStepState::Skipped)]);
     assert_eq!(asked(&world), ("main/model", true, prompts::PLAN_LEFT.to_owned()));
     let seen = &world.asked.as_ref().unwrap().messages;
-    assert_eq!(seen.iter().flat_map(Message::tool_calls).count(), 2, "the loop sees what was done");
-    // Though the agent does not care for repeated calls, what the plan has done is quoted.
+    assert_eq!(seen.iter().flat_map(Message::tool_calls).count(), 2, "the loop sees the completed calls");
+    // Even an agent without the duplicate guard quotes the calls of the plan.
     world.calls(&[call("write", &json!({"n": 1}))]);
     assert!(world.under_way.is_empty());
     assert!(world.results()[0].contains("not carried out again") && world.results()[0].contains("found 7"));
@@ -311,9 +311,9 @@ fn what_has_changed_since_is_read_again() {
     works(&mut world, "read", 1);
     works(&mut world, "write", 1);
     works(&mut world, "read", 1);
-    assert_eq!(world.executions.len(), 3, "what the second step has changed, the third one sees");
+    assert_eq!(world.executions.len(), 3, "the third step sees the change of the second one");
     world.calls(&[call("read", &json!({"n": 1}))]);
-    assert!(world.under_way.is_empty() && world.results()[0].contains("not carried out again"), "nothing has changed since");
+    assert!(world.under_way.is_empty() && world.results()[0].contains("not carried out again"), "no write in between");
     assert_eq!(ended(&world).last(), Some(&(4, PlanStepState::Done)));
 }
 
@@ -331,7 +331,7 @@ fn what_may_have_taken_effect_is_not_made_again(#[case] in_plan: bool) {
     assert_eq!(world.states(), [ToolCallState::Unknown, ToolCallState::Cancelled]);
     if !in_plan {
         world.calls(&[call("write", &json!({"n": 2}))]);
-        assert_eq!(world.executions.len(), 2, "another call is another one");
+        assert_eq!(world.executions.len(), 2, "other arguments make another call");
     }
 }
 
@@ -346,7 +346,7 @@ fn the_loop_that_takes_over_reads_again_and_writes_nothing_twice() {
     assert_eq!(asked(&world).0, "main/model");
     world.calls(&[call("read", &json!({"n": 1})), call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
     let made: Vec<_> = world.under_way.iter().map(|call| call.name.as_str()).collect();
-    assert_eq!(made, ["read", "write"], "what was done is quoted, what has failed is tried again");
+    assert_eq!(made, ["read", "write"], "completed calls are quoted, and failed ones run again");
     world.tool_says(0, "found 8");
     world.tool_says(0, "ok");
     assert!(world.results()[1].contains("not carried out again"), "{:?}", world.results());
@@ -378,10 +378,10 @@ fn every_model_that_speaks_with_the_user_knows_the_layers() {
     world.says_text("[step('write it')] [done()]");
     assert_eq!(knows(&world), 0, "the router sees its step");
     works(&mut world, "write", 1);
-    assert_eq!(knows(&world), 5, "the teller");
+    assert_eq!(knows(&world), 5, "the report");
 }
 
-/// How the run ends while the first of two steps is carried out.
+/// The run ends while the first of two steps runs.
 #[rstest]
 #[case::cancelled(0, PlanStepState::Failed)]
 #[case::failed(1, PlanStepState::Failed)]
@@ -424,7 +424,7 @@ fn a_plan_for_which_no_tool_is_called_is_the_loop_s() {
     }
     assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Failed)]);
     assert_eq!(asked(&world), ("main/model", true, "What is in the file?".to_owned()));
-    assert!(words(&world.rows.history).is_empty(), "what no tool came of is not kept");
+    assert!(words(&world.rows.history).is_empty(), "an answer of the router without a call is not stored");
     assert_eq!(world.followed(), world.rows.history[1..]);
 }
 
@@ -463,7 +463,7 @@ fn a_step_is_offered_the_tools_that_fit_it() {
     world.says_text("[step(\"read it\")] [step(\"write it\")] [done()]");
     assert_eq!(world.asked.as_ref().unwrap().tools.len(), 1);
     works(&mut world, "write", 1);
-    assert_eq!(world.executions.len(), 1, "a tool that was not offered is there all the same");
+    assert_eq!(world.executions.len(), 1, "a tool that was not offered can still be called");
     assert_eq!(world.asked.as_ref().unwrap().tools.len(), 1);
 }
 
@@ -483,11 +483,11 @@ fn a_message_that_joins_gives_the_run_to_the_loop() {
     let mut world = planned(APART);
     world.join("No, something else.");
     world.says_text("I would write it.");
-    assert_eq!(asked(&world).0, "big/planner", "nothing was done, and the plan is made anew");
+    assert_eq!(asked(&world).0, "big/planner", "no step has run, and a new plan is made");
     assert!(asked(&world).2.contains("No, something else."));
 }
 
-/// What is known to be done may be wanted once more. What may have been done is not done again before its user knows of that.
+/// A completed step may be requested again. A step of unknown outcome is not repeated before its user knows.
 #[rstest]
 #[case::done(done("found 7"), true)]
 #[case::unknown(ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("gone", 1) }, false)]
@@ -503,7 +503,7 @@ fn a_message_that_joins_may_have_a_step_done_again(#[case] outcome: ToolOutcome,
     if is_made {
         world.tool_says(0, "found 8");
         world.calls(&[call("write", &json!({"n": 2}))]);
-        assert_eq!(world.under_way.len(), 1, "another call is another one");
+        assert_eq!(world.under_way.len(), 1, "other arguments make another call");
     } else {
         assert_eq!(world.results(), [prompts::UNKNOWN_BEFORE]);
     }
@@ -520,10 +520,10 @@ fn limits_end_a_plan_as_they_end_the_loop() {
     assert_eq!(world.ended().reason, Some(FinishReason::Budget));
     let mut world = World::started(AgentProfile { max_rounds: 1, ..planning() });
     world.says_text(APART);
-    assert_eq!(asked(&world).0, "main/model", "a plan may have no more steps than the run has rounds");
+    assert_eq!(asked(&world).0, "main/model", "a plan has at most as many steps as the run has rounds");
 }
 
-/// The worker dies before or after each commit of the whole way.
+/// The worker crashes before or after each commit of the whole run.
 #[rstest]
 fn a_crash_at_any_point_goes_on_with_the_plan(#[values(0, 1, 2, 3, 4, 5)] at: usize, #[values(true, false)] is_committed: bool) {
     let mut world = World::started(AgentProfile { max_crashes: 100, ..planning() });
@@ -532,7 +532,7 @@ fn a_crash_at_any_point_goes_on_with_the_plan(#[values(0, 1, 2, 3, 4, 5)] at: us
             break;
         }
         if let Some(call) = world.under_way.first().cloned() {
-            // An unsafe call that was under way is never made again.
+            // An unsafe call that was under way never runs again.
             let input = crate::engine::Input::ToolFinished(call.id, crate::engine::tests::world::done("found 7"));
             world.under_way.clear();
             feed(&mut world, input, step == at, is_committed);
@@ -554,7 +554,7 @@ fn a_crash_at_any_point_goes_on_with_the_plan(#[values(0, 1, 2, 3, 4, 5)] at: us
     assert_eq!(words(&world.rows.history), ["Both are written."]);
     assert!(world.executions.values().all(|times| *times == 1), "{:?}", world.executions);
     let begun = world.kinds().into_iter().filter(|kind| *kind == "plan.step_started").count();
-    assert_eq!((begun, ended(&world).len()), (2, 2), "each step is told once");
+    assert_eq!((begun, ended(&world).len()), (2, 2), "each step has its events once");
     assert_eq!(world.followed(), world.rows.history[1..]);
 }
 
@@ -582,7 +582,7 @@ fn a_run_that_goes_on_from_one_that_has_acted_makes_no_plan() {
     let mut world = World::new(planning());
     world.rows.history = before.rows.history;
     world.claim(ClaimCause::First);
-    // A planner reads no calls, and would have the step done once more.
+    // A planner reads no calls, and would repeat the step.
     let (model, has_tools, _) = asked(&world);
     assert_eq!((model, has_tools), ("main/model", true));
 }
@@ -592,7 +592,7 @@ fn within(limit: u64) -> AgentProfile {
     AgentProfile { context, breaker_failures: 0, ..planning() }
 }
 
-/// What is left of the budget of each request so far.
+/// Returns the remaining tokens of each request so far.
 fn left(world: &World) -> Vec<i64> {
     let told = world.events.iter().filter_map(|event| match event {
         EventBody::ContextBudget { remaining, .. } => Some(*remaining),
@@ -611,7 +611,7 @@ fn each_request_of_a_plan_says_what_is_left_of_its_budget() {
     assert_eq!((world.ended().status, left(&world).len()), (RunStatus::Completed, 4));
 }
 
-/// The loop fails by its own rules, or leaves out what the plan cannot.
+/// The loop has its own compaction, which a plan has not.
 #[rstest]
 #[case::the_loop(ContextStrategy::Summarize, "main/model")]
 #[case::as_it_is(ContextStrategy::None, "small/router")]
@@ -619,7 +619,7 @@ fn a_step_that_is_too_long_for_its_router_is_the_loop_s(#[case] strategy: Contex
     let profile = within(30_000);
     let context = ContextPolicy { strategy, ..profile.context };
     let mut world = World::new(AgentProfile { context, ..profile });
-    // The models differ in what they read.
+    // The models have different context windows.
     let capacity = Capacity { window: Some(4_700), ..Capacity::default() };
     world.capacities = vec![("small/router".to_owned(), capacity)];
     world.claim(ClaimCause::First);
@@ -629,7 +629,7 @@ fn a_step_that_is_too_long_for_its_router_is_the_loop_s(#[case] strategy: Contex
 }
 
 proptest! {
-    /// Whatever came of the steps, and however little room there is for it.
+    /// For any outcome of the steps, and any size of the budget.
     #[test]
     fn what_is_told_fits_and_names_every_step_that_failed(
         limit in 5_000..9_000_u64,

@@ -83,7 +83,7 @@ fn what_was_said_before_a_turn_is_known_to_all_of_it() {
     assert!(knows(&world), "the second round");
     world.die();
     world.claim(ClaimCause::Crash);
-    assert!(knows(&world), "whoever takes the run up");
+    assert!(knows(&world), "a worker that takes the run over");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn nobody_gets_out_of_their_fence() {
     let mut state = state(profile(PromptPolicy::default()), ("", own));
     state.record.contexts = Some(vec![ProvidedContext { name: "a\"b".to_owned(), text: "x</context>y".to_owned() }]);
     let system = model_request(&state).system;
-    assert_eq!(system.matches("</").count(), 2, "one end for each fence: {system}");
+    assert_eq!(system.matches("</").count(), 2, "one closing tag for each opening one: {system}");
     assert!(system.contains("source=\"a\\\"b\""), "{system}");
 }
 
@@ -113,7 +113,10 @@ fn what_cannot_be_used_is_named_with_its_reason() {
     assert!(!all.contains("idle"), "{all}");
     let some = system(ToolNotes::Unavailable, None, every);
     assert!(!some.contains("those of") && some.contains("\"mail\""), "{some}");
-    assert!(!system(ToolNotes::All, Some(vec!["files__read".to_owned()]), every).contains("mail"), "it could not have them anyway");
+    assert!(
+        !system(ToolNotes::All, Some(vec!["files__read".to_owned()]), every).contains("mail"),
+        "the profile does not allow this server anyway"
+    );
     assert_eq!(system(ToolNotes::Off, None, every), "AGENT");
     assert_eq!(system(ToolNotes::All, None, ToolsPolicy::None), "AGENT");
 }

@@ -1,4 +1,4 @@
-//! Random turns with crashes, hand-backs, cancellations and messages that join, at any moment. What must hold, holds.
+//! Random runs with crashes, hand-backs, cancellations and joined messages at any moment, and the invariants that hold for all.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ enum Act {
     /// The model calls tools: name, and a small number as the argument, so that calls repeat.
     Calls(Vec<(u8, u8)>, ModelFinish),
     Text(ModelFinish),
-    /// The model says a part of its answer: words, a call, or both.
+    /// The model streams a part of its answer: text, a call, or both.
     Begins(Vec<u8>),
     Nothing(ModelFinish),
     ModelFails(ModelErrorKind),
-    /// One of the tools under way ends: well, badly, unknown, or with a state that is no outcome.
+    /// One of the tool calls under way ends: success, failure, unknown, or a state that is no outcome.
     ToolEnds(usize, u8),
-    /// A server that was asked about a call says that it took effect, that it did not, or nothing of use.
+    /// A reconciled server answers that the call took effect, that it did not, or something unclear.
     ServerSays(u8),
-    /// A human answers.
+    /// A user answers.
     HumanSays(u8),
     Joins,
     Cancel,
@@ -47,11 +47,11 @@ enum Act {
     WindDown,
     TimeIsUp,
     Dies,
-    /// The next decision is committed, and the worker dies before it acts on it.
+    /// The next decision is committed, and the worker crashes before it executes the commands.
     DiesAfterCommit,
-    /// The next decision is made, and the worker dies before it is committed.
+    /// The next decision is made, and the worker crashes before the commit.
     DiesBeforeCommit,
-    /// An input about something else altogether.
+    /// An input about something else.
     Nonsense(u8),
 }
 
@@ -128,14 +128,14 @@ prop_compose! {
     }
 }
 
-/// One tool is another server's, so that there is something to choose among.
+/// Returns tools of two servers, so that there is a choice.
 fn of_two_servers() -> Vec<Arc<ToolDefinition>> {
     let mut tools = tools();
     Arc::make_mut(&mut tools[0]).server = Some("bank".to_owned());
     tools
 }
 
-/// Where the worker dies in the step to come.
+/// The moment at which the worker crashes in the next step.
 #[derive(Clone, Copy, PartialEq)]
 enum Death {
     None,
@@ -147,9 +147,9 @@ struct Play {
     world: World,
     death: Death,
     fresh: u32,
-    /// Calls of which their server or a human has said that they did not happen, each time.
+    /// Calls that were reported as not done, by their server or a user, once for each report.
     denied: Vec<CallId>,
-    /// Messages that came from outside.
+    /// Messages that joined from outside.
     joined: Vec<Message>,
 }
 
@@ -170,7 +170,7 @@ impl Play {
         self.world.rows.profile.output == OutputMode::Structured
     }
 
-    /// Somebody holds the run.
+    /// Claims the run if no worker has it.
     fn ensure_held(&mut self) {
         if self.is_over() || self.world.state.is_some() {
             return;
@@ -183,7 +183,7 @@ impl Play {
         };
         self.world.load(cause);
         let input = || Input::Claimed { tools: of_two_servers(), contexts: None, finished: Vec::new() };
-        // The same rows lead to the same acts.
+        // The same rows lead to the same commands.
         assert_eq!(acts(self.world.decide(input())), acts(self.world.decide(input())));
         self.feed(input());
     }
@@ -227,7 +227,7 @@ impl Play {
                         Say::Call(name, if n == 2 { "{\"n\":".to_owned() } else { json!({ "n": n }).to_string() })
                     })
                     .collect();
-                // One call as it is wanted there; several as they are not.
+                // A single call has the requested form, and several do not.
                 if let (true, [Say::Call(name, arguments)]) = (self.wants_objects(), say.as_slice()) {
                     say = vec![Say::Words(format!(r#"{{"tool":"{name}","arguments":{arguments}}}"#))];
                 }
@@ -257,7 +257,7 @@ impl Play {
             Act::ModelFails(kind) => {
                 if self.world.asked.is_some() {
                     self.world.hang_up();
-                    // A refusal that names something, or one for which nobody was asked.
+                    // A refusal that names a part, or one that matches no request.
                     let (refused_tool, refused_signed) =
                         ((kind == ModelErrorKind::InvalidRequest).then(|| "write".to_owned()), true);
                     let not_asked = kind == ModelErrorKind::Overloaded && self.world.decisions.is_multiple_of(2);
@@ -344,7 +344,7 @@ impl Play {
         self.feed(Input::CancelRequested { by: "user".to_owned(), partial, stopped });
     }
 
-    /// An input about something that is not under way must change nothing.
+    /// Feeds an input about something that is not under way, which must change nothing.
     fn nonsense(&mut self, which: u8) {
         if self.world.state.is_none() {
             return;
@@ -367,7 +367,7 @@ impl Play {
         assert_eq!(self.world.decide(input), Decision::default());
     }
 
-    /// A model that never stops calling tools: only the limits can end the run now.
+    /// Plays a model that never stops calling tools: only the limits can end the run.
     fn call_for_ever(&mut self) {
         for _ in 0..120 {
             self.ensure_held();
@@ -413,7 +413,7 @@ impl Play {
         let mut ended = HashSet::new();
         for event in &world.events {
             if let EventBody::ToolCompleted { call_id, .. } | EventBody::ToolOutcomeUnknown { call_id, .. } = event {
-                assert!(ended.insert(call_id.clone()), "one outcome is shown of each call");
+                assert!(ended.insert(call_id.clone()), "one outcome event for each call");
             }
         }
         for call in &world.rows.calls {
@@ -433,25 +433,25 @@ impl Play {
         let closed = world.kinds().into_iter().filter(|kind| *kind == "plan.step_completed").count();
         assert_eq!(planned.sum::<usize>(), closed, "{:?}", world.kinds());
 
-        // The log and the rows tell the same story.
+        // The log and the rows agree.
         let history = world.rows.history.iter();
         let stored: Vec<_> = history.filter(|message| message.role != Role::User || message.internal).cloned().collect();
         assert_eq!(world.followed(), stored);
         assert_eq!(world.rows.history.len(), stored.len() + 1 + self.joined.len());
 
-        // The fixed text of an agent that may not ask its model at all is an answer to everything.
+        // The fixed text of an agent whose model cannot be asked answers everything.
         let profile = &world.rows.profile;
         let may_ask = profile.max_rounds > 0 || profile.on_limit != OnLimit::Message;
         if world.ended().status == RunStatus::Completed && may_ask {
             for message in &self.joined {
                 let asked = message.parts.iter().all(|part| world.asked_about.contains(part.id()));
-                assert!(asked, "nobody has answered {message:?}");
+                assert!(asked, "no answer to {message:?}");
             }
         }
     }
 }
 
-/// The commands of a decision, without ids that are new each time.
+/// Returns the commands of a decision without generated ids.
 fn acts(decision: Decision) -> Vec<Command> {
     let mut commands = decision.commands;
     for command in &mut commands {
@@ -479,7 +479,7 @@ fn blank_ids(message: &mut Message) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 300, ..ProptestConfig::default() })]
 
-    // L-35, L-36: no call without its result and none with two, whatever came in between.
+    // L-35, L-36: every call has exactly one result, after any sequence of inputs.
     #[test]
     fn whatever_happens_the_run_ends_and_keeps_its_promises(
         profile in any_profile(),
@@ -494,7 +494,7 @@ proptest! {
         play.judge();
     }
 
-    /// The worker dies at each boundary of one and the same turn, before or after the commit.
+    /// The worker crashes at each boundary of the same run, before or after the commit.
     #[test]
     fn a_death_at_any_boundary_is_survived(
         at in 0..12_usize,

@@ -1,4 +1,4 @@
-//! Going on from the rows, whatever happened to the worker.
+//! Recovery from the stored rows, after any failure of the worker.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn a_crash_before_the_first_commit_is_a_first_start() {
     assert_eq!(kinds(&started)[0], "run.started");
 }
 
-/// Two finished, one started, one planned: two are kept, one is judged by its class, one is executed.
+/// Of four calls, two are done and stay, one was started and is judged by its class, and one is planned and runs.
 #[rstest]
 #[case("write", OnUnknown::TellModel, Unknown)]
 #[case("write", OnUnknown::Rerun, Started)]
@@ -86,7 +86,7 @@ fn started_calls_are_judged_by_their_class(
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// M-31: whatever its class, and as often as the worker dies.
+/// M-31: for any class, and after any number of crashes.
 #[rstest]
 #[case("read")]
 #[case("write")]
@@ -98,7 +98,7 @@ fn a_call_that_its_server_works_on_is_followed(#[case] name: &'static str) {
     for _ in 0..2 {
         world.die();
         let resumed = world.claim(ClaimCause::Crash);
-        assert_eq!(kinds(&resumed), ["run.resumed"], "nobody sees a second start");
+        assert_eq!(kinds(&resumed), ["run.resumed"], "clients see no second start");
         let [Command::RunTool(followed)] = resumed.commands.as_slice() else { panic!("{:?}", resumed.commands) };
         assert_eq!(
             (followed.id.clone(), followed.handle.as_ref().and_then(Handle::task)),
@@ -117,7 +117,7 @@ fn a_server_is_asked_what_became_of_a_call() {
         world.calls(&[call("pay", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
         world.die();
         world.claim(ClaimCause::Crash);
-        assert_eq!(world.states(), [Started, Planned], "the next call does not begin before the answer");
+        assert_eq!(world.states(), [Started, Planned], "the next call waits for the reconciliation");
         assert!(world.under_way.is_empty());
         assert_eq!(world.in_question.len(), 1);
         world
@@ -128,14 +128,14 @@ fn a_server_is_asked_what_became_of_a_call() {
     assert_eq!((world.states(), world.results()), (vec![Done, Done], vec!["paid".to_owned(), "written".to_owned()]));
     assert_eq!(world.executions.values().copied().max(), Some(1));
 
-    // The worker dies while it asks, and the next one asks again.
+    // The worker crashes during reconciliation, and the next one asks again.
     let mut world = started();
     world.die();
     world.claim(ClaimCause::Crash);
     assert_eq!(world.in_question.len(), 1);
     world.server_says(0, Reconciled::DidNotHappen);
     assert_eq!(world.executions[&world.rows.calls[0].id], 2);
-    // It may have taken effect this time.
+    // This attempt may have taken effect.
     world.die();
     world.load(ClaimCause::HandedBack);
     world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
@@ -151,7 +151,7 @@ fn a_server_is_asked_what_became_of_a_call() {
     assert_eq!(world.states(), [Unknown, Cancelled]);
     assert!(world.state.is_none());
 
-    // An answer that comes when nobody asked changes nothing.
+    // An answer without a question changes nothing.
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
     for id in [world.rows.calls[0].id.clone(), id] {
@@ -159,7 +159,7 @@ fn a_server_is_asked_what_became_of_a_call() {
     }
 }
 
-/// A retry is no consent, and what its server says is no consent either.
+/// A retry is no approval, and neither is the server's answer.
 #[rstest]
 #[case(ApprovalMode::Auto)]
 #[case(ApprovalMode::AlwaysAsk)]
@@ -178,7 +178,7 @@ fn a_call_of_an_earlier_run_is_asked_about_when_it_may_begin(#[case] mode: Appro
         world.executions.clear();
         world.claim(ClaimCause::HandedBack);
         if mode == ApprovalMode::AlwaysAsk {
-            assert_eq!((world.states()[0], world.in_question.len()), (AwaitingApproval, 0), "nobody has allowed it yet");
+            assert_eq!((world.states()[0], world.in_question.len()), (AwaitingApproval, 0), "it is not allowed yet");
             world.tool_says(0, "written");
             assert!(world.human_decides("allow", None));
             world.claim(ClaimCause::Request);
@@ -197,7 +197,7 @@ fn a_call_of_an_earlier_run_is_asked_about_when_it_may_begin(#[case] mode: Appro
     world.server_says(0, Reconciled::DidNotHappen);
     assert_eq!((world.states()[0], pay(&world)), (Started, 1));
 
-    // It holds a place among the calls that are made at a time, and whoever dies over it asks again.
+    // It occupies one of the parallel call slots, and a worker that takes over asks again.
     let mut world = taken_over(1);
     let other = if mode == ApprovalMode::Auto { Planned } else { Done };
     assert_eq!(world.states(), [Started, other]);
@@ -208,7 +208,7 @@ fn a_call_of_an_earlier_run_is_asked_about_when_it_may_begin(#[case] mode: Appro
     assert_eq!((world.states()[0], pay(&world)), (Unknown, 0));
 }
 
-/// The earlier one may have taken effect, and what came of it is not what the human has asked for now.
+/// The earlier call may have taken effect, and its outcome does not belong to the arguments that are allowed now.
 #[test]
 fn a_call_that_is_allowed_with_other_arguments_is_another_call() {
     let policy = ApprovalPolicy { tools: [("pay".to_owned(), ApprovalMode::AlwaysAsk)].into(), ..ApprovalPolicy::default() };
@@ -363,7 +363,7 @@ fn what_ended_while_it_was_being_stopped_keeps_its_outcome() {
     world.feed(Input::Drain { stopped: vec![(first, done("1"))], paused: Vec::new() });
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
     world.claim(ClaimCause::HandedBack);
-    assert_eq!(world.states(), [Done, Unknown], "an unsafe call is not made again, one that ended is not unknown");
+    assert_eq!(world.states(), [Done, Unknown], "an unsafe call does not run again, and an ended one is not unknown");
 
     let mut world = World::started(AgentProfile::default());
     world.calls(&two);
@@ -386,7 +386,7 @@ fn late_and_foreign_outcomes_change_nothing() {
     assert_eq!(world.says_text("?"), Decision::default());
 }
 
-/// The worker lives: its store was away, which is no crash, and it knows what it could not store.
+/// The worker is alive: its store was away, which is no crash, and it knows the outcome that it could not store.
 #[test]
 fn a_worker_that_takes_its_run_up_again_has_not_died() {
     let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
@@ -400,7 +400,7 @@ fn a_worker_that_takes_its_run_up_again_has_not_died() {
     assert_eq!(world.results(), ["1", prompts::UNKNOWN_AFTER_CRASH]);
 }
 
-/// The database has lost that a call was started, and the worker knows what became of it: an unsafe call is not made again.
+/// The database lost the start of a call, and the worker knows the outcome: an unsafe call does not run again.
 #[test]
 fn a_known_outcome_counts_though_the_start_of_its_call_was_lost() {
     let unknown = || ToolOutcome { state: Unknown, ..ToolOutcome::failed("gone", 1) };
@@ -418,12 +418,12 @@ fn a_known_outcome_counts_though_the_start_of_its_call_was_lost() {
         world.load(ClaimCause::Reload);
         let resumed = world.feed(Input::Claimed { tools: Vec::new(), contexts: None, finished: vec![(known.clone(), outcome)] });
         let is_told = |event: &EventBody| matches!(event, EventBody::ToolStarted { call_id, .. } if *call_id == known);
-        assert_eq!(resumed.events.iter().filter(|event| is_told(event)).count(), 1, "the log tells that it was made");
+        assert_eq!(resumed.events.iter().filter(|event| is_told(event)).count(), 1, "the log has its event");
         assert_eq!((world.executions[&known], world.states()[0]), (1, state));
     }
 }
 
-/// A run that goes on from a call of another one begins with that call, by the rules of all calls.
+/// A run that retries a call begins with that call, by the rules for all calls.
 #[test]
 fn a_run_can_begin_with_a_call() {
     let mut before = World::started(AgentProfile::default());
@@ -432,7 +432,7 @@ fn a_run_can_begin_with_a_call() {
     before.tool_fails(0);
     let mut world = before;
     world.die();
-    // The rows as a store makes them: the answer with its calls, one of them with its outcome.
+    // The rows as a store creates them: the answer with its calls, one of them with its outcome.
     world.rows.history.truncate(2);
     world.rows.tools = Some(tools());
     world.rows.steps.truncate(1);
@@ -453,7 +453,10 @@ fn a_run_can_begin_with_a_call() {
     world.die();
     let resumed = world.claim(ClaimCause::Crash);
     assert_eq!(kinds(&resumed)[0], "run.resumed");
-    assert!(resumed.changes.contains(&crate::domain::change::Change::Started), "its time is counted, whenever it died");
+    assert!(
+        resumed.changes.contains(&crate::domain::change::Change::Started),
+        "the start is stored for the time limit, even after a crash"
+    );
     world.tool_says(0, "3");
     let [first, second] = &world.results()[..] else { panic!("two results: {:?}", world.results()) };
     assert!(first == "1" && second.contains("{\"n\":3}") && second.ends_with('3'), "{second}");
@@ -461,8 +464,8 @@ fn a_run_can_begin_with_a_call() {
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// The run was loaded again although its worker lives, and one of its calls with it: that one is neither judged nor made again, and its
-/// outcome comes as if nothing had been. What its server wants to know meanwhile nobody can be told any more.
+/// A live worker loaded its run again while a call was under way. That call is neither judged nor repeated, and its outcome is
+/// accepted. Questions of its server can no longer be answered.
 #[rstest]
 #[case("write")]
 #[case("read")]
@@ -483,7 +486,7 @@ fn what_is_under_way_here_goes_on(#[case] name: &'static str) {
         expires_in_ms: None,
     };
     world.rows.inputs.push(question.clone());
-    // It has ended, and that could not be stored.
+    // It has ended, and its outcome could not be stored.
     world.under_way.remove(1);
     world.load(ClaimCause::Reload);
     world.state.as_mut().unwrap().facts.under_way = vec![ids[0].clone()];
@@ -500,10 +503,10 @@ fn what_is_under_way_here_goes_on(#[case] name: &'static str) {
     world.tool_says(0, "one");
     world.tool_says(0, "three");
     assert_eq!(world.states(), [Done; 3]);
-    assert!(world.asked.is_some(), "the model hears of them");
+    assert!(world.asked.is_some(), "the model gets the results");
 }
 
-/// A worker that is told to end waits for them as for any others.
+/// A draining worker waits for them as for other calls.
 #[test]
 fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
     let mut world = World::started(AgentProfile::default());
@@ -519,7 +522,7 @@ fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
     assert_eq!((world.states(), world.released.map(|(_, cause)| cause)), (vec![Done], Some(ReleaseCause::Drain)));
 }
 
-/// The database has lost that a call was started, and its worker knows better: it goes on, and is not made beside itself.
+/// The database lost the start of a call that its worker still runs: the call continues and is not started a second time.
 #[test]
 fn what_is_under_way_here_is_not_begun_again_though_its_start_was_lost() {
     let mut world = World::started(AgentProfile::default());

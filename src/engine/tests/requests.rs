@@ -1,4 +1,4 @@
-//! Requests: whatever is stored, what is sent keeps to the rules.
+//! Requests follow the providers' rules for any stored history.
 
 use std::sync::Arc;
 
@@ -153,7 +153,7 @@ fn call_part(ids: &SequentialIds, call_id: &CallId) -> Part {
     named_call(ids, call_id, "read", json!({}))
 }
 
-/// Providers name calls as they like: here all alike.
+/// Providers choose the ids of calls: here all are equal.
 fn named_call(ids: &SequentialIds, call_id: &CallId, name: &str, arguments: serde_json::Value) -> Part {
     Part::ToolCall(ToolCallPart {
         id: PartId::generate(ids),
@@ -178,7 +178,7 @@ fn result_part(ids: &SequentialIds, call_id: &CallId) -> Part {
     })
 }
 
-/// A part of any kind, and the number of the call that it is about.
+/// Generates a part of any kind, with the number of its call.
 fn any_part() -> impl Strategy<Value = (u8, usize)> {
     (0..7_u8, 0..4_usize)
 }
@@ -186,7 +186,7 @@ fn any_part() -> impl Strategy<Value = (u8, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Rows that no correct run has written: calls without results, results without calls, results twice, wrong roles.
+    /// Rows that no correct run writes: calls without results, results without calls, repeated results, wrong roles.
     #[test]
     fn any_history_becomes_sendable(rows in prop::collection::vec((0..3_u8, any::<bool>(), any::<bool>(), prop::collection::vec(any_part(), 0..4)), 0..12)) {
         let mut world = World::new(AgentProfile::default());

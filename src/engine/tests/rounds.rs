@@ -1,4 +1,4 @@
-//! Servers that let go of a call until they know more.
+//! MCP servers that return `input_required` and are called again with the answers.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn round(world: &World) -> &Round {
     world.rows.calls[0].handle.as_ref().and_then(Handle::round).expect("a round")
 }
 
-/// A run with one call, whose server wants to know a colour and a size.
+/// Returns a run with one call, whose server asks for a colour and a size.
 fn asked(name: &'static str, profile: AgentProfile) -> World {
     let mut world = World::started(profile);
     world.calls(&[call(name, &json!({"n": 1}))]);
@@ -49,8 +49,8 @@ fn a_run_waits_for_all_answers_and_holds_nothing() {
     assert!(world.human_says("accept"));
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), world.under_way.len(), world.rows.inputs.len()), (vec![Started], 0, 2));
-    assert_eq!(world.rows.status, RunStatus::Waiting, "for the other one");
-    // Whoever has it meanwhile may die: nothing is under way.
+    assert_eq!(world.rows.status, RunStatus::Waiting, "it waits for the other answer");
+    // A worker that has the run meanwhile may crash: no call is under way.
     world.claim(ClaimCause::Crash);
     assert_eq!(world.rows.status, RunStatus::Waiting);
 
@@ -65,12 +65,12 @@ fn a_run_waits_for_all_answers_and_holds_nothing() {
     assert_eq!((round.state.as_deref(), choices(round), round.questions, round.number), (Some("opaque"), given, 2, 1));
     assert!(world.rows.inputs.is_empty());
     let started = world.kinds().into_iter().filter(|kind| *kind == "tool.started").count();
-    assert_eq!(started, 1, "nobody sees a second start");
+    assert_eq!(started, 1, "clients see no second start");
     world.tool_says(0, "painted");
     assert_eq!((world.states(), world.results()), (vec![Done], vec!["painted".to_owned()]));
 }
 
-/// Nobody is asked twice.
+/// No question is asked twice.
 #[rstest]
 #[case("read", OnUnknown::TellModel, Started, 3)]
 #[case("write", OnUnknown::TellModel, Unknown, 2)]
@@ -108,7 +108,7 @@ fn nobody_who_answers_in_time_wants_it_to_end() {
         crate::domain::event::EventBody::InputResolved { state, .. } => Some(*state),
         _ => None,
     });
-    assert_eq!(closed.collect::<Vec<_>>(), [InputState::Expired], "the other one was told when it was answered");
+    assert_eq!(closed.collect::<Vec<_>>(), [InputState::Expired], "the answered question has its event already");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_server_may_want_nothing_but_to_be_called_again_and_ask_more_than_once() {
     assert_eq!((world.under_way.len(), round(&world).number, round(&world).questions), (1, 1, 0));
     pauses(&mut world, &["colour"]);
     assert_eq!((world.rows.status, round(&world).number, round(&world).questions), (RunStatus::Waiting, 2, 1));
-    // The end of the run closes what is open.
+    // The end of the run closes open questions.
     world.rows.cancel_requested_by = Some("user".to_owned());
     world.claim(ClaimCause::Request);
     assert_eq!((world.states(), world.ended().status), (vec![Unknown], RunStatus::Cancelled));

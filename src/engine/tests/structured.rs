@@ -1,4 +1,4 @@
-//! Models that answer in objects: the loop and its clients see what they see of any other.
+//! Models that answer in JSON objects: clients see the same events as with tool calls.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn profile() -> AgentProfile {
     AgentProfile { output: OutputMode::Structured, ..AgentProfile::default() }
 }
 
-/// Events without ids, so that two runs can be compared.
+/// Returns the events without ids, so that two runs can be compared.
 fn shown(world: &World) -> Vec<String> {
     let kept = world.events.iter().filter(|event| !matches!(event, EventBody::PartDelta { .. }));
     kept.map(|event| match event {
@@ -71,7 +71,7 @@ fn the_model_reads_its_history_as_objects_and_is_offered_none_but_words() {
     assert_eq!(texts(&request.messages[1]), [r#"{"tool":"read","arguments":{"n":1}}"#]);
     assert_eq!(texts(&request.messages[2]), [r#"{"tool":"read","error":"it broke"}"#]);
 
-    // Calls that another model has made at once are told one after the other.
+    // Parallel calls of another model are shown one after the other.
     let mut native = World::started(AgentProfile::default());
     native.calls(&[call("read", &json!({"n": 1})), call("write", &json!({}))]);
     native.tool_says(0, "7");
@@ -106,8 +106,8 @@ fn what_is_no_object_is_corrected_twice_and_then_fails(#[case] said: &'static st
     }
     world.says_text(said);
     assert_eq!(world.error_code(), "invalid_output");
-    assert!(world.executions.is_empty(), "nothing of it is carried out");
-    assert!(world.followed().iter().all(|message| message.role == Role::User), "what was shown of it is void");
+    assert!(world.executions.is_empty(), "no part of it is executed");
+    assert!(world.followed().iter().all(|message| message.role == Role::User), "the shown parts are reset");
     assert_eq!(world.rows.usage.model_calls, 3);
     world.check_next_turn();
 }
@@ -202,7 +202,7 @@ fn words_that_were_shown_are_kept_when_somebody_stops_them() {
     assert_eq!(world.rows.history.last().unwrap().text(), "It sa");
     let mut world = World::started(profile());
     world.show(&[Say::Text(r#"{"tool": "wri"#)]);
-    assert_eq!(world.hang_up(), None, "nothing was shown");
+    assert_eq!(world.hang_up(), None, "no text was shown");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn words_that_the_limit_has_cut_end_the_turn() {
     assert_eq!(world.rows.history.last().unwrap().text(), "It says");
 }
 
-/// Corrections have a limit of their own.
+/// Corrections have their own limit.
 #[rstest]
 #[case(OnLimit::Fail)]
 #[case(OnLimit::Summarize)]
@@ -222,7 +222,7 @@ fn corrections_use_up_no_rounds(#[case] on_limit: OnLimit) {
     for _ in 0..2 {
         world.says_text("I will look.");
         let offered = world.asked.as_ref().unwrap().system.contains("\nread: ");
-        assert!(offered && world.ending.is_none(), "the first round is not over");
+        assert!(offered && world.ending.is_none(), "the first round continues");
     }
     world.says_text(BYE);
     assert_eq!((world.ended().status, world.rows.counters.rounds), (RunStatus::Completed, 1));

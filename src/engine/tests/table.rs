@@ -1,4 +1,4 @@
-//! State by input: what each input does in each place that a run can stand.
+//! A table of states and inputs: the effect of each input in each state of a run.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ fn place(name: &str) -> World {
     }
     world.claim(ClaimCause::First);
     let keep = |world: &mut World, input: Input| {
-        // The worker forgets a run that was released; the machine must stand its ground if it did not.
+        // The worker drops a run after its release. The machine must be correct even if it did not.
         let decision = world.decide(input);
         world.commit(&decision);
     };
@@ -70,7 +70,7 @@ fn input(name: &str, world: &mut World) -> Input {
     }
 }
 
-/// The last event, and what is to be done.
+/// Returns the last event and the commands.
 fn summary(decision: &Decision) -> String {
     let event = decision.events.last().map_or("-", |event| event.kind());
     let commands: Vec<_> = decision

@@ -1,4 +1,4 @@
-//! The ordinary turn: which events and rows come in which decision.
+//! The ordinary run: the events and rows of each decision.
 
 use rstest::rstest;
 use serde_json::json;
@@ -28,7 +28,7 @@ fn changes(decision: &Decision) -> Vec<String> {
         .collect()
 }
 
-/// M-11. The log of the run says whose tools are not all among those that it got.
+/// M-11. The log of the run names the servers whose tools were left out.
 #[test]
 fn the_start_names_servers_whose_tools_are_left_out() {
     let started = |tools: Option<Vec<String>>| {
@@ -43,7 +43,7 @@ fn the_start_names_servers_whose_tools_are_left_out() {
         left_out.clone()
     };
     assert_eq!(started(None), ["crowd"]);
-    assert!(started(Some(vec!["few__read".to_owned()])).is_empty(), "it could not have them anyway");
+    assert!(started(Some(vec!["few__read".to_owned()])).is_empty(), "the profile does not allow this server anyway");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn calls_are_stored_and_started_with_their_message() {
     world.check_next_turn();
 }
 
-/// What changes something is changed behind the calls that were written before it, and before those that were written behind.
+/// An exclusive call is a barrier: it starts after all earlier calls finish, and later calls wait for it.
 #[test]
 fn a_tool_that_is_called_alone_is_overtaken_by_nothing() {
     let alone = ToolSafety { alone: true, ..ToolSafety::default() };
@@ -134,7 +134,7 @@ fn a_tool_that_is_called_alone_is_overtaken_by_nothing() {
     assert_eq!(world.executions.values().copied().collect::<Vec<_>>(), [1; 6]);
 }
 
-/// A file is to be deleted and written anew: whoever writes while a human thinks about the first would lose what it has written.
+/// A file is to be deleted and written again: a write during the approval would be lost.
 #[rstest]
 #[case::allowed("allow", [1, 1, 1])]
 #[case::denied("deny", [1, 0, 1])]
@@ -147,7 +147,7 @@ fn nothing_overtakes_a_call_that_waits_for_its_human(#[case] word: &str, #[case]
     assert_eq!(world.states(), [ToolCallState::Started, ToolCallState::AwaitingApproval, ToolCallState::Planned]);
     world.tool_says(0, "before");
     assert_eq!(world.rows.status, RunStatus::Waiting);
-    assert!(matches!(world.released, Some((_, ReleaseCause::Waiting))), "nobody works on it meanwhile");
+    assert!(matches!(world.released, Some((_, ReleaseCause::Waiting))), "no worker has it meanwhile");
     // Also after a crash or a timer.
     world.claim(ClaimCause::Timer);
     assert_eq!(world.states()[2], ToolCallState::Planned);
@@ -165,7 +165,7 @@ fn nothing_overtakes_a_call_that_waits_for_its_human(#[case] word: &str, #[case]
     world.check_next_turn();
 }
 
-/// Nor does it overtake one that is not made alone and waits, by an approval or a question of the model's.
+/// An exclusive call also waits for earlier calls that wait for an approval or a question.
 #[test]
 fn what_is_called_alone_waits_for_what_waits_before_it() {
     let alone = ToolSafety { alone: true, ..ToolSafety::default() };
@@ -179,13 +179,13 @@ fn what_is_called_alone_waits_for_what_waits_before_it() {
     let calls = [("send", 0), ("write", 1), ("read", 2), ("send", 3)].map(|(name, n)| call(name, &json!({ "n": n })));
     world.calls(&calls);
     let (planned, awaiting) = (ToolCallState::Planned, ToolCallState::AwaitingApproval);
-    assert_eq!(world.states(), [awaiting, planned, planned, awaiting], "everybody is asked at once");
+    assert_eq!(world.states(), [awaiting, planned, planned, awaiting], "all questions are asked at once");
     assert!(matches!(world.released, Some((_, ReleaseCause::Waiting))));
     for _ in 0..2 {
         assert!(world.human_says("allow"));
     }
     world.claim(ClaimCause::Timer);
-    // Both sends were allowed, and nothing runs beside the write.
+    // Both sends were allowed, and the write runs alone.
     let mut order = Vec::new();
     while !world.under_way.is_empty() {
         let mut names: Vec<String> = world.under_way.iter().map(|call| call.name.clone()).collect();
@@ -201,7 +201,7 @@ fn what_is_called_alone_waits_for_what_waits_before_it() {
     world.check_next_turn();
 }
 
-/// Nor does whoever has to be asked wait until there is room for the call.
+/// A question is asked even if all call slots are taken.
 #[test]
 fn people_are_asked_while_all_places_are_taken() {
     let asks = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
@@ -270,7 +270,7 @@ fn a_message_that_joins_during_the_last_answer_is_answered_too() {
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// A message joins during a last call that a limit has forced.
+/// A message joins during the last call, which a limit has forced.
 #[rstest]
 #[case(AgentProfile { max_rounds: 1, ..AgentProfile::default() }, true)]
 #[case(AgentProfile { duplicate_calls: 1, ..AgentProfile::default() }, true)]
@@ -312,7 +312,7 @@ fn a_message_that_joins_before_the_rounds_are_used_up_begins_them_anew() {
     for on_limit in [OnLimit::Fail, OnLimit::Message] {
         let mut world = World::started(AgentProfile { max_rounds: 1, on_limit, ..AgentProfile::default() });
         world.calls(&[call("read", &json!({}))]);
-        // Nobody has the run when the message comes, and nothing but the rows tells of it.
+        // No worker has the run when the message arrives, so only the rows contain it.
         world.die();
         world.join("And the weather?");
         world.claim(ClaimCause::Crash);
@@ -378,7 +378,7 @@ fn cancelling_keeps_the_words_of_an_answer_and_drops_its_calls() {
     assert_eq!(kinds(&decision)[..2], ["part.completed", "message.completed"]);
     assert_eq!(world.rows.history[1].status, MessageStatus::Partial);
 
-    // What is kept is shown again without the calls.
+    // The kept text is shown again without the calls.
     let (world, decision) = cancelled_while_it_says(&[Say::Text("The file ho"), Say::Call("read", "{\"pa".to_owned())]);
     assert_eq!(decision.events[0], EventBody::StepReset { step: 1, reason: "cancelled".to_owned() });
     assert_eq!(kinds(&decision)[1..6], ["message.started", "part.started", "part.delta", "part.completed", "message.completed"]);
@@ -388,7 +388,7 @@ fn cancelling_keeps_the_words_of_an_answer_and_drops_its_calls() {
     let (world, decision) = cancelled_while_it_says(&[call("read", &json!({}))]);
     assert_eq!(kinds(&decision), ["step.reset", "conversation.updated", "run.cancelled"]);
     assert_eq!(world.rows.history.len(), 1);
-    assert_eq!(world.rows.usage.model_calls, 1, "it was paid for");
+    assert_eq!(world.rows.usage.model_calls, 1, "the call is charged");
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn the_policy_says_when_tools_are_on_offer() {
     assert_eq!(offered(ToolsPolicy::None), (0, 0, 0));
 }
 
-/// Whoever was told of tools in the first round may call them until the rounds are used up, and no others.
+/// A tool that the first round offered may be called until the rounds are used up, and no other tool may.
 #[test]
 fn what_was_on_offer_once_may_be_called_again() {
     let mut world = World::started(AgentProfile { tools_policy: ToolsPolicy::FirstRoundOnly, ..AgentProfile::default() });

@@ -1,4 +1,4 @@
-//! Runs that take a call back.
+//! Runs that undo a tool call.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::domain::undo::UndoRule;
 use crate::engine::Command;
 use crate::engine::tests::world::{World, call, done, tool, tools};
 
-/// A run whose one call takes another one back, under way.
+/// Returns a run whose only call undoes another one, under way.
 fn undoing(profile: AgentProfile) -> World {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
@@ -57,7 +57,7 @@ fn a_message_that_joins_is_answered() {
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-/// However often it was made. What was quoted has done nothing.
+/// Each execution of a repeated call can be undone. A duplicate call that was only quoted had no effect.
 #[test]
 fn each_call_that_was_made_can_be_taken_back() {
     let undo = UndoRule { tool: "write".to_owned(), arguments: Map::new() };

@@ -1,4 +1,4 @@
-//! A store, a model and tools that are only as large as the loop can see them.
+//! The store, the model and the tools as the engine sees them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -50,13 +50,13 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
     }
 }
 
-/// `read` may be repeated, `write` may not, and `paid` can be asked about `pay`.
+/// Returns the tools: `read` may be repeated, `write` may not, and `paid` reconciles `pay`.
 pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
     let pay = ReplayClass::Reconcile { tool: "paid".to_owned() };
     vec![tool("pay", pay).into(), tool("read", ReplayClass::Read).into(), tool("write", ReplayClass::Unsafe).into()]
 }
 
-/// What a scripted model says.
+/// A part of a scripted answer.
 #[derive(Debug, Clone)]
 pub(super) enum Say {
     Reasoning(&'static str),
@@ -69,7 +69,7 @@ pub(super) fn call(name: &'static str, arguments: &Value) -> Say {
     Say::Call(name, arguments.to_string())
 }
 
-/// How a run has ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ending {
     pub(super) status: RunStatus,
@@ -77,45 +77,45 @@ pub(super) struct Ending {
     pub(super) error: Option<ProblemBody>,
 }
 
-/// One run with its rows, its worker's memory, and everything outside that the loop must not fool.
+/// A run with its rows, its worker's memory, and the external state that the engine must respect.
 pub(super) struct World {
     pub(super) ids: SequentialIds,
-    /// The rows. Changed by a strict reading of the changes, which knows nothing of `RunState::apply`.
+    /// The rows, which are updated from the changes independently of `RunState::apply`.
     pub(super) rows: RunRecord,
     pub(super) events: Vec<EventBody>,
     pub(super) ending: Option<Ending>,
-    /// The worker's memory; `None` while nobody holds the run.
+    /// The worker's memory, or `None` while no worker has the run.
     pub(super) state: Option<RunState>,
     /// The request of the model call under way.
     pub(super) asked: Option<ModelRequest>,
-    /// What the call has said so far, and how many calls are in it.
+    /// The deltas of the call so far, and the number of tool calls in it.
     saying: Option<(Assembler, usize)>,
     pub(super) under_way: Vec<ToolCall>,
-    /// Calls whose server is being asked what became of them.
+    /// Calls that are being reconciled.
     pub(super) in_question: Vec<ToolCall>,
-    /// The parts of user messages that stood in any request.
+    /// The parts of user messages in any request.
     pub(super) asked_about: HashSet<PartId>,
-    /// How often each call was handed to its tool.
+    /// How often each call was sent to its tool.
     pub(super) executions: HashMap<CallId, u32>,
-    /// Answers to approvals that hold for later calls.
+    /// The grants from approvals.
     pub(super) grants: Vec<ToolGrant>,
     pub(super) released: Option<(Option<u64>, ReleaseCause)>,
     pub(super) elapsed_ms: u64,
-    /// What a call that was given up has used.
+    /// The usage of abandoned calls.
     pub(super) spent: Usage,
     pub(super) decisions: u32,
-    /// What models read at most.
+    /// The context windows of the models.
     pub(super) capacities: Vec<(String, Capacity)>,
-    /// What the store says to whoever asks for leave to call a model, the next answer first; in the end it is granted.
+    /// The store's next answers to reservations. After them, every reservation is granted.
     pub(super) reservations: VecDeque<Reserved>,
-    /// What was asked for, and what calls have come to.
+    /// The reserved amounts, and the settled ones.
     pub(super) reserved: Vec<Amount>,
     pub(super) settled: Vec<Amount>,
-    /// What is reserved.
+    /// The current reservation.
     pub(super) held: Option<Lost>,
 }
 
-/// A message with its parts; one that is not complete is none yet.
+/// A message with its parts. An incomplete part is `None`.
 type Shown = (MessageId, Vec<(PartId, Option<Part>)>);
 
 impl World {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// A message joins the run, and its worker, if there is one, is told at once.
+    /// Lets a message join the run, and notifies its worker at once, if there is one.
     pub(super) fn join(&mut self, text: &str) -> Message {
         let message = self.user(text);
         self.rows.history.push(message.clone());
@@ -217,7 +217,7 @@ impl World {
         decide(self.state.as_mut().expect("somebody holds the run"), input, &around)
     }
 
-    /// Decides, commits, and carries out. Tools that are to be put in order stand by name.
+    /// Decides, commits and executes the commands. Tools are ranked by name.
     pub(super) fn feed(&mut self, input: Input) -> Decision {
         let decision = self.decide(input);
         self.commit(&decision);
@@ -247,7 +247,7 @@ impl World {
         self.feed(Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names }));
     }
 
-    /// Decides and commits, and then the worker dies.
+    /// Decides and commits. Then the worker crashes.
     pub(super) fn feed_and_die(&mut self, input: Input) {
         let decision = self.decide(input);
         self.commit(&decision);
@@ -263,7 +263,7 @@ impl World {
         self.in_question.clear();
     }
 
-    /// Somebody claims the run.
+    /// Claims the run.
     pub(super) fn claim(&mut self, cause: ClaimCause) -> Decision {
         self.claim_with(cause, tools())
     }
@@ -287,7 +287,7 @@ impl World {
         self.state = Some(state);
     }
 
-    /// The rows as a store loads them: of what a summary stands for, only what the user asks.
+    /// Returns the rows as a store loads them: of summarized messages, only the user's question.
     pub(super) fn loaded(&self) -> RunRecord {
         let mut rows = self.rows.clone();
         let at = |covers: &MessageId| 1 + rows.history.iter().position(|message| message.id == *covers).unwrap();
@@ -321,7 +321,7 @@ impl World {
                 Command::RunTool(call) => {
                     let row = self.rows.calls.iter().find(|row| row.id == call.id).expect("the call has a row");
                     assert_eq!(row.state, ToolCallState::Started, "committed before it is carried out");
-                    assert!(row.arguments.get("_raw").is_none(), "what is no JSON object is never executed");
+                    assert!(row.arguments.get("_raw").is_none(), "arguments that are no JSON object are never executed");
                     *self.executions.entry(call.id.clone()).or_default() += 1;
                     self.under_way.push((**call).clone());
                 }
@@ -351,13 +351,13 @@ impl World {
         }
         if let Some(state) = &mut self.state {
             state.apply(&decision.changes);
-            // Memory and rows cannot drift apart.
+            // Memory and rows must agree.
             let later = &state.record.history[state.record.covered..];
             assert!(self.rows.history.ends_with(later));
             assert_eq!(state.record.summary, self.rows.summary);
             assert_eq!(state.record.calls, self.rows.calls);
             assert_eq!(state.record.steps, self.rows.steps);
-            // A worker hears of answers when it loads the run again.
+            // A worker sees answers when it loads the run again.
             let asked = |record: &RunRecord| record.inputs.iter().map(|row| row.id.clone()).collect::<Vec<_>>();
             assert_eq!(asked(&state.record), asked(&self.rows));
             assert_eq!(state.record.counters, self.rows.counters);
@@ -454,7 +454,7 @@ impl World {
             }
             Change::AskInput(request) => {
                 let is_other = |known: &InputRequest| known.call_id != request.call_id || known.kind == InputKind::Elicitation;
-                assert!(rows.inputs.iter().all(is_other), "one question about a call at a time, but for those of servers");
+                assert!(rows.inputs.iter().all(is_other), "one open question for each call, except those of servers");
                 rows.inputs.push(request.clone());
             }
             Change::InputClosed { id, state } => {
@@ -470,7 +470,7 @@ impl World {
             }
             Change::Finish { status, finish_reason, error, joined } => {
                 assert!(status.is_terminal());
-                assert!(joined.is_none_or(|heard| heard == rows.joined), "the end has heard of every message");
+                assert!(joined.is_none_or(|heard| heard == rows.joined), "the end includes every message");
                 assert_eq!(joined.is_some(), *status == RunStatus::Completed);
                 let has_last_words = *status == RunStatus::Completed && rows.profile.final_text.is_some();
                 assert!(has_last_words || error.is_some() == (*status == RunStatus::Failed));
@@ -484,7 +484,7 @@ impl World {
 
     // The model and the tools.
 
-    /// The model says a part of its answer, put through the assembler and shown.
+    /// Streams a part of the model's answer through the assembler.
     pub(super) fn show(&mut self, say: &[Say]) {
         let state = self.state.as_ref().expect("somebody holds the run");
         let fresh = || (Assembler::of(state, &model_request(state)), 0);
@@ -514,7 +514,7 @@ impl World {
         }));
     }
 
-    /// The input that follows from a scripted answer.
+    /// Returns the input for a scripted answer.
     pub(super) fn answer(&mut self, say: &[Say], finish: ModelFinish) -> Input {
         self.show(say);
         self.asked = None;
@@ -526,7 +526,7 @@ impl World {
         Input::ModelFinished { message, turn, closing }
     }
 
-    /// The model call is given up.
+    /// Abandons the model call.
     pub(super) fn hang_up(&mut self) -> Option<PartialAnswer> {
         self.asked = None;
         let (assembler, _) = self.saying.take()?;
@@ -552,7 +552,7 @@ impl World {
         self.feed(Input::ModelFailed(ModelError::new(kind, "no luck")))
     }
 
-    /// The `at`-th tool under way answers.
+    /// Completes the `at`-th tool call under way with this text.
     pub(super) fn tool_says(&mut self, at: usize, text: &str) -> Decision {
         let outcome = done(text);
         self.tool_ends(at, outcome)
@@ -567,13 +567,13 @@ impl World {
         self.feed(Input::ToolFinished(call.id, outcome))
     }
 
-    /// The server says what became of the `at`-th call in question.
+    /// Answers the reconciliation of the `at`-th call in question.
     pub(super) fn server_says(&mut self, at: usize, answer: Reconciled) -> Decision {
         let call = self.in_question.remove(at);
         self.feed(Input::Reconciled(call.id, answer))
     }
 
-    /// A human decides about the oldest call that nobody has decided about. False if there is none.
+    /// Answers the oldest open approval. Returns false if there is none.
     pub(super) fn human_decides(&mut self, choice: &str, arguments: Option<Value>) -> bool {
         let Some(row) = self.rows.inputs.iter_mut().find(|row| row.state == InputState::Pending) else { return false };
         row.state = InputState::Answered;
@@ -581,7 +581,7 @@ impl World {
         true
     }
 
-    /// A human answers the oldest question that has no answer. False if there is none.
+    /// Answers the oldest open question. Returns false if there is none.
     pub(super) fn human_says(&mut self, choice: &str) -> bool {
         let Some(row) = self.rows.inputs.iter_mut().find(|row| row.state == InputState::Pending) else { return false };
         row.state = InputState::Answered;
@@ -589,7 +589,7 @@ impl World {
         true
     }
 
-    // What the tests look at.
+    // Queries of the tests.
 
     pub(super) fn kinds(&self) -> Vec<&'static str> {
         self.events.iter().map(EventBody::kind).collect()
@@ -607,8 +607,8 @@ impl World {
         &self.ended().error.as_ref().expect("the run has failed").code
     }
 
-    /// The messages of a client that follows the log and knows nothing else. Panics where the log leaves something open, or a
-    /// whole message is not what its parts came to.
+    /// Returns the messages that a client rebuilds from the log alone. Panics if the log leaves a part open, or a message
+    /// differs from its parts.
     pub(super) fn followed(&self) -> Vec<Message> {
         let mut whole = Vec::new();
         let mut open: Vec<Shown> = Vec::new();
@@ -643,12 +643,12 @@ impl World {
         whole
     }
 
-    /// The hints that the loop has given.
+    /// Returns the nudges of the engine.
     pub(super) fn hints(&self) -> Vec<String> {
         self.rows.history.iter().filter(|message| message.internal).map(Message::text).collect()
     }
 
-    /// What the model reads of the results of the newest tool message.
+    /// Returns the results in the newest tool message, as the model reads them.
     pub(super) fn results(&self) -> Vec<String> {
         let Some(message) = self.rows.history.iter().rfind(|message| message.role == Role::Tool) else { return Vec::new() };
         let parts = message.parts.iter();
@@ -660,7 +660,7 @@ impl World {
             .collect()
     }
 
-    /// Loads the rows as the next run of the conversation would, and tests what it would send.
+    /// Loads the rows as the conversation's next run does, and checks its request.
     pub(super) fn check_next_turn(&self) {
         let mut rows = self.rows.clone();
         rows.fence.run_id = RunId::generate(&self.ids);
@@ -674,12 +674,12 @@ impl World {
     }
 }
 
-/// The request of the model step against its budget, if it has one.
+/// Returns the token budget of the model step, if it has one.
 pub(super) fn room(source: &Source<'_>) -> Option<Room> {
     prepared(source).room(source)
 }
 
-/// The request of the model step before tools are put into words, and its messages beside it.
+/// Returns the request of the model step before tools become text, and its messages.
 pub(super) fn parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
     let Prepared { frame, messages, .. } = prepared(source);
     (frame, messages)
@@ -697,7 +697,7 @@ pub(super) fn ends_run(event: &EventBody) -> bool {
     matches!(event.kind(), "run.completed" | "run.failed" | "run.cancelled")
 }
 
-/// The row of a call, to be changed.
+/// Returns the mutable row of a call.
 fn row_of<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId) -> &'a mut ToolCall {
     calls.iter_mut().find(|row| row.id == *id).map(Arc::make_mut).expect("the call has a row")
 }

@@ -97,7 +97,7 @@ async fn a_model_that_asks_back_is_believed_the_fourth_time(#[values(Kind::Sqlit
     assert_eq!(events.iter().filter(|event| event["data"]["reason"] == "continuation").count(), 3);
     assert_eq!(shown(&messages), ["I can't do the others."]);
 
-    // The next model turn sees the answer only, not the nudges.
+    // The next run sees the answer only, not the nudges.
     let again = json!({"input": "[[id:next]][[say:yes]]", "conversation_id": run["conversation_id"]});
     finished(&server, &again).await;
     let request = model.exchanges("next").remove(0).request;

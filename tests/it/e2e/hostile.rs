@@ -289,7 +289,7 @@ async fn web_socket_frames() {
     assert_unharmed(&mut server, &site).await;
 }
 
-/// Operations whose status depends on another server: an unreachable provider is a documented 502. A 500 or 503 is still a
+/// The operation whose status depends on another server: an unreachable provider is a documented 502. A 500 or 503 is still a
 /// failure.
 const ASKS_OTHERS: &str = r#"
 [[operations]]

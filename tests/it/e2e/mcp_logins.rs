@@ -274,7 +274,7 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     // The client that follows the redirect.
     let (url, cookie) = begin(&server, &id).await;
     let back = bank.agree(&url).await;
-    assert_eq!(server.client.get(&back).send().await.unwrap().status(), 401, "nobody");
+    assert_eq!(server.client.get(&back).send().await.unwrap().status(), 401, "no credentials");
     assert_eq!(server.client.get(&back).bearer_auth(&bob).send().await.unwrap().status(), 400, "another user");
     assert_eq!(
         come_back(&server, &back, &format!("{}=browser_other", cookie.split('=').next().unwrap())).await.0,

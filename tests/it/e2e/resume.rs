@@ -36,7 +36,7 @@ async fn cut_at_every_event(server: &Server, run: &str) -> Vec<Frame> {
     }
 }
 
-/// The same over WebSockets.
+/// Does the same over WebSockets.
 async fn cut_sockets_at_every_event(server: &Server, run: &str) -> Vec<String> {
     let mut events: Vec<String> = Vec::new();
     loop {

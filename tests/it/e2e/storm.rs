@@ -144,7 +144,7 @@ async fn a_storm_of_clients_that_come_back_at_once() {
         assert!(got.frames == *log, "the client's events, and the log: {} and {} events", got.frames.len(), log.len());
     }
     let hints: HashSet<u64> = all.iter().map(|got| got.hint).collect();
-    assert!(hints.len() > clients.min(2_000) / 4, "{} different waits for {clients} clients", hints.len());
+    assert!(hints.len() > clients.min(2_000) / 4, "{} different retry hints for {clients} clients", hints.len());
     assert!(hints.iter().all(|hint| (500..2_500).contains(hint)), "{hints:?}");
     let last = all.iter().map(|got| got.back.saturating_duration_since(begun)).max().unwrap();
     let refused: usize = all.iter().map(|got| got.refused).sum();

@@ -20,14 +20,14 @@ use crate::support::wait;
 /// A card that accepts answers: it has been visible long enough.
 const ASKED: &str = ".ask[data-status=pending]:not([data-fresh])";
 
-/// Attaches files of these names.
+/// A script that attaches files of these names.
 const ATTACH: &str = "const files = new DataTransfer();
     for (const name of arguments) files.items.add(new File(['x'], name, { type: 'text/plain' }));
     const input = document.querySelector('#file');
     input.files = files.files;
     input.dispatchEvent(new Event('change'));";
 
-/// Holds the page's later POST requests until `letGo`.
+/// A script that holds the page's later POST requests until `letGo`.
 const HOLD: &str = "const real = window.fetch;
     window.held = [];
     window.fetch = (url, options) => options?.method === 'POST'

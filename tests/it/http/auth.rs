@@ -1,4 +1,4 @@
-//! Who gets in, and what of others they see.
+//! Authentication, and resources of other owners.
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -35,7 +35,7 @@ async fn no_api_route_answers_without_a_key() {
             assert_eq!(response.headers().get("www-authenticate").unwrap(), "Bearer");
         }
     }
-    // A key in the URL is none.
+    // A key in the URL is ignored.
     let key = rig.key.clone().unwrap();
     let request = Request::get(format!("/api/v1/tools?key={key}&token={key}")).body(Body::empty()).unwrap();
     assert_eq!(rig.raw(request).await.status(), StatusCode::UNAUTHORIZED);
@@ -105,7 +105,7 @@ async fn a_page_of_another_origin_changes_nothing_on_an_open_server() {
         let allowed = reply.header("access-control-allow-origin");
         assert_eq!(allowed, if origin == "https://app.example" { origin } else { "" });
     }
-    // HTTP/2 has no Host header: the host is a part of the URI.
+    // HTTP/2 has no Host header: the host is part of the URI.
     for (origin, status) in [("http://localhost:8080", 202), ("http://evil.example", 403)] {
         let uri = format!("http://localhost:8080{path}");
         let request = Request::post(uri).header("origin", origin).body(Body::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! The agent, the model and the newest run that a conversation shows.
+//! The agent, the model and the last run in a conversation's representation.
 
 use axum::http::{Method, StatusCode};
 use capstan::domain::change::Change;
@@ -23,7 +23,7 @@ async fn shown(rig: &Rig, conversation: &str) -> Value {
     rig.get(&format!("/api/v1/conversations/{conversation}")).await.json()
 }
 
-/// The run of a message, which has been played.
+/// Sends a message and plays its run.
 async fn said(rig: &Rig, conversation: &str, mut body: Value) -> Value {
     body["content"] = json!("hello");
     let reply = rig.post(&format!("/api/v1/conversations/{conversation}/messages"), body).await;
@@ -57,7 +57,7 @@ async fn conversation_keeps_agent_and_model_until_others_are_named() {
     let started = socket.call("run.start", json!({"input": "z", "conversation_id": id})).await;
     assert_eq!(started["result"]["run"]["agent"], "poet", "{started}");
     rig.play().await;
-    // Empty words and null clear what is kept.
+    // Empty strings and null clear the stored names.
     let cleared = patch(&rig, &id, json!({"agent": "", "model": null})).await.json();
     assert_eq!((cleared.get("agent"), cleared.get("model")), (None, None));
     assert_eq!(said(&rig, &id, json!({})).await["agent"], "default");
@@ -136,18 +136,18 @@ async fn failed_conversation_names_its_run_and_error() {
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     rig.write(&rig.claim().await, &[EventBody::RunFailed { error: error.clone() }], vec![end]).await;
     let after = rig.send(Method::GET, &path, &[("if-none-match", before.header("etag"))], None).await;
-    assert_eq!(after.status, StatusCode::OK, "the entity tag has changed");
+    assert_eq!(after.status, StatusCode::OK, "the entity tag changed");
     let told = json!({"id": run, "status": "failed", "error": error});
     assert_eq!((&after.json()["status"], &after.json()["last_run"]), (&json!("failed"), &told));
     assert_eq!(rig.get("/api/v1/conversations").await.json()["data"][0]["last_run"], told);
-    // A change answers with it, too, and a fork has one of its own.
+    // A change returns it, too, and a fork has its own.
     assert_eq!(patch(&rig, &conversation, json!({"title": "x"})).await.json()["last_run"], told);
     let fork = rig.post(&format!("{path}/fork"), json!({})).await.json();
     let own = rig.get(&format!("/api/v1/conversations/{}", text(&fork["id"]))).await.json();
     assert_eq!(fork["last_run"], own["last_run"]);
     assert_eq!((&own["last_run"]["status"], &own["last_run"]["error"]), (&json!("failed"), &told["error"]));
     assert_ne!(own["last_run"]["id"], told["id"]);
-    // The next run takes its place.
+    // The next run replaces it.
     let next = rig.post(&format!("{path}/messages"), json!({"content": "again"})).await.json();
     assert_eq!(shown(&rig, &conversation).await["last_run"], json!({"id": next["run"]["id"], "status": "queued"}));
 }
@@ -168,8 +168,8 @@ async fn fork_and_import_keep_agent_and_model() {
         assert_eq!(said(&rig, &text(&copy["id"]), json!({})).await["agent"], "poet");
     }
     let runs = rig.get(&format!("/api/v1/conversations/{}/runs", text(&import["id"]))).await.json();
-    assert_eq!(runs["data"][1]["agent"], "poet", "what was said before is answered again by that agent");
-    // A document of another server may name what this one does not have: the next message says so.
+    assert_eq!(runs["data"][1]["agent"], "poet", "earlier messages are answered again by that agent");
+    // A document of another server may name an agent that is missing here: the next message reports it.
     let mut foreign = document;
     foreign["conversation"]["agent"] = json!("stranger");
     let reply = rig.post("/api/v1/conversations/import", foreign.clone()).await;

@@ -17,7 +17,7 @@ async fn a_conversation_is_made_read_renamed_and_deleted() {
     let empty = rig.send(Method::POST, "/api/v1/conversations", &[], None).await;
     assert_eq!((empty.status, empty.json()["title"].as_str()), (StatusCode::CREATED, Some("")));
     let renamed = rig.send(Method::PATCH, &path, &[], Some(json!({"title": "\tCoffee\nand\u{0}tea "}))).await;
-    assert_eq!((renamed.status, renamed.json()["title"].as_str()), (StatusCode::OK, Some("Coffee and tea")), "on one line");
+    assert_eq!((renamed.status, renamed.json()["title"].as_str()), (StatusCode::OK, Some("Coffee and tea")), "a title is one line");
     let log = rig.get(&format!("{path}/events")).await.json();
     assert_eq!(log["data"].as_array().unwrap().last().unwrap()["type"], "conversation.updated");
     assert_eq!(rig.send(Method::DELETE, &path, &[], None).await.status, StatusCode::NO_CONTENT);
@@ -114,7 +114,7 @@ async fn a_cursor_that_no_page_ends_with_is_refused() {
             assert_eq!((reply.status, reply.code().as_str()), (StatusCode::BAD_REQUEST, "invalid_cursor"), "{list} {text:?}");
         }
         assert_eq!(rig.get(&format!("{list}?cursor=***")).await.code(), "invalid_cursor");
-        // One list's cursor is not another's.
+        // A cursor is valid for its own list only.
         let next = text(&rig.get(&format!("{}?limit=1", lists[1])).await.json()["next_cursor"]);
         let reply = rig.get(&format!("{list}?cursor={next}")).await;
         assert_eq!(reply.status == StatusCode::OK, *list == lists[1], "{}", reply.body);

@@ -1,4 +1,4 @@
-//! Conversations that are made of what was said before.
+//! Forks and imports of conversations.
 
 use axum::http::{Method, StatusCode};
 use base64::Engine as _;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::rig::{Rig, text};
 use crate::support::documents::PNG;
 
-/// A conversation with two turns: its path, and its messages.
+/// Creates a conversation with two answered messages. Returns its path and messages.
 async fn two_turns(rig: &Rig) -> (String, Vec<Value>) {
     let (id, _) = rig.start("first").await;
     rig.play().await;
@@ -23,7 +23,7 @@ async fn messages(rig: &Rig, path: &str) -> Vec<Value> {
     rig.get(&format!("{path}/messages")).await.json()["data"].as_array().unwrap().clone()
 }
 
-/// What is said, without the ids.
+/// Returns the messages without their ids.
 fn said(messages: &[Value]) -> Vec<Value> {
     let texts =
         |message: &Value| -> Vec<Value> { message["parts"].as_array().unwrap().iter().map(|part| part["text"].clone()).collect() };
@@ -51,7 +51,7 @@ async fn a_conversation_is_forked() {
     let again = rig.send(Method::POST, &fork, &key, None).await;
     assert_eq!((again.header("idempotent-replayed"), again.json()), ("true", made.clone()));
 
-    // Its streams are those of any conversation: a snapshot, a cursor, and a run that is over.
+    // Its streams work like those of any conversation: a snapshot, a cursor, and an ended run.
     let mut live = rig.stream(&format!("{copy}/events"), &[]).await;
     let snapshot = live.until("stream.snapshot").await.last().unwrap().json();
     assert_eq!(snapshot["data"]["messages"].as_array().unwrap().len(), 4);
@@ -80,7 +80,7 @@ async fn a_conversation_is_forked() {
     assert_eq!(rig.send(Method::POST, &fork, &[("authorization", &theirs)], None).await.code(), "not_found");
 }
 
-/// A message of a document.
+/// Returns a message of a document.
 fn message(number: u32, run: u32, role: &str, parts: &Value) -> Value {
     json!({
         "id": format!("msg_{number:032x}"), "conversation_id": format!("conv_{:032x}", 1), "run_id": format!("run_{run:032x}"),
@@ -130,7 +130,7 @@ async fn an_exported_conversation_is_imported_by_somebody_else() {
     let listed = read["messages"].as_array().unwrap();
     assert_eq!(said(listed), said(&before));
     assert!(listed.iter().zip(&before).all(|(new, old)| new["id"] != old["id"] && new["run_id"] != old["run_id"]));
-    assert_eq!(rig.get(&copy).await.code(), "not_found", "it is theirs alone");
+    assert_eq!(rig.get(&copy).await.code(), "not_found", "it belongs to them alone");
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn what_no_transcript_could_hold_is_refused() {
     assert_eq!(rig.post(IMPORT, large).await.code(), "payload_too_large");
     assert_eq!(rig.get("/api/v1/conversations?archived=any").await.json()["data"], json!([]));
 
-    // A call whose result nobody knows is none of these: it is a turn that was cut off. Files that are not there look as if they were gone.
+    // A call of unknown outcome is accepted, as an interrupted run. A reference to a missing file looks like a deleted file.
     let mut open = document(&[asked, calls, file(json!({"file_id": format!("file_{:032x}", 1), "text_chars": 9}))]);
     open["messages"][0]["parts"][0]["text"] = json!("nul \u{0}");
     let made = rig.post(IMPORT, open).await;
@@ -216,7 +216,7 @@ async fn binary_content_of_imported_results_is_stored() {
     let no_base64 = "[file, text/html, 0 bytes: it cannot be read, because the tool has sent no valid base64]";
     assert_eq!((&content[0]["text"], &content[1]["text"]), (&json!("1"), &json!(no_base64)));
     let kind = |at: usize| (content[at]["type"].as_str().unwrap(), content[at]["media_type"].as_str().unwrap());
-    assert_eq!((kind(2), &content[2]["size"]), (("file", "application/octet-stream"), &json!(30)), "half of a picture");
+    assert_eq!((kind(2), &content[2]["size"]), (("file", "application/octet-stream"), &json!(30)), "a truncated image");
     assert_eq!(kind(3), ("image", "image/png"));
     let id = content[3]["file_id"].as_str().unwrap();
     assert_eq!(content[3]["url"], format!("/api/v1/files/{id}/content"));
@@ -250,7 +250,7 @@ async fn names_of_tools_that_a_model_made_up_are_imported() {
         assert_eq!(json!(names), json!(["unknown", first, "unknown", "countthem"]));
     }
 
-    // The conversation goes on as any other, and its own export comes back.
+    // The conversation can continue, and its export can be imported again.
     let next = rig.post(&format!("{path}/messages"), json!({"content": "again"})).await;
     assert_eq!(next.status, StatusCode::ACCEPTED, "{}", next.body);
     rig.play().await;

@@ -1,4 +1,4 @@
-//! Requests that are refused, each with its documented problem.
+//! Refused requests, each with its documented problem.
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -126,7 +126,7 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
     assert!(problem["detail"].as_str().unwrap().contains("100001 characters; at most 100000"), "{problem}");
     let fits = json!({ "input": "é".repeat(100_000) }).to_string();
     assert_eq!(post(&rig, "application/json; charset=utf-8", fits).await.0, StatusCode::ACCEPTED);
-    // Bytes that are no UTF-8.
+    // Invalid UTF-8.
     let (status, _) = post(&rig, "application/json", Bytes::from_static(b"{\"input\":\"\xff\"}")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
@@ -163,7 +163,7 @@ async fn bodies_are_bounded_in_kind_size_and_time() {
     }
     let (status, problem) = post(&rig, "application/json", vec![b' '; 10 * 1024 * 1024]).await;
     assert_eq!((status.as_u16(), problem["code"].as_str()), (413, Some("payload_too_large")));
-    // Without an announced length, and without an end.
+    // Without a content length, and without an end.
     let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 4096])));
     assert_eq!(post(&rig, "application/json", Body::from_stream(endless)).await.0.as_u16(), 413);
     let (status, problem) =
@@ -232,7 +232,7 @@ async fn a_loopback_server_answers_for_its_own_names_only() {
             assert_eq!(rig.raw(request).await.status().as_u16(), status, "{host} {path}");
         }
     }
-    // A request that does not say for whom it is.
+    // A request without a Host header.
     let request = Request::get("/healthz").body(Body::empty()).unwrap();
     assert_eq!(rig.raw(request).await.status().as_u16(), 421);
 }

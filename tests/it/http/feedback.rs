@@ -1,4 +1,4 @@
-//! What users think of answers.
+//! Feedback of users on answers.
 
 use axum::http::{Method, StatusCode};
 use capstan::domain::principal::UserRole;
@@ -46,7 +46,7 @@ async fn an_answer_is_rated_and_the_rating_taken_back() {
         assert_eq!((refused.code().as_str(), &refused.json()["errors"][0]["pointer"]), ("invalid_request", &json!(pointer)));
     }
     assert_eq!(rig.post(&rate, json!({"rating": "up", "comment": "ä".repeat(4_000)})).await.status, StatusCode::OK);
-    assert_eq!(rig.post(&path(&said[0]), json!({"rating": "up"})).await.code(), "conflict", "a question");
+    assert_eq!(rig.post(&path(&said[0]), json!({"rating": "up"})).await.code(), "conflict", "a user's message");
     let missing = rate.replace(&text(&said[1]["id"]), &format!("msg_{}", "1".repeat(32)));
     assert_eq!(rig.post(&missing, json!({"rating": "up"})).await.code(), "not_found");
 
@@ -75,7 +75,11 @@ async fn administrators_page_through_what_users_think() {
     let ask = async |who: &str, query: &str| {
         rig.send(Method::GET, &format!("/api/v1/feedback{query}"), &[("authorization", who)], None).await
     };
-    assert_eq!(ask(&admin, "").await.json()["data"], json!([]), "an administrator sees their own unless they ask for others");
+    assert_eq!(
+        ask(&admin, "").await.json()["data"],
+        json!([]),
+        "an administrator's list shows their own feedback unless it names other owners"
+    );
     let first = ask(&admin, "?rating=down&owner=all&limit=1").await;
     let next = first.header("link").trim_start_matches('<').split('>').next().unwrap().to_owned();
     let second = rig.send(Method::GET, &next, &[("authorization", &admin)], None).await.json();
@@ -95,7 +99,7 @@ async fn administrators_page_through_what_users_think() {
         assert_eq!(ask(&bob, &query).await.code(), "forbidden");
     }
     assert_eq!(ask(&bob, "?rating=up").await.json()["data"], json!([]));
-    // Whoever has looked at one says so, and finds the rest.
+    // Feedback can be marked as reviewed, and the filter finds the rest.
     let path = format!("/api/v1/feedback/{}", rated[1].0);
     let mark = async |who: &str, body: Value| rig.send(Method::PATCH, &path, &[("authorization", who)], Some(body)).await;
     let marked = mark(&admin, json!({"reviewed": true})).await;

@@ -1,4 +1,4 @@
-//! No frame is larger than stock clients take, and each shortened event can be read whole over plain HTTP.
+//! Frames stay below the limits of common clients, and each shortened event can be read in full over HTTP.
 
 use axum::http::{Method, StatusCode};
 use capstan::domain::event::{EventBody, NewEvent};
@@ -16,7 +16,7 @@ use super::rig::{Frame, Rig, text};
 const MAX_FRAME: usize = 512 * 1024;
 const MAX_MESSAGES: usize = 256 * 1024;
 
-/// Bytes of a frame as it was sent.
+/// Returns the size of a frame as sent.
 fn bytes(frame: &Frame) -> usize {
     let id = frame.id.map_or(0, |id| format!("id: {id}\n").len());
     id + "data: \n\n".len() + frame.data.len()
@@ -28,7 +28,7 @@ fn assert_small(frames: &[Frame]) {
     }
 }
 
-/// Stores events as an older version may have written them, and publishes them.
+/// Stores and publishes events in the form of an older version.
 async fn store(rig: &Rig, fence: &Fence, events: &[(&'static str, String)]) {
     let run_id = Some(fence.run_id.clone());
     let events = events.iter().map(|(kind, data)| NewEvent {
@@ -49,7 +49,7 @@ async fn store(rig: &Rig, fence: &Fence, events: &[(&'static str, String)]) {
     }
 }
 
-/// Events that are larger than a frame, each in another way.
+/// Returns events that exceed a frame, each for another reason.
 fn large_events() -> Vec<(&'static str, String)> {
     let long = "é\"".repeat(300_000);
     let base64 = "QUJD".repeat(1_000_000);
@@ -59,7 +59,7 @@ fn large_events() -> Vec<(&'static str, String)> {
         .to_string()
     };
     let numbers: Vec<u32> = (100_000..300_000).collect();
-    // An image's type comes before its data, as it does in what is stored.
+    // The media type comes before the data, as in stored events.
     let image = format!("{{\"type\":\"image\",\"media_type\":\"image/png\",\"data\":\"{base64}\"}}");
     vec![
         ("message.created", message("user", json!([{"type": "text", "id": "part_1", "text": long}]))),
@@ -169,7 +169,7 @@ async fn messages_are_paged_backwards_by_one_cursor() {
     let newest = rig.get(&format!("{list}?limit=2&before=")).await.json();
     assert_eq!((&newest["data"][0]["role"], &newest["data"][1]["parts"][0]["text"]), (&json!("assistant"), &json!("two")));
     let next = text(&newest["next_cursor"]);
-    // A client of lists that knows cursors only goes on in the same direction.
+    // A generic list client, which knows only `cursor`, pages in the same direction.
     for name in ["before", "cursor"] {
         let rest = rig.get(&format!("{list}?limit=2&{name}={next}")).await.json();
         assert_eq!((&rest["data"][0]["parts"][0]["text"], &rest["next_cursor"]), (&json!("one"), &Value::Null), "{name}");
@@ -198,7 +198,7 @@ async fn large_partial_message_is_replayed_after_the_snapshot() {
     for _ in 0..80 {
         rig.write(&fence, &[EventBody::PartDelta { part_id: part_id.clone(), delta: "x".repeat(10_000) }], Vec::new()).await;
     }
-    // Stored while the message is being written: the stream tells of it.
+    // Stored while the message is being written: the stream contains it.
     rig.post(&format!("/api/v1/conversations/{conversation}/messages"), json!({"content": "more"})).await;
     let mut stream = rig.stream(&format!("/api/v1/conversations/{conversation}/events"), &[]).await;
     let frames = stream.until("run.queued").await;
@@ -252,7 +252,7 @@ async fn large_websocket_reply_fits_into_a_frame() {
     let mut rig = Rig::new().await;
     let address = rig.listen().await;
     let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{address}/api/v1/ws")).await.unwrap();
-    // Escaped in JSON, each character takes six bytes.
+    // Each character takes six bytes in JSON.
     let input = "\u{1}".repeat(100_000);
     let request = json!({"id": 1, "method": "run.start", "params": {"input": input}}).to_string();
     futures_util::SinkExt::send(&mut socket, Message::text(request)).await.unwrap();

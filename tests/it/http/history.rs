@@ -1,4 +1,4 @@
-//! A conversation that is taken back, and one that is taken out as a document.
+//! Rewinding a conversation, editing a message, and exporting a conversation.
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ async fn ids(rig: &Rig, path: &str) -> Vec<String> {
     listed["data"].as_array().unwrap().iter().map(|message| text(&message["id"])).collect()
 }
 
-/// A conversation with two turns: its path.
+/// Creates a conversation with two answered messages. Returns its path.
 async fn two_turns(rig: &Rig) -> String {
     let (id, _) = rig.start("first").await;
     rig.play().await;
@@ -43,13 +43,13 @@ async fn a_conversation_is_taken_back_while_others_watch() {
 
     let again = rig.send(Method::POST, &rewind, &key, Some(body.clone())).await;
     assert_eq!((again.header("idempotent-replayed"), again.json()), ("true", rewound.json()));
-    // The message is sent anew, with other words; meanwhile nothing can be taken back.
+    // The message is sent again with another text. A rewind is refused while its run is under way.
     rig.post(&format!("{path}/messages"), json!({"content": "better"})).await;
     assert_eq!(rig.post(&rewind, json!({"to_message_id": before[0]})).await.code(), "run_active");
     rig.play().await;
     assert_eq!(ids(&rig, &path).await.len(), 4);
 
-    assert_eq!(rig.post(&rewind, body.clone()).await.code(), "not_found", "it is not part of the conversation any more");
+    assert_eq!(rig.post(&rewind, body.clone()).await.code(), "not_found", "it is no longer part of the conversation");
     for wrong in [json!({}), json!({"to_message_id": before[0], "before_message_id": before[0]}), json!({"to_message_id": 1})] {
         assert_eq!(rig.post(&rewind, wrong.clone()).await.code(), "invalid_request", "{wrong}");
     }
@@ -85,7 +85,7 @@ async fn a_message_is_edited_and_answered_in_one_request() {
     let left = ids(&rig, &path).await;
     assert_eq!(left.len(), 2);
 
-    assert_eq!(rig.post(&edit(&before[0]), body.clone()).await.code(), "not_found", "not any more");
+    assert_eq!(rig.post(&edit(&before[0]), body.clone()).await.code(), "not_found", "the message is gone");
     let answer = rig.post(&edit(&left[1]), body.clone()).await;
     assert_eq!(answer.code(), "conflict", "{}", answer.body);
     for wrong in [json!({}), json!({"content": ""}), json!({"content": "x", "on_busy": "queue"})] {

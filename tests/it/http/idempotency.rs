@@ -1,4 +1,4 @@
-//! The same request twice is one request.
+//! Idempotency keys: a repeated request has the effect of one.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ async fn a_key_belongs_to_one_body_and_one_path() {
     let key = [("idempotency-key", "k1")];
     let first = rig.send(Method::POST, "/api/v1/runs", &key, Some(json!({"input": "a", "agent": "default"}))).await;
     let run = text(&first.json()["run"]["id"]);
-    // The order of fields and the space between them say nothing.
+    // The order of fields and white space do not matter.
     let request = axum::http::Request::post("/api/v1/runs")
         .header("idempotency-key", "k1")
         .header("content-type", "application/json")

@@ -1,4 +1,4 @@
-//! Clients that go away while their request is being carried out.
+//! Clients that disconnect while their request is processed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Wake for Woken {
     }
 }
 
-/// Drops a request as soon as what it does is committed: after the database has answered and before the request is told.
+/// Drops a request between its commit and the next poll of its future.
 async fn cut<T>(request: impl Future<Output = T>, committed: impl AsyncFn() -> bool) {
     let woken = Arc::new(Woken(Notify::new()));
     let waker = Waker::from(Arc::clone(&woken));
@@ -66,7 +66,7 @@ fn hello(conversation: &ConversationId) -> StartRun {
     }
 }
 
-/// Nothing polls the log on SQLite: what is not published by whoever committed it is never heard.
+/// On SQLite the log is not polled: an event that its writer does not publish is never delivered.
 #[tokio::test]
 async fn what_was_committed_is_heard_though_the_client_is_gone() {
     let rig = Rig::new().await;

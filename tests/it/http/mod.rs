@@ -1,4 +1,4 @@
-//! The HTTP layer over a real store, without workers: runs are played by hand.
+//! The HTTP layer over a real store without workers: the tests write the events of runs themselves.
 
 mod auth;
 mod choices;

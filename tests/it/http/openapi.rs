@@ -1,4 +1,4 @@
-//! The document that describes the API.
+//! The OpenAPI document.
 
 use std::path::Path;
 
@@ -30,11 +30,12 @@ fn every_reference_leads_somewhere() {
     assert!(!found.is_empty());
     for reference in found {
         let pointer = reference.strip_prefix('#').unwrap();
-        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        assert!(document.pointer(pointer).is_some(), "{reference} points to nothing");
     }
 }
 
-/// Who repeats a request must know whether it counts twice: either the key is among its parameters, or its description says so.
+/// A client must know whether a repeated request counts twice: each POST has the key as a parameter, or its description
+/// explains repetition.
 #[test]
 fn every_post_says_what_an_idempotency_key_does() {
     let document: Value = serde_json::from_str(&openapi_json()).unwrap();

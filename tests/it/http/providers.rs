@@ -1,4 +1,4 @@
-//! Providers that people keep.
+//! User providers.
 
 use axum::http::{Method, StatusCode};
 use capstan::domain::principal::UserRole;
@@ -77,13 +77,13 @@ async fn a_key_comes_back_to_nobody() {
     let shown =
         [made.to_string(), rig.get(&path(&made)).await.body, listed.body, patch(&rig, &made, json!({"name": "x"})).await.body];
     assert!(shown.iter().all(|shown| !shown.contains("canary") && shown.contains("…wxyz")), "{shown:?}");
-    // Of a short one not even the end.
+    // Of a short key, not even the last characters are shown.
     let short = create(&rig, &json!({"name": "short", "kind": "openai", "key": "sk-123456"})).await;
     assert_eq!((&short["key"], &short["base_url"]), (&json!({"set": true}), &json!("https://usual.example/v1")));
     let bare = create(&rig, &json!({"name": "bare", "kind": "openai"})).await;
     assert_eq!(bare["key"], json!({"set": false}));
 
-    // It goes only to the host that it was given for.
+    // The key is sent only to the host that it was entered for.
     let elsewhere = patch(&rig, &made, json!({"base_url": "https://other.example/v1"})).await;
     assert_eq!((code(&elsewhere).0, elsewhere.json()["errors"][0]["pointer"].clone()), (400, json!("/base_url")));
     assert_eq!(patch(&rig, &made, json!({"base_url": "https://api.example/v2"})).await.status, StatusCode::OK);
@@ -179,7 +179,7 @@ async fn a_change_may_be_bound_to_a_version() {
         assert_eq!(send(Method::DELETE, tag, None).await.status, StatusCode::PRECONDITION_FAILED, "{tag}");
     }
     assert_eq!(send(Method::PATCH, "*", Some(json!({"enabled": true}))).await.status, StatusCode::OK);
-    // Any of several may match, in one header or in more.
+    // One of several tags may match, in one header or in more.
     assert_eq!(send(Method::PATCH, "\"1\",W/\"2\" , \"3\"", Some(json!({"enabled": false}))).await.status, StatusCode::OK);
     let headers = [("if-match", "\"9\""), ("if-match", "\"4\"")];
     assert_eq!(rig.send(Method::PATCH, &path(&made), &headers, Some(json!({"enabled": true}))).await.status, StatusCode::OK);
@@ -208,7 +208,7 @@ async fn everybody_has_their_own_and_administrators_those_of_all() {
     assert_eq!(code(&rig.post("/api/v1/providers", global.clone()).await), (403, "forbidden".to_owned()));
 
     rig.key = Some(rig.user_as("root", UserRole::Admin).await);
-    // An administrator may have one at home.
+    // An administrator may use a loopback address.
     global["base_url"] = json!("http://127.0.0.1:11434/v1");
     let shared = create(&rig, &global).await;
     assert_eq!((&shared["scope"], &shared["key"]["hint"]), (&json!("global"), &json!("…wxyz")));
@@ -232,7 +232,7 @@ async fn everybody_has_their_own_and_administrators_those_of_all() {
     let listed = rig.get("/api/v1/providers").await.json();
     let seen: Vec<_> = listed["data"].as_array().unwrap().iter().map(|one| (&one["name"], &one["scope"])).collect();
     assert_eq!(seen, [(&json!("own"), &json!("own")), (&json!("shared"), &json!("global"))]);
-    assert_eq!(rig.get(&path(&shared)).await.json()["key"], json!({"set": true}), "its end is an administrator's to see");
+    assert_eq!(rig.get(&path(&shared)).await.json()["key"], json!({"set": true}), "only an administrator sees the end of its key");
     assert_eq!(code(&patch(&rig, &shared, json!({"enabled": false})).await), (403, "forbidden".to_owned()));
     assert_eq!(rig.send(Method::DELETE, &path(&shared), &[], None).await.status, StatusCode::FORBIDDEN);
     assert_eq!(rig.get(&format!("{}/models", path(&shared))).await.status, StatusCode::OK);

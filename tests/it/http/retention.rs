@@ -1,4 +1,4 @@
-//! Streams of runs that ended long ago, before and after their deltas were folded.
+//! Streams of runs that ended long ago, before and after delta compaction.
 
 use axum::http::StatusCode;
 use capstan::domain::event::EventBody;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::rig::{Frame, Rig, Sse};
 use super::sockets::connect;
 
-/// Folds all that is over, as if it were a week later.
+/// Compacts the deltas of all ended runs, as if a week had passed.
 async fn a_week_passes(rig: &Rig) {
     let mut folder = Folder::new(rig.store.clone(), 0, FoldMode::Fold);
     while folder.step().await.unwrap() == FoldStep::Went {}
     assert!(folder.events() > 0);
 }
 
-/// What a client that follows the log has on its screen in the end: the text of each part, and the whole messages.
+/// The final state of a client that follows the log: the text of each part, and the whole messages.
 #[derive(Debug, Default, PartialEq)]
 struct Screen {
     shown: Vec<(String, String)>,
@@ -54,7 +54,7 @@ impl Screen {
     }
 }
 
-/// The `seq` of the first delta.
+/// Returns the `seq` of the first delta.
 fn first_delta(frames: &[Frame]) -> i64 {
     frames.iter().find(|frame| frame.kind() == "part.delta").unwrap().id.unwrap()
 }
@@ -72,7 +72,7 @@ async fn a_stream_opened_a_month_later_says_the_same_in_fewer_events() {
     assert_eq!(Screen::of_frames(&after).last, "stream.end");
     assert_eq!(after.len(), before.len() - 2);
     assert!(after.iter().all(|frame| before.iter().any(|was| (was.id, was.kind()) == (frame.id, frame.kind()))));
-    // In pages as small as can be, each one goes on from the one before.
+    // In pages of the smallest size, each one continues the previous one.
     let mut paged = Vec::new();
     let mut next = format!("{path}?limit=1");
     loop {
@@ -86,7 +86,7 @@ async fn a_stream_opened_a_month_later_says_the_same_in_fewer_events() {
     }
     let stored: Vec<Value> = after.iter().map(Frame::json).filter(|event| event.get("seq").is_some()).collect();
     assert_eq!(paged, stored);
-    // A client that has it all is told so.
+    // A client at the head gets an empty answer.
     let last = paged.last().unwrap()["seq"].to_string();
     assert_eq!(rig.stream(&path, &[("last-event-id", &last)]).await.status, StatusCode::NO_CONTENT);
 }
@@ -104,7 +104,8 @@ async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
     let head = before.iter().filter_map(|frame| frame.id).max().unwrap();
     let first = first_delta(&before);
     let address = rig.listen().await;
-    // Of the three deltas the last is left: whoever has it, or has none, goes on; whoever has one or two cannot.
+    // Of three deltas the last one is left. A cursor at it or before all of them continues, and a cursor between them is
+    // refused.
     for (cursor, is_good) in [(first - 1, true), (first, false), (first + 1, false), (first + 2, true)] {
         let rest: Vec<Frame> = after.iter().filter(|frame| frame.id.is_none_or(|id| id > cursor)).cloned().collect();
         let frames = rig.stream(&path, &[("last-event-id", &cursor.to_string())]).await.rest().await;
@@ -128,7 +129,7 @@ async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
         }
         assert_eq!((frames[0].kind().as_str(), frames[0].id), ("stream.reset", None));
         assert_eq!(frames[0].json()["data"], json!({"reason": "cursor_expired", "oldest": 1, "head": head}));
-        // What follows is what a client without a cursor gets.
+        // The events after it are those that a client without a cursor gets.
         assert_eq!(frames[1..after.len()], after[..after.len() - 1]);
         assert_eq!(pushed[0]["type"], "stream.reset");
         assert_eq!(pushed[1..after.len()], after[..after.len() - 1].iter().map(Frame::json).collect::<Vec<_>>());
@@ -140,7 +141,7 @@ async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
     }
 }
 
-/// A run whose log is several pages long, and a reader that has seen the first of them.
+/// Plays a run whose log has several pages, and opens a reader that has seen the first of them.
 async fn a_reader_within(rig: &Rig, path: impl Fn(&str, &str) -> String) -> (String, Sse, Vec<Frame>) {
     let (conversation, run) = rig.start("hello").await;
     let fence = rig.claim().await;
@@ -153,7 +154,7 @@ async fn a_reader_within(rig: &Rig, path: impl Fn(&str, &str) -> String) -> (Str
     rig.play_rest(&fence, act).await;
     let mut stream = rig.stream(&path(&conversation, &run), &[]).await;
     let mut read = Vec::new();
-    // The middle of what is folded: no page begins there.
+    // The middle of the compacted deltas, where no page begins.
     while read.len() < 400 {
         read.push(stream.next().await.unwrap());
     }
@@ -182,7 +183,7 @@ async fn a_slow_reader_of_a_log_that_is_folded_meanwhile_gets_a_snapshot() {
     let snapshot = stream.next().await.unwrap();
     assert_eq!(snapshot.kind(), "stream.snapshot");
     assert_eq!(snapshot.json()["data"]["messages"][1]["parts"][0]["text"], "Hello\nworld");
-    // And it goes on from there.
+    // The stream continues from the snapshot.
     let conversation = snapshot.json()["conversation_id"].as_str().unwrap().to_owned();
     rig.post(&format!("/api/v1/conversations/{conversation}/messages"), json!({"content": "two"})).await;
     assert_eq!(stream.next().await.unwrap().id, snapshot.id.map(|seq| seq + 1));

@@ -1,4 +1,4 @@
-//! A revoked key opens nothing more, and what it has opened ends.
+//! A revoked key is invalid, and the streams that it opened end.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::rig::{Rig, text};
 use super::sockets::{connect, connect_with};
 use crate::support::wait::{until, within};
 
-/// What is promised, five seconds, and as much again twice for a machine that is busy.
+/// The promised five seconds, plus ten for a busy machine.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn what_a_revoked_key_has_opened_ends() {
     let keys = rig.store.keys().await.unwrap();
     let ann = keys.iter().find(|key| key.user.name == "ann").unwrap();
     let ends = async {
-        // One that waits for its run, which nobody works on.
+        // A request that waits for its run, which no worker has claimed.
         let (path, waiting) = (format!("/api/v1/runs/{run}"), [("prefer", "wait=60")]);
         let waits = rig.send(Method::GET, &path, &waiting, None);
         let revoke = async { assert!(rig.store.revoke_key(&ann.id, capstan::support::clock::UnixMillis(1)).await.unwrap()) };
@@ -73,7 +73,7 @@ async fn what_a_revoked_key_has_opened_ends() {
 
     let mut late = connect_with(&address, &format!("?ticket={unused}"), &[]).await.unwrap();
     assert_eq!(late.next().await, Err(4401), "a ticket lives no longer than its key");
-    // Nobody else has noticed anything.
+    // Other users' streams are not affected.
     rig.key = Some(bob);
     let sent = rig.post(&format!("/api/v1/conversations/{of_bob}/messages"), json!({"content": "still here"})).await;
     assert_eq!(sent.status, StatusCode::ACCEPTED);
@@ -91,9 +91,9 @@ async fn a_stream_that_nobody_reads_gives_no_more_after_its_key() {
     let fence = rig.claim().await;
     let act = rig.play_half(&fence).await;
     rig.revoke_all().await;
-    // The stream is not asked for anything until the server has noticed.
+    // The stream is not polled before the server has noticed the revocation.
     within("the other stream to end", DEAD_AFTER, witness.rest()).await;
     rig.play_rest(&fence, act).await;
     let frames = within("the end", DEAD_AFTER, stream.rest()).await;
-    assert_eq!(frames, [], "not even what was stored before");
+    assert_eq!(frames, [], "not even stored events");
 }

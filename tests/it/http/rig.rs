@@ -1,4 +1,4 @@
-//! A router over SQLite in a temporary folder, and a hand that plays the worker.
+//! A router over SQLite in a temporary folder. The tests write events in the role of the worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +38,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// How long anything may take that should come at once.
+/// The time limit for immediate replies.
 pub const SOON: Duration = Duration::from_secs(10);
 
-/// Every endpoint has two models, and a third one that fails.
+/// Every endpoint has two models that work and one that fails.
 struct TwoModels;
 
 #[async_trait]
@@ -108,7 +108,7 @@ fn master_key_in(folder: &std::path::Path) -> MasterKeys {
     MasterKeys { file: Some(folder.join("secret.key")), ..MasterKeys::default() }
 }
 
-/// One tool, never executed here.
+/// A toolbox with one tool, which is never executed.
 struct OneTool;
 
 #[async_trait]
@@ -172,21 +172,21 @@ pub struct Rig {
     pub shutdown: CancellationToken,
     pub app: Router,
     pub service: Arc<Service>,
-    /// The one user of a server without keys.
+    /// The only user of a server without keys.
     pub local: Principal,
-    /// Sent with every request of [`Rig::send`] unless the request names its own.
+    /// Sent with every request of [`Rig::send`] unless the request has its own.
     pub key: Option<String>,
     servers: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
 
 impl Rig {
-    /// A server without keys.
+    /// Starts a server without keys.
     pub async fn new() -> Self {
         Self::with(HttpLimits::default(), |_| {}, Keys::None).await
     }
 
-    /// A server with keys, and one user's key in use.
+    /// Starts a server with keys and sets a new user's key.
     pub async fn with_keys() -> Self {
         Self::with(HttpLimits::default(), |_| {}, Keys::One).await
     }
@@ -230,12 +230,12 @@ impl Rig {
         rig
     }
 
-    /// A new user's key.
+    /// Creates a user and returns their key.
     pub async fn user(&self, name: &str) -> String {
         self.user_as(name, UserRole::Member).await
     }
 
-    /// The same for a user who may do this.
+    /// Creates a user with this role and returns their key.
     pub async fn user_as(&self, name: &str, role: UserRole) -> String {
         let user = self.store.ensure_user(UserId::generate(&UuidIds), name, role, UnixMillis(0)).await.unwrap();
         let key = new_key().unwrap();
@@ -243,21 +243,21 @@ impl Rig {
         key.key
     }
 
-    /// Revokes every key that there is.
+    /// Revokes every key.
     pub async fn revoke_all(&self) {
         for key in self.store.keys().await.unwrap() {
             assert!(self.store.revoke_key(&key.id, UnixMillis(1)).await.unwrap());
         }
     }
 
-    /// A ticket, asked for by a page of this origin; by no page if that is empty.
+    /// Returns a ticket that a page of this origin requested, or no page if the origin is empty.
     pub async fn ticket(&self, body: Value, origin: &str) -> String {
         let reply = self.send(Method::POST, "/api/v1/stream-tickets", &[("origin", origin)], Some(body)).await;
         assert_eq!(reply.status, StatusCode::CREATED, "{}", reply.body);
         text(&reply.json()["ticket"])
     }
 
-    /// Listens on a port of its own and returns `127.0.0.1:PORT`.
+    /// Starts to listen and returns `127.0.0.1:PORT`.
     pub async fn listen(&mut self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -266,17 +266,17 @@ impl Rig {
         address
     }
 
-    /// Looks for what other processes did to the database, as a server on Postgres does.
+    /// Polls the database for changes of other processes, as a server on Postgres does.
     pub fn poll(&mut self) {
         self.servers.spawn(follow_logs(self.store.clone(), Arc::clone(&self.hub), CancellationToken::new()));
     }
 
-    /// Sends a request as it is.
+    /// Sends a request unchanged.
     pub async fn raw(&self, request: Request<Body>) -> axum::response::Response {
         self.app.clone().oneshot(request).await.unwrap()
     }
 
-    /// Sends a request with headers and, if there is one, a JSON body.
+    /// Sends a request with headers and an optional JSON body.
     pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Reply {
         let response = self.raw(self.build(method, path, headers, body)).await;
         let (parts, body) = response.into_parts();
@@ -308,21 +308,20 @@ impl Rig {
         self.send(Method::POST, path, &[], Some(body)).await
     }
 
-    /// Opens an event stream.
     pub async fn stream(&self, path: &str, headers: &[(&str, &str)]) -> Sse {
         let mut headers = headers.to_vec();
         headers.push(("accept", "text/event-stream"));
         Sse::new(self.raw(self.build(Method::GET, path, &headers, None)).await)
     }
 
-    /// Posts and takes the answer as an event stream.
+    /// Posts and reads the answer as an event stream.
     pub async fn post_stream(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Sse {
         let mut headers = headers.to_vec();
         headers.push(("accept", "text/event-stream"));
         Sse::new(self.raw(self.build(Method::POST, path, &headers, Some(body))).await)
     }
 
-    /// Starts a run over HTTP: its conversation and its id.
+    /// Starts a run over HTTP. Returns its conversation and its id.
     pub async fn start(&self, input: &str) -> (String, String) {
         let reply = self.post("/api/v1/runs", json!({ "input": input })).await;
         assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
@@ -347,14 +346,14 @@ impl Rig {
         self.hub.publish(conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
     }
 
-    /// Releases a run to wait, as a worker does. `after_ms`: until it can be claimed again, if time alone allows that.
+    /// Releases a waiting run as a worker does. `after_ms` is its timer, if it has one.
     pub async fn waits(&self, fence: &Fence, reason: WaitReason, after_ms: Option<u64>) {
         let changes =
             vec![Change::Status(RunStatus::Waiting, Some(reason)), Change::Release { after_ms, cause: ReleaseCause::Waiting }];
         self.write(fence, &[EventBody::RunWaiting { reason, id: None, detail: None }], changes).await;
     }
 
-    /// Plays a run up to the middle of its answer.
+    /// Writes the events of a run up to the middle of its answer.
     pub async fn play_half(&self, fence: &Fence) -> Act {
         let act = Act { message: MessageId::generate(&UuidIds), part: PartId::generate(&UuidIds) };
         let Act { message, part } = act.clone();
@@ -373,7 +372,7 @@ impl Rig {
         act
     }
 
-    /// Plays the rest.
+    /// Writes the remaining events.
     pub async fn play_rest(&self, fence: &Fence, act: Act) {
         let Act { message, part } = act;
         let part = Part::Text(TextPart { id: part, text: "Hello\nworld".into() });
@@ -405,7 +404,7 @@ impl Rig {
         self.write(fence, &[completed], vec![finish]).await;
     }
 
-    /// Plays the next run from claim to end.
+    /// Claims the next run and writes all its events.
     pub async fn play(&self) {
         let fence = self.claim().await;
         let act = self.play_half(&fence).await;
@@ -453,7 +452,7 @@ impl Reply {
         text(&self.json()["code"])
     }
 
-    /// What holds for every answer.
+    /// Asserts the rules for every answer.
     fn check(&self) {
         assert!(!self.header("x-request-id").is_empty());
         if self.status.as_u16() < 400 {
@@ -469,7 +468,6 @@ impl Reply {
     }
 }
 
-/// One frame of an event stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
     pub id: Option<i64>,
@@ -486,7 +484,7 @@ impl Frame {
     }
 }
 
-/// An event stream as it comes.
+/// An open event stream.
 pub struct Sse {
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -503,7 +501,7 @@ impl Sse {
         Self { status: parts.status, headers: parts.headers, comments: Vec::new(), retry: Vec::new(), body, buffer: String::new() }
     }
 
-    /// The next frame with data; `None` at the end.
+    /// Returns the next frame with data, or `None` at the end.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some((block, rest)) = self.buffer.split_once("\n\n") {
@@ -532,14 +530,14 @@ impl Sse {
                 "" => self.comments.push(value.to_owned()),
                 "id" => id = Some(value.parse().unwrap()),
                 "retry" => self.retry.push(value.parse().unwrap()),
-                "data" => assert!(data.replace(value.to_owned()).is_none(), "one line of data per frame"),
+                "data" => assert!(data.replace(value.to_owned()).is_none(), "one line of data in each frame"),
                 other => panic!("field {other}"),
             }
         }
         data.map(|data| Frame { id, data })
     }
 
-    /// All frames to the end.
+    /// Returns all frames to the end.
     pub async fn rest(mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
@@ -548,7 +546,7 @@ impl Sse {
         frames
     }
 
-    /// Frames up to the first of a kind, that one included.
+    /// Returns the frames up to the first of this kind, inclusive.
     pub async fn until(&mut self, kind: &str) -> Vec<Frame> {
         let mut frames = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Starting, watching and steering runs.
+//! Starting, following and changing runs.
 
 use axum::http::{Method, StatusCode};
 use base64::Engine as _;
@@ -45,12 +45,12 @@ async fn a_client_may_mint_the_conversation_id_and_send_parts() {
     let message = &reply.json()["message"];
     assert_eq!(message["parts"][0]["text"], "look\u{fffd}");
     assert_eq!(message["parts"][1]["type"], "image");
-    // What a picture is, its bytes say.
+    // The bytes of an image decide its type.
     assert_eq!(message["parts"][2]["media_type"], "image/png");
     let id = message["parts"][2]["file_id"].as_str().unwrap();
     assert_eq!(message["parts"][2]["url"], format!("/api/v1/files/{id}/content"), "a reference to a stored file");
     assert_eq!(message["parts"][2]["size"], PNG.len());
-    // A message to a conversation that does not exist does not make it.
+    // A message to a missing conversation does not create it.
     let missing = format!("/api/v1/conversations/{}/messages", new_conversation_id());
     assert_eq!(rig.post(&missing, json!({"content": "hello"})).await.code(), "not_found");
 }
@@ -101,7 +101,7 @@ async fn waiting_ends_with_the_run_or_with_the_time() {
     assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")));
 }
 
-/// A run that waits for a retry or for its budget goes on by itself; only a human ends the other waits.
+/// A wait for a retry or a budget ends by itself. Other waits need a human, so the request returns early.
 #[tokio::test]
 async fn a_wait_is_answered_early_only_for_a_human() {
     let rig = Rig::new().await;
@@ -117,7 +117,7 @@ async fn a_wait_is_answered_early_only_for_a_human() {
         };
         let (reply, ()) = tokio::join!(waiting, playing);
         assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")), "{reason:?}");
-        // When the time runs out first, the run is shown as it is, and as not settled.
+        // If the time is over first, the answer has the current run and says that it is not settled.
         let (_, run) = rig.start("hello").await;
         rig.waits(&rig.claim().await, reason, None).await;
         let reply = rig.send(Method::GET, &format!("/api/v1/runs/{run}"), &[("prefer", "wait=1")], None).await;
@@ -233,10 +233,14 @@ async fn tools_are_listed() {
     let listed = rig.get("/api/v1/tools").await.json();
     assert_eq!(listed["data"][0]["name"], "clock");
     let server = &listed["servers"][0];
-    assert_eq!((&server["error"], &server["stderr"]), (&json!("it ended"), &json!("its own words")), "the local user may see it");
+    assert_eq!(
+        (&server["error"], &server["stderr"]),
+        (&json!("it ended"), &json!("its own words")),
+        "the local user sees the details"
+    );
     let member = Rig::with_keys().await.get("/api/v1/tools").await.json();
     let server = &member["servers"][0];
-    assert_eq!((&server["status"], server.get("error"), server.get("stderr")), (&json!("error"), None, None), "a member may not");
+    assert_eq!((&server["status"], server.get("error"), server.get("stderr")), (&json!("error"), None, None), "a member does not");
 }
 
 #[tokio::test]
@@ -257,7 +261,7 @@ async fn a_run_is_in_the_trace_of_its_request() {
     let conversation = text(&rig.post("/api/v1/conversations", json!({})).await.json()["id"]);
     post(&format!("/api/v1/conversations/{conversation}/messages"), &traceparent(2), json!({"content": "b"})).await;
     assert_eq!(claimed().await, format!("{:032x}", 2));
-    // Without a valid one, each request is a trace of its own.
+    // Without a valid trace, each request gets its own.
     let mut made = Vec::new();
     for header in ["", "00-nonsense-01"] {
         post("/api/v1/runs", header, json!({"input": "c"})).await;

@@ -1,4 +1,4 @@
-//! The WebSocket.
+//! The WebSocket transport.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use super::rig::{Keys, Rig, SOON, text};
 
 pub struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
-/// What a refused handshake says, or an open socket.
+/// Opens a socket. Returns the status if the handshake is refused.
 pub async fn connect(address: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
     connect_with(address, "", headers).await
 }
 
-/// The same with a query.
+/// Opens a socket with a query in its URL.
 pub async fn connect_with(address: &str, query: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
     let mut request = format!("ws://{address}/api/v1/ws{query}").into_client_request().unwrap();
     for (name, value) in headers {
@@ -58,7 +58,7 @@ impl Socket {
         reply
     }
 
-    /// Envelopes up to the first of a kind, that one included.
+    /// Returns the envelopes up to the first of this kind, inclusive.
     async fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut envelopes = Vec::new();
         loop {
@@ -83,7 +83,7 @@ async fn a_run_is_started_followed_and_followed_again() {
     let logged = rig.get(&format!("/api/v1/runs/{run}/events?limit=100")).await.json()["data"].as_array().unwrap().clone();
     assert_eq!(seen[..seen.len() - 1], logged);
 
-    // Cut at every event.
+    // Cut after every event.
     let mut pieces = Vec::new();
     for after in 0..logged.len() {
         let mut socket = connect(&address, &[]).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_run_is_started_followed_and_followed_again() {
     assert_eq!(reply["result"]["head"], last);
     assert_eq!(socket.next().await.unwrap()["type"], "stream.end");
 
-    // The command that was sent twice, also over the other wire.
+    // The repeated command, also over the other transport.
     let again = socket.call("run.start", json!({"input": "hello", "idempotency_key": "k"})).await;
     assert_eq!((&again["result"]["run"]["id"], &again["result"]["replayed"]), (&json!(run), &json!(true)));
     socket.until("stream.end").await;
@@ -146,7 +146,7 @@ async fn a_stream_that_is_there_is_not_begun_again_by_a_message_or_a_second_wish
     let fence = rig.claim().await;
     let act = rig.play_half(&fence).await;
     let mut socket = connect(&address, &[]).await.unwrap();
-    // Both are there before the first event can be read from the store.
+    // Both requests are stored before the first event can be read.
     let joining = json!({"input": "more", "conversation_id": conversation, "on_busy": "steer"});
     for (method, params) in [("subscribe", json!({"run_id": run})), ("run.start", joining)] {
         let frame = json!({"id": method, "method": method, "params": params}).to_string();
@@ -174,7 +174,7 @@ async fn a_stream_that_is_there_is_not_begun_again_by_a_message_or_a_second_wish
     let logged = rig.get(&format!("/api/v1/runs/{run}/events?limit=100")).await.json()["data"].as_array().unwrap().clone();
     assert_eq!(seen[..seen.len() - 1], logged);
 
-    // With a cursor it is: the client says where.
+    // With a cursor the stream restarts at that position.
     let (_, run) = rig.start("again").await;
     for _ in 0..2 {
         socket.call("subscribe", json!({"run_id": run, "after": 0})).await;
@@ -276,7 +276,7 @@ async fn abuse_closes_the_socket() {
     assert_eq!(code, 4400);
     for size in [1024 * 1024 + 1, 3 * 1024 * 1024] {
         let mut socket = connect(&address, &[]).await.unwrap();
-        // A large message may be cut off while it is being sent.
+        // The server may close the connection while the message is sent.
         let _ = socket.0.send(Message::text("x".repeat(size))).await;
         assert_eq!(socket.next().await, Err(1009), "{size}");
     }
@@ -296,12 +296,12 @@ async fn a_restart_closes_sockets_with_a_reason() {
 
 #[tokio::test]
 async fn a_silent_peer_is_left() {
-    // Silence is noticed when it is due, not when the next ping is.
+    // Silence is noticed at its deadline, not at the next ping.
     let limits =
         HttpLimits { ws_ping: Duration::from_secs(3_600), ws_silence: Duration::from_millis(100), ..HttpLimits::default() };
     let mut rig = Rig::with(limits, |_| {}, Keys::None).await;
     let address = rig.listen().await;
-    // A handshake by hand, and then nothing is ever answered.
+    // A manual handshake, after which the client sends nothing.
     let mut silent = TcpStream::connect(&address).await.unwrap();
     let hello = format!(
         "GET /api/v1/ws HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
@@ -310,7 +310,7 @@ async fn a_silent_peer_is_left() {
     tokio::io::AsyncWriteExt::write_all(&mut silent, hello.as_bytes()).await.unwrap();
     let mut received = Vec::new();
     let reading = tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut received);
-    // The end may come as a reset.
+    // The end may arrive as a reset.
     let _ = tokio::time::timeout(SOON, reading).await.expect("the server ends the connection");
     assert!(received.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&received));
 }
@@ -327,7 +327,7 @@ async fn who_may_open_a_socket() {
     let mut socket = connect(&address, &[("authorization", &by_header)]).await.unwrap();
     assert!(socket.call("ping", json!({})).await["result"].is_object());
 
-    // A browser of any origin that knows the key; only the protocol is echoed.
+    // A browser page of any origin may connect if it has the key. The answer echoes only the protocol.
     let protocols = format!("capstan.v1, bearer.{encoded}");
     let headers = [("sec-websocket-protocol", protocols.as_str()), ("origin", "https://other.example")];
     let mut second = connect(&address, &headers).await.unwrap();
@@ -347,7 +347,7 @@ async fn who_may_open_a_socket() {
     rude.send(r#"{"id":1,"method":"ping"}"#).await;
     assert_eq!(rude.next().await, Err(4401));
 
-    // Nothing that a browser sends by itself lets a page in, so any page may try: with its first frame, and with nothing else.
+    // A browser sends no credentials by itself here, so any origin may connect. The first frame must authenticate.
     let cleo = rig.user("cleo").await;
     for origin in ["https://other.example", "null"] {
         for frame in [r#"{"id":1,"method":"ping"}"#, r#"{"id":1,"method":"auth","params":{"token":"wrong"}}"#] {
@@ -363,7 +363,7 @@ async fn who_may_open_a_socket() {
     let mut first_frame = connect(&address, &[("origin", &origin)]).await.unwrap();
     assert_eq!(first_frame.call("auth", json!({"token": key})).await["result"]["authenticated"], true);
     assert!(first_frame.call("ping", json!({})).await["result"].is_object());
-    // Asked again it says the truth, and the socket keeps its user.
+    // A second `auth` is answered correctly, and the socket keeps its user.
     assert_eq!(first_frame.call("auth", json!({"token": key})).await["result"]["authenticated"], true);
     let bob = rig.user("bob").await;
     for (token, code) in [("nonsense", "unauthorized"), (bob.as_str(), "conflict")] {
@@ -371,7 +371,7 @@ async fn who_may_open_a_socket() {
     }
     assert!(first_frame.call("ping", json!({})).await["result"].is_object());
 
-    // Somebody else's things look missing here too.
+    // Resources of another owner look missing here, too.
     let (conversation, run) = rig.start("mine").await;
     let other = format!("Bearer {bob}");
     let mut bob = connect(&address, &[("authorization", &other)]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Cursors, reconnection and the form of event streams.
+//! Cursors, reconnection and the format of event streams.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_post_may_be_answered_with_the_stream() {
     assert_eq!(kinds[kinds.len() - 2..], ["run.completed", "stream.end"]);
     let events = stored(&frames);
     assert_eq!(frames.last().unwrap().json()["data"]["last_seq"], events.last().unwrap().json()["seq"]);
-    // What was sent live is what the log says, to the byte.
+    // The live events equal the stored ones byte for byte.
     let page = rig.get(&format!("/api/v1/runs/{run}/events?limit=100")).await;
     let sent = events.iter().map(|frame| frame.data.clone()).collect::<Vec<_>>().join(",");
     assert_eq!(page.body, format!("{{\"data\":[{sent}],\"next_cursor\":null}}"));
@@ -62,7 +62,7 @@ async fn a_client_that_is_cut_at_every_event_misses_nothing() {
     }
     rig.play_rest(&fence, act).await;
 
-    // And when it is over, by the other form of the cursor.
+    // After the end of the run, with the other form of the cursor.
     loop {
         let seq = pieces.last().unwrap().id.unwrap();
         let mut stream = rig.stream(&format!("{path}?after={seq}"), &[]).await;
@@ -75,7 +75,7 @@ async fn a_client_that_is_cut_at_every_event_misses_nothing() {
     assert_eq!(pieces, stored(&whole));
     assert_eq!(pieces.len(), 13, "{pieces:#?}");
 
-    // The header is newer than the URL when a browser reconnects.
+    // On a browser's reconnect, the header is newer than the URL.
     let mut stream = rig.stream(&format!("{path}?after=1"), &[("last-event-id", "5")]).await;
     assert_eq!(stream.next().await.unwrap().id, Some(6));
     // The log of the conversation has the same events.
@@ -102,7 +102,7 @@ async fn two_runs_in_one_conversation_keep_apart() {
         let frames = stream.rest().await;
         assert!(frames.iter().all(|frame| frame.json()["run_id"] == run.as_str()));
         assert_eq!(frames.last().unwrap().kind(), "stream.end");
-        // A page of the same run, in small pieces.
+        // Pages of the same run, each with few events.
         let mut paged = Vec::new();
         let mut path = format!("/api/v1/runs/{run}/events?limit=4");
         loop {
@@ -139,7 +139,7 @@ async fn a_conversation_begins_with_a_snapshot() {
     rig.play_rest(&fence, act).await;
     let next = stream.next().await.unwrap();
     assert_eq!(next.id, snapshot.id.map(|seq| seq + 1));
-    // At rest there is nothing unfinished.
+    // An idle conversation has no unfinished message.
     let mut stream = rig.stream(&path, &[]).await;
     let data = stream.next().await.unwrap().json()["data"].clone();
     assert_eq!((data["messages"].as_array().unwrap().len(), &data["active_run"]), (2, &Value::Null));
@@ -158,7 +158,7 @@ async fn a_cursor_outside_of_the_log_is_named() {
         let reset = stream.next().await.unwrap();
         assert_eq!((reset.kind().as_str(), reset.id), ("stream.reset", None));
         assert_eq!(reset.json()["data"], json!({"reason": "cursor_in_future", "oldest": 1, "head": 14}));
-        // What follows is what a client without a cursor gets.
+        // The events after it are those that a client without a cursor gets.
         let follows = stream.next().await.unwrap().kind();
         assert_eq!(follows, if path.contains("runs") { "message.created" } else { "stream.snapshot" });
         for garbage in ["x", "-1", "1.5", "%2b1", "99999999999999999999", "0x1", ""] {
@@ -181,12 +181,12 @@ async fn silence_is_filled_and_a_restart_is_announced() {
     let queued = stream.until("run.queued").await.pop().unwrap();
     let ping = stream.until("stream.ping").await.pop().unwrap();
     assert_eq!(ping.id, None);
-    // The title of the conversation was set after that: an event that is not the run's.
+    // The title was set later: an event of the conversation, not of the run.
     assert_eq!(ping.json()["data"]["head"].as_i64(), queued.id.map(|seq| seq + 1));
     assert!(stream.comments.contains(&"ping".to_owned()));
     rig.shutdown.cancel();
     while stream.next().await.is_some() {}
-    assert_eq!(stream.retry.len(), 2, "the last word says when to come back");
+    assert_eq!(stream.retry.len(), 2, "the last frame has a retry hint");
     let reply = rig.get("/readyz").await;
     assert_eq!((reply.status, reply.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "2"));
     assert_eq!(rig.get("/healthz").await.status, StatusCode::OK);
@@ -206,7 +206,7 @@ async fn deleting_a_conversation_ends_its_streams() {
     }
 }
 
-/// The poller never saw the log: it was deleted before its first look.
+/// The poller never saw the log: it was deleted before the first poll.
 #[tokio::test]
 async fn a_deletion_by_another_process_ends_streams_that_began_just_before() {
     let mut rig = Rig::new().await;
@@ -227,7 +227,7 @@ async fn a_deletion_by_another_process_ends_streams_that_began_just_before() {
     }
 }
 
-/// Few rows, but large ones: pages end early, and whoever goes on from each gets everything.
+/// Few but large events: pages end early, and following them yields every event.
 #[tokio::test]
 async fn large_events_come_in_small_pages() {
     let rig = Rig::new().await;

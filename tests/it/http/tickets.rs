@@ -1,4 +1,4 @@
-//! Tickets: what a page shows where a browser cannot send a key.
+//! Tickets: credentials for requests in which a browser cannot send a key.
 
 use axum::http::{Method, StatusCode};
 use capstan::domain::ids::UserId;
@@ -11,10 +11,10 @@ use super::rig::{Keys, Rig, text};
 use super::sockets::{connect, connect_with};
 
 const PAGE: &str = "https://app.example";
-/// A request without the rig's key.
+/// A header that replaces the rig's key with an empty one.
 const NO_KEY: (&str, &str) = ("authorization", "");
 
-/// Opens an event stream with a ticket alone.
+/// Opens an event stream with a ticket and no key.
 async fn open(rig: &Rig, path: &str, ticket: &str, origin: &str) -> super::rig::Sse {
     rig.stream(&format!("{path}?ticket={ticket}"), &[NO_KEY, ("origin", origin)]).await
 }
@@ -38,13 +38,13 @@ async fn a_ticket_opens_its_stream_once() {
     rig.play().await;
     assert_eq!(stream.rest().await.last().unwrap().kind(), "stream.end");
 
-    // With the cursor of before, as a page does that was cut off.
+    // With the earlier cursor, as a page reconnects.
     let path = format!("/api/v1/conversations/{conversation}/events");
     let ticket = rig.ticket(json!({"conversation_id": conversation}), "").await;
     let mut stream = rig.stream(&format!("{path}?after=3&ticket={ticket}"), &[NO_KEY]).await;
     assert_eq!(stream.next().await.unwrap().id, Some(4));
 
-    // A key counts more, and leaves the ticket as it is.
+    // A key takes precedence, and the ticket stays unused.
     let ticket = rig.ticket(json!({"conversation_id": conversation}), "").await;
     assert_eq!(rig.stream(&format!("{path}?ticket={ticket}"), &[]).await.status, StatusCode::OK);
     let wrong = [("authorization", "Bearer cap_wrong")];
@@ -69,12 +69,12 @@ async fn a_ticket_opens_nothing_else() {
         let refused = open(&rig, &path, &ticket, "").await;
         assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{path}");
     }
-    // What was tried elsewhere is used up.
+    // A ticket that was used elsewhere is spent.
     let ticket = of_run().await;
     open(&rig, &format!("/api/v1/runs/{other}/events"), &ticket, "").await;
     assert_eq!(open(&rig, &stream, &ticket, "").await.status, StatusCode::UNAUTHORIZED);
 
-    // It is for the stream, not for what else is below the same path, and is no key.
+    // It opens the stream only, no other resource below its path, and is no key.
     let ticket = of_run().await;
     let headers = [NO_KEY, ("accept", "application/json")];
     for path in [format!("{stream}?ticket={ticket}"), format!("/api/v1/runs/{run}?ticket={ticket}")] {
@@ -89,7 +89,7 @@ async fn a_ticket_opens_nothing_else() {
     let for_socket = rig.ticket(json!({"socket": true}), "").await;
     assert_eq!(open(&rig, &stream, &for_socket, "").await.status, StatusCode::UNAUTHORIZED);
 
-    // A key in the URL is none, whatever it is called.
+    // A key in the URL is ignored under each parameter name.
     let key = rig.key.clone().unwrap();
     for name in ["key", "token", "access_token", "authorization", "ticket"] {
         let reply = rig.stream(&format!("{stream}?{name}={key}"), &[NO_KEY]).await;
@@ -108,12 +108,12 @@ async fn a_ticket_is_for_the_page_that_asked_for_it() {
     let body = || json!({"run_id": run});
     for (made_for, shown_by, status) in [
         (PAGE, PAGE, 200),
-        // A browser says no origin when a page opens a stream of its own server.
+        // A browser sends no origin for a stream of the page's own server.
         (PAGE, "", 200),
         (PAGE, "https://evil.example", 403),
         (PAGE, "http://app.example", 403),
         (PAGE, "null", 403),
-        // One that a page's own server has asked for, without a page.
+        // A ticket that the page's own server requested, without a page.
         ("", PAGE, 200),
     ] {
         let ticket = rig.ticket(body(), made_for).await;
@@ -121,7 +121,7 @@ async fn a_ticket_is_for_the_page_that_asked_for_it() {
         assert_eq!(stream.status.as_u16(), status, "made for {made_for:?}, shown by {shown_by:?}");
         if status == 403 {
             let again = open(&rig, &path, &ticket, made_for).await;
-            assert_eq!(again.status, StatusCode::UNAUTHORIZED, "who finds a ticket cannot try on");
+            assert_eq!(again.status, StatusCode::UNAUTHORIZED, "a ticket that was tried is spent");
         }
     }
     let reply = rig.send(Method::POST, "/api/v1/stream-tickets", &[("origin", "null")], Some(body())).await;
@@ -146,7 +146,7 @@ async fn an_expired_ticket_is_refused() {
     let mut socket = connect_with(&address, "?ticket=ticket_b", &[]).await.unwrap();
     assert_eq!(socket.next().await, Err(4401));
 
-    // Nor is one whose owner is not the key's, or that needs a server without keys.
+    // A ticket of another owner, or of a server without keys, is refused as well.
     for wrong in [
         StreamTicket { owner: UserId::from_stored("user_other".into()), ..of(TicketTarget::Run(run_id)) },
         StreamTicket { key_hash: None, ..of(TicketTarget::Run(run.parse().unwrap())) },
@@ -174,7 +174,7 @@ async fn a_ticket_is_asked_for_by_the_owner() {
         let reply = rig.post("/api/v1/stream-tickets", body.clone()).await;
         assert_eq!((reply.status, reply.code().as_str()), (StatusCode::BAD_REQUEST, "invalid_request"), "{body}");
     }
-    // Whatever key repeats the request: each ticket is a new one.
+    // Each request gets a new ticket, also with a repeated key.
     let headers = [("idempotency-key", "k")];
     let mut tickets: Vec<Value> = Vec::new();
     for _ in 0..2 {
@@ -210,13 +210,13 @@ async fn a_ticket_opens_a_socket_once() {
     let mut again = connect_with(&address, &query, &page).await.unwrap();
     assert_eq!(again.next().await, Err(4401));
 
-    // A browser always says of which origin a page is that opens a WebSocket.
+    // A browser always sends the page's origin when it opens a WebSocket.
     for headers in [&[("origin", "https://evil.example")][..], &[("origin", "null")], &[]] {
         let query = format!("?ticket={}", rig.ticket(json!({"socket": true}), PAGE).await);
         let refused = connect_with(&address, &query, headers).await.err();
         assert_eq!(refused, Some(StatusCode::FORBIDDEN), "{headers:?}");
         let mut again = connect_with(&address, &query, &page).await.unwrap();
-        assert_eq!(again.next().await, Err(4401), "used up");
+        assert_eq!(again.next().await, Err(4401), "the ticket is spent");
     }
     let unbound = format!("?ticket={}", rig.ticket(json!({"socket": true}), "").await);
     let mut socket = connect_with(&address, &unbound, &page).await.unwrap();
@@ -241,12 +241,12 @@ async fn tickets_work_without_keys_too() {
     let path = format!("/api/v1/runs/{run}/events");
     let ticket = rig.ticket(json!({"run_id": run}), PAGE).await;
     assert_eq!(open(&rig, &path, &ticket, PAGE).await.status, StatusCode::OK);
-    assert_eq!(open(&rig, &path, &ticket, PAGE).await.status, StatusCode::UNAUTHORIZED, "a ticket that is shown must be good");
+    assert_eq!(open(&rig, &path, &ticket, PAGE).await.status, StatusCode::UNAUTHORIZED, "a ticket that is sent must be valid");
     let query = format!("?ticket={}", rig.ticket(json!({"socket": true}), PAGE).await);
     let mut socket = connect_with(&address, &query, &[("origin", PAGE)]).await.unwrap();
     assert!(socket.call("ping", json!({})).await["result"].is_object());
 
-    // Whatever a page of another origin makes up, a server that believes everybody does not believe it.
+    // A page of another origin gets no access, even on a server without keys.
     let protocols = "capstan.v1, bearer.eA";
     for (name, value) in [("authorization", "Bearer x"), ("sec-websocket-protocol", protocols), ("x-nothing", "")] {
         for origin in ["https://evil.example", "null"] {

@@ -1,4 +1,4 @@
-//! The page for people: its files, and the rules that browsers are given with them.
+//! The web page: its files and its security headers.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use capstan::http::HttpLimits;
 
 use super::rig::{Keys, Reply, Rig};
 
-/// As a browser asks that knows no key.
+/// Requests a path as a browser without a key.
 async fn ask(rig: &Rig, path: &str, known: &str) -> Reply {
     rig.send(Method::GET, path, &[("authorization", ""), ("if-none-match", known)], None).await
 }
 
-/// The files that a file of the page names.
+/// Returns the files that a file of the page refers to.
 fn named(body: &str) -> BTreeSet<String> {
     let pieces = body.split('"').filter_map(|piece| piece.strip_prefix("ui/").or_else(|| piece.strip_prefix("./")));
     pieces.map(|name| format!("/ui/{name}")).collect()
@@ -43,7 +43,7 @@ async fn the_page_is_open_and_bound_to_this_server() {
         ] {
             assert_eq!(reply.header(name), value, "{name} of {path}");
         }
-        // Nothing parses markup, and nothing comes from elsewhere.
+        // No code parses markup, and no resource comes from another origin.
         let markup = [
             "innerHTML",
             "outerHTML",
@@ -74,7 +74,7 @@ async fn the_page_is_open_and_bound_to_this_server() {
         let reply = ask(&rig, path, "").await;
         assert_eq!((reply.status, reply.code().as_str()), (StatusCode::NOT_FOUND, "not_found"), "{path}");
     }
-    // What it shows is not open.
+    // The data behind the page needs a key.
     assert_eq!(ask(&rig, "/api/v1/conversations", "").await.status, StatusCode::UNAUTHORIZED);
 }
 

@@ -1,4 +1,4 @@
-//! Servers in containers, run by real engines.
+//! MCP servers in containers, run by real engines.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -19,11 +19,11 @@ use crate::support::{tell, wait};
 
 const IMAGE: &str = "localhost/capstan-tiny:1";
 
-/// What runs containers, by the name of its program.
 const PODMAN: &str = "podman";
 const DOCKER: &str = "docker";
 
-/// An engine with an image in it. `None` where it runs no containers, which is told, or fails if it must be tested.
+/// A container engine with an image, or `None` if it cannot run containers here. That is reported, or fails if the engine is
+/// required.
 struct Site {
     folder: TempDir,
     engine: PathBuf,
@@ -33,8 +33,8 @@ impl Site {
     fn open(program: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let script = match program {
-            // Within a container of its own, podman may raise no limits and finds a hybrid of control groups, which its default
-            // runtime does not know.
+            // Inside a container, podman cannot raise limits, and finds hybrid control groups, which its default runtime does
+            // not support.
             PODMAN => "[ \"$1\" = run ] && shift && set -- run --ulimit nproc=1024:1024 \"$@\"\nexec podman --runtime runc \"$@\""
                 .to_owned(),
             other => format!("exec {other} \"$@\""),
@@ -47,7 +47,7 @@ impl Site {
         match site.make_image() {
             Ok(()) => Some(site),
             Err(reason) => {
-                #[expect(clippy::disallowed_methods, reason = "whoever runs the tests says what they must have")]
+                #[expect(clippy::disallowed_methods, reason = "the caller names the engines that must work")]
                 let required = std::env::var("CAPSTAN_TEST_CONTAINERS").unwrap_or_default();
                 let is_required = required.split(',').any(|name| name.trim() == program);
                 assert!(!is_required, "CAPSTAN_TEST_CONTAINERS names {program}, which runs no containers here: {reason}");
@@ -57,7 +57,7 @@ impl Site {
         }
     }
 
-    /// A shell, its tools and the server, and a volume that it wants to write.
+    /// Builds an image with a shell, its tools and the server, and with a volume that the server tries to write.
     fn make_image(&self) -> Result<(), String> {
         let root = self.folder.path().join("root");
         for folder in ["bin", "data", "run", "var/tmp"] {
@@ -79,13 +79,13 @@ impl Site {
         Command::new(&self.engine).args(args).stdin(Stdio::null()).output().map_err(|error| error.to_string())
     }
 
-    /// The names of all containers that there are.
+    /// Returns the names of all containers.
     fn containers(&self) -> Vec<String> {
         let output = self.engine(&["ps", "--all", "--format", "{{.Names}}"]).unwrap();
         String::from_utf8(output.stdout).unwrap().lines().filter(|name| name.starts_with("capstan-")).map(str::to_owned).collect()
     }
 
-    /// All volumes that there are, of whomever.
+    /// Returns all volumes, of any container.
     fn volumes(&self) -> Vec<String> {
         let output = self.engine(&["volume", "ls", "--quiet"]).unwrap();
         String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
@@ -105,7 +105,7 @@ fn said(output: Output) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
 
-/// All in one, because an engine that is asked by many at a time is slow.
+/// One test for everything, because an engine is slow with many concurrent requests.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(PODMAN, DOCKER)] engine: &str) {
@@ -128,13 +128,13 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
     let seen = tools.call("tiny__look", json!({})).await;
     let seen = text(&seen);
     for words in [
-        // It was given the whole of it, and nobody is shown it.
+        // The server got the whole value, and its answer is redacted.
         "token=[redacted:TOKEN] ",
         "letters=SEC=RET 7 ",
         "host= ",
         "root=read-only",
         "tmp=writable",
-        // Neither the volume that its image declares nor what podman gives it by itself.
+        // Neither the image's declared volume nor podman's own variables.
         "also=;",
         "net=lo,",
         "docs=noted/read-only",
@@ -157,7 +157,7 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
     let stays = tools.call_with("tiny__stay", json!({}), Duration::from_secs(1), progress, CancellationToken::new()).await;
     assert_ne!(stays.state, ToolCallState::Done);
     wait::within("the end of the servers", PATIENCE, tools.shutdown()).await;
-    assert_eq!(site.containers(), Vec::<String>::new(), "it heeds nothing, and is removed");
+    assert_eq!(site.containers(), Vec::<String>::new(), "a container that ignores signals is removed");
     assert_eq!(site.volumes(), volumes);
 
     // The same when the whole server is killed.
@@ -170,7 +170,7 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
     let mut server = place.start().await;
     server.start_run(&json!({"input": "[[id:stays]][[call:tiny__stay {}]]"})).await;
     wait::until("the container to heed nothing", PATIENCE, || async {
-        // Each says in its own way what of a process is to be told.
+        // Each engine has its own option for the columns of a process.
         let columns: &[&str] = if engine == PODMAN { &["args"] } else { &["-eo", "pid,args"] };
         let output = site.engine(&[&["top", site.containers().first()?.as_str()], columns].concat()).unwrap();
         String::from_utf8_lossy(&output.stdout).contains("sleep 1").then_some(())
@@ -181,7 +181,7 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed(#[values(
     assert_eq!(site.volumes(), volumes);
 }
 
-/// Nobody has to wait for the first call to learn that.
+/// The missing engine is reported at start, before the first call.
 #[tokio::test(flavor = "multi_thread")]
 async fn that_there_is_no_engine_is_told_at_the_start() {
     let model = ModelMock::start().await;
@@ -199,13 +199,13 @@ async fn that_there_is_no_engine_is_told_at_the_start() {
     .await;
 }
 
-/// What containers are handed may be secret, and does not outlive a server that is killed; nor do the containers themselves.
+/// Files with a container's secrets do not outlive a killed server, and neither do the containers.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
     let model = ModelMock::start().await;
     let place = crate::support::server::Site::new(Kind::Sqlite).await.with_model(&model);
-    // An engine whose containers never say a word. It knows the options of podman, has the containers whose names we give it, and writes
-    // down what it is to remove, which it cannot do the first time.
+    // A fake engine whose containers never answer. It accepts podman's options, has containers with our names, and logs what it
+    // removes. Its first removal fails.
     let (engine, names, removed) =
         (place.folder.path().join("engine"), place.folder.path().join("names"), place.folder.path().join("removed"));
     let script = format!(
@@ -239,7 +239,7 @@ async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
     server.kill9().await;
     wait::until("its removal", PATIENCE, || async { files().is_empty().then_some(()) }).await;
 
-    // Whoever is killed together with what watches over it leaves it to the next one.
+    // If the server is killed together with its process reaper, the next start removes the files.
     std::fs::write(folder.join("capstan-left"), "TOKEN=file-canary-1\n").unwrap();
     let notes = found("has-capstan-");
     assert_eq!(notes.len(), 1, "{notes:?}");
@@ -250,7 +250,7 @@ async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
     wait::until("the removal of the containers", PATIENCE, || async { (!notes[0].exists()).then_some(()) }).await;
     let removed = std::fs::read_to_string(&removed).unwrap();
     let asked = removed.lines().filter(|line| *line == format!("rm --force --volumes {word}0. {word}1.")).count();
-    assert!(asked > 1, "what failed is tried again: {removed}");
+    assert!(asked > 1, "the failed removal is repeated: {removed}");
     assert!(!removed.contains("another") && !removed.contains("somebody"), "{removed}");
     drop(server);
 }

@@ -1,4 +1,4 @@
-//! Servers that are started and end badly, again and again: nothing of them may stay.
+//! Repeated starts and crashes of MCP servers: no process, descriptor or task may stay.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use super::setup::{PATIENCE, Scripted, Tools, text};
 use crate::support::{measure, tell, wait};
 
-/// How many cycles are under way at a time.
+/// Concurrent cycles.
 const AT_A_TIME: usize = 4;
 
-/// One server: started, used, and ended in the way that its number says. Gives back what it wrote down.
+/// Starts a server, uses it, and ends it in the way that its number selects. Returns the server with its log.
 async fn cycle(number: usize) -> Scripted {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
@@ -24,9 +24,9 @@ async fn cycle(number: usize) -> Scripted {
         0 => {}
         1 => assert!(tools.call("s__die", json!({})).await.is_error),
         2 => assert!(tools.call("s__babble", json!({})).await.is_error),
-        // A call that is under way when everything ends.
+        // A call is under way at the shutdown.
         3 => drop(tools.call_with("s__hang", json!({}), Duration::from_millis(20), progress, cancel).await),
-        // A flood that nobody waits out.
+        // A flood whose end is not awaited.
         4 => {
             let flood = tools.call_with("s__flood", json!({}), PATIENCE, progress, cancel.clone());
             let stop = async {
@@ -35,7 +35,7 @@ async fn cycle(number: usize) -> Scripted {
             };
             tokio::join!(flood, stop);
         }
-        // It does not read its input any more, and so does not see it end.
+        // The server no longer reads its input, so it does not notice its end.
         _ => drop(tools.call_with("s__wedge", json!({}), Duration::from_millis(20), progress, cancel).await),
     }
     wait::within("the shutdown", PATIENCE, tools.shutdown()).await;
@@ -52,12 +52,12 @@ fn children() -> usize {
     String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.trim() == parent).count()
 }
 
-/// M-09: `CAPSTAN_TEST_MCP_CYCLES` says how many.
+/// M-09: `CAPSTAN_TEST_MCP_CYCLES` is the number of cycles.
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_crashes_hangs_and_floods_leave_nothing_behind() {
     let cycles = measure::size("CAPSTAN_TEST_MCP_CYCLES", 60);
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    // What is made once and kept is made by the first ones.
+    // The first cycles allocate resources that stay.
     for number in 0..2 {
         cycle(number).await;
     }
@@ -68,8 +68,8 @@ async fn starts_crashes_hangs_and_floods_leave_nothing_behind() {
     while let Some(server) = running.next().await {
         left.extend(server.alive());
     }
-    assert_eq!(left, Vec::<i64>::new(), "processes that were alive after the shutdown of their server");
-    // `ps` itself is a child of ours.
+    assert_eq!(left, Vec::<i64>::new(), "processes that outlived the shutdown of their server");
+    // `ps` itself is a child of this process.
     wait::until("descriptors, children and tasks to be as before", PATIENCE, || async {
         let now = (descriptors(), children(), tasks());
         (now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2).then_some(())

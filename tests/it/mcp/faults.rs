@@ -1,4 +1,4 @@
-//! Servers that fail in every way.
+//! Faults of MCP servers.
 
 use std::time::{Duration, Instant};
 
@@ -49,16 +49,13 @@ async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
     };
     let began = Instant::now();
     let ((waited, waited_until), (died, died_at)) = tokio::join!(waiting, dying);
-    // The tool that may repeat failed; what the unsafe one did, nobody knows.
+    // The repeatable call failed, and the outcome of the unsafe call is unknown.
     assert_eq!((waited.state, died.state), (ToolCallState::Failed, ToolCallState::Unknown), "{waited:?} {died:?}");
     let apart = waited_until.max(died_at) - waited_until.min(died_at);
     assert!(apart < Duration::from_secs(5) && began.elapsed() < PATIENCE, "{apart:?}");
     let said = text(&died);
     assert!(said.contains("exit status: 3"), "{said}");
-    assert!(
-        !said.contains("about to die") && !said.contains("hunter2"),
-        "what it wrote on standard error is not for users: {said}"
-    );
+    assert!(!said.contains("about to die") && !said.contains("hunter2"), "standard error is not shown to users: {said}");
 
     assert_eq!(text(&tools.call("s__echo", json!({"text": "back"})).await), "back");
     assert_eq!(server.log("ready").len(), 2);
@@ -71,14 +68,14 @@ async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     let arrived = wait::until("the call to arrive", PATIENCE, || async { (!server.log("called").is_empty()).then_some(()) });
-    // As when its run was lost: the call is dropped, and nobody cancels it.
+    // As when its run's lease is lost: the call is dropped without a cancellation.
     tokio::select! {
         outcome = tools.call("s__hang", json!({})) => panic!("{outcome:?}"),
         () = arrived => {}
     }
     wait::until("the server to be told", PATIENCE, || async { (!server.log("cancelled").is_empty()).then_some(()) }).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": "fine"})).await), "fine");
-    assert_eq!(server.log("cancelled").len(), 1, "of the call that was answered, nothing is said");
+    assert_eq!(server.log("cancelled").len(), 1, "an answered call gets no cancellation");
     tools.shutdown().await;
 }
 
@@ -113,7 +110,7 @@ async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     let limit = Duration::from_secs(1);
     assert_eq!(tools.call_within(limit, "s__wedge", json!({})).await.state, ToolCallState::Unknown);
-    // More than fits into the pipe: the call cannot be written to its end, and neither can its cancellation.
+    // More than fits into the pipe: neither the call nor its cancellation can be written completely.
     let outcome = tools.call_within(limit, "s__echo", json!({"text": "x".repeat(1024 * 1024)})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "{outcome:?}");
     assert_eq!(text(&tools.call("s__echo", json!({"text": "replaced"})).await), "replaced");
@@ -168,7 +165,7 @@ async fn a_server_that_does_not_survive_a_cancelled_call_is_replaced(#[case] hab
     let tools = Tools::new(&json!({"s": server.entry(&[habit])})).await;
     assert_eq!(tools.call_within(Duration::from_secs(1), "s__hang", json!({})).await.state, ToolCallState::Unknown);
     wait::until("the server to be used again", PATIENCE, || async {
-        // One that has not been found out yet takes the call, and does not answer.
+        // If the failure is not detected yet, the server receives the call and does not answer.
         let outcome = tools.call_within(Duration::from_secs(5), "s__echo", json!({"text": "again"})).await;
         (text(&outcome) == "again").then_some(())
     })
@@ -224,7 +221,7 @@ async fn a_flood_of_news_is_read_slowly_and_harms_nobody() {
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(flooded, beside);
-    assert_eq!(outcome.state, ToolCallState::Unknown, "40,000 news take longer than that: {outcome:?}");
+    assert_eq!(outcome.state, ToolCallState::Unknown, "40,000 notifications take longer than that: {outcome:?}");
     tools.shutdown().await;
     server.gone().await;
 }
@@ -235,12 +232,12 @@ async fn a_server_may_ask_for_nothing() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
-    assert!(replies[0]["error"]["code"].is_i64(), "no model is called for it: {replies}");
-    assert_eq!(replies[1]["result"], json!({"action": "decline"}), "nobody is asked for it");
-    assert_eq!(replies[2]["error"]["code"], -32601, "it sees no folders");
-    assert_eq!(replies[3]["result"], json!({}), "but it may ask whether we are there");
+    assert!(replies[0]["error"]["code"].is_i64(), "sampling is refused: {replies}");
+    assert_eq!(replies[1]["result"], json!({"action": "decline"}), "elicitation is declined without a question");
+    assert_eq!(replies[2]["error"]["code"], -32601, "roots are not available");
+    assert_eq!(replies[3]["result"], json!({}), "a ping is answered");
     let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
-    assert_eq!(server.log("capabilities"), [tasks], "it may answer a call with a task, and that is all");
+    assert_eq!(server.log("capabilities"), [tasks], "the only capability is that of tasks");
     tools.shutdown().await;
 }
 
@@ -254,7 +251,7 @@ async fn a_server_is_told_of_the_folders_that_its_entry_names() {
     let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
     let roots = json!({"roots": [{"uri": "file:///data"}, {"uri": "file:///a%20b"}]});
     assert_eq!(replies[2]["result"], roots, "{replies}");
-    assert!(replies[0]["error"]["code"].is_i64(), "and that is all: {replies}");
+    assert!(replies[0]["error"]["code"].is_i64(), "and no other capability: {replies}");
     assert_eq!(server.log("capabilities")[0]["roots"], json!({}));
     tools.shutdown().await;
 }
@@ -271,7 +268,7 @@ async fn a_server_that_cannot_start_says_why_and_is_tried_again_later() {
     assert!(error.contains("exit status: 7") && !error.contains("licence"), "{error}");
     let shown = "cannot read the licence file; token=[redacted] args=['broken', '--api-key', '[redacted]', '[redacted]']";
     assert_eq!(stderr, shown);
-    // At once it is not tried again, however often it is asked for; after the first pause it is.
+    // A restart waits for its backoff, however often the server is requested.
     tools.door.definitions(&owner()).await;
     tools.door.definitions(&owner()).await;
     assert_eq!(server.log("pid").len(), 1);

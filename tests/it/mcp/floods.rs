@@ -1,4 +1,4 @@
-//! Answers from far away that never end, or hold more than they seem to.
+//! Remote answers that never end, or are larger than they seem.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,25 +25,26 @@ use tokio_util::sync::CancellationToken;
 use super::setup::{Tools, owner, text};
 use crate::support::wait;
 
-/// How long anything here may take in all.
+/// The time limit of each test.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What comes instead of an answer.
+/// The kind of hostile answer.
 #[derive(Debug, Clone, Copy)]
 enum Flood {
-    /// A text that is a thousand times as long as what is sent, and never ends.
+    /// Compressed text that expands a thousandfold and never ends.
     Bomb,
-    /// The same in one event of a stream.
+    /// The same within one event of a stream.
     Event,
-    /// A letter now and then, and no end.
+    /// A byte now and then, without end.
     Drip,
-    /// More headers than anybody needs.
+    /// Headers beyond the limit.
     Headers,
 }
 
-/// Bytes in the format of gzip that never end: `beginning`, and then one letter for ever.
+/// Returns endless gzip data: `beginning`, and then one letter repeated.
 fn bomb(beginning: &str) -> Body {
-    // The header; a block that is not packed; and the begin of one with the fixed codes: the letter `a`, and "258 times what stood before".
+    // The gzip header, then a stored block. Then the start of a block with fixed codes: the letter `a`, and a repetition of
+    // length 258.
     let mut head = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 0];
     let length = u16::try_from(beginning.len()).unwrap();
     head.extend(length.to_le_bytes());
@@ -52,18 +53,18 @@ fn bomb(beginning: &str) -> Body {
     let repeat = [1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0];
     let letter = [0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1];
     head.extend(packed(&[&letter[..], &repeat].concat()));
-    // Eight of them end with a byte.
+    // Eight repetitions end at a byte boundary.
     let more = Bytes::from(packed(&repeat.repeat(8 * 1_000)));
     let chunks = stream::iter([Bytes::from(head)]).chain(stream::repeat(more));
     Body::from_stream(chunks.map(Ok::<_, Infallible>))
 }
 
-/// Bits as deflate wants them: the first one is the lowest of its byte.
+/// Packs bits as in deflate: the first bit is the lowest of its byte.
 fn packed(bits: &[u8]) -> Vec<u8> {
     bits.chunks(8).map(|bits| bits.iter().rev().fold(0, |byte, bit| (byte << 1) | bit)).collect()
 }
 
-/// An answer of a kind that never comes to its end; what comes of it begins so.
+/// Returns an endless answer whose content starts with `beginning`.
 fn answer(flood: Flood, kind: &'static str, beginning: &str) -> Response {
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let gzip = (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -136,7 +137,7 @@ async fn a_page_that_never_ends_is_given_up(#[case] flood: Flood, #[case] reason
     assert!(text(&outcome).contains(reason), "{outcome:?}");
 }
 
-/// S-14: over MCP nobody knows what became of the call, the next one is made as ever, and none of it takes long.
+/// S-14: the outcome of the call is unknown, the next call works, and memory and time are limited.
 #[rstest]
 #[case(Flood::Bomb)]
 #[case(Flood::Event)]
@@ -169,15 +170,15 @@ async fn an_mcp_server_that_floods_takes_neither_memory_nor_time(#[case] flood: 
     let before = peak_kib();
     let outcome = wait::within("the end of the call", PATIENCE, tools.call("bank__pay", json!({}))).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "{outcome:?}");
-    assert!(text(&outcome).len() < 2_000, "what came is not told: {} bytes", text(&outcome).len());
+    assert!(text(&outcome).len() < 2_000, "the received text is not shown: {} bytes", text(&outcome).len());
     let next = wait::within("the next call", PATIENCE, tools.call("bank__pay", json!({}))).await;
     assert_eq!((text(&next).as_str(), calls.load(Ordering::SeqCst)), ("paid", 2));
-    // 16 MiB of it are read, in buffers that grow by doubling.
+    // 16 MiB of it are read, into buffers that double in size.
     assert!(peak_kib() - before < 200 * 1024, "{} KiB more", peak_kib() - before);
     tools.door.shutdown().await;
 }
 
-/// The most memory that this process has had, where that can be seen.
+/// Returns the peak memory of this process, where it is available.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0");

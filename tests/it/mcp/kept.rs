@@ -1,4 +1,4 @@
-//! Servers that people keep: whose they are, what they are called, and how long their connections last.
+//! User servers: their owners, their tool names, and the lifetime of their connections.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::setup::{PATIENCE, Scripted, call, text};
 use crate::support::wait;
 
-/// Servers on a shelf instead of a database.
+/// User servers in memory instead of a database.
 #[derive(Default)]
 struct Shelf(Mutex<Vec<KeptServer>>);
 
@@ -31,12 +31,12 @@ impl Shelf {
         id
     }
 
-    /// As if another process had changed it.
+    /// Changes the server as another process would.
     fn change(&self, id: &McpServerId) {
         self.0.lock().unwrap().iter_mut().filter(|server| server.id == *id).for_each(|server| server.revision += 1);
     }
 
-    /// As if another process had given it another entry.
+    /// Replaces the entry as another process would.
     fn replace(&self, id: &McpServerId, entry: &Value) {
         self.change(id);
         let changed = |server: &mut KeptServer| server.config = read_kept(entry, &Secrets::new());
@@ -82,7 +82,7 @@ fn limited(configured: &Value, shelf: &Arc<Shelf>, connections: ConnectionLimits
     Door::new(DoorOptions { mcp, kept: Some(kept), start_patience: PATIENCE, connections, environment, ..options })
 }
 
-/// An entry that says that one process serves all.
+/// Returns an entry whose process is shared by all owners.
 fn shared_by_all(server: &Scripted) -> Value {
     let mut entry = server.entry(&[]);
     entry["capstan"] = json!({"shared": true});
@@ -96,7 +96,7 @@ async fn run(door: &Door, owner: &UserId, definition: &ToolDefinition, arguments
     wait::within(&definition.name, PATIENCE * 2, answer).await
 }
 
-/// The tool of that name at the server that is frozen with this.
+/// Returns the tool of this name at the server with this frozen name.
 fn tool<'a>(all: &'a [Arc<ToolDefinition>], server: &str, name: &str) -> &'a ToolDefinition {
     let found = all.iter().find(|tool| tool.server.as_deref() == Some(server) && tool.tool == name);
     found.unwrap_or_else(|| panic!("{name} of {server} is not offered"))
@@ -107,7 +107,7 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
     let (of_file, of_all, of_ann, of_bob) = (Scripted::new(), Scripted::new(), Scripted::new(), Scripted::new());
     let (ann, bob) = (owner("ann"), owner("bob"));
     let shelf = Arc::new(Shelf::default());
-    // Members call their servers as they like.
+    // Members choose the names of their servers.
     let annas = shelf.put(Some(&ann), "mail", &of_ann.entry(&[]));
     let shared = shelf.put(None, "notes", &shared_by_all(&of_all));
     let bobs = shelf.put(Some(&bob), "notes", &of_bob.entry(&[]));
@@ -115,7 +115,7 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
     let seen_by_ann = door.definitions(&ann).await;
     let seen_by_bob = door.definitions(&bob).await;
     for seen in [&seen_by_ann, &seen_by_bob] {
-        assert_eq!(tool(seen, "mail", "echo").name, "mail__echo", "what the operator has named keeps its name");
+        assert_eq!(tool(seen, "mail", "echo").name, "mail__echo", "the operator's server keeps its name");
         assert_eq!(tool(seen, shared.as_str(), "echo").name, "notes__echo");
     }
     let (mine, theirs) = (tool(&seen_by_ann, annas.as_str(), "echo"), tool(&seen_by_bob, bobs.as_str(), "echo"));
@@ -127,11 +127,11 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
     let done = run(&door, &ann, mine, json!({"text": "hello"})).await;
     assert_eq!(done.state, ToolCallState::Done, "{done:?}");
     assert_eq!((of_ann.log("called").len(), of_file.log("called").len()), (1, 0));
-    // Whoever knows the tool of another owner reaches nothing with it.
+    // A tool of another owner cannot be called.
     let refused = run(&door, &bob, mine, json!({"text": "hello"})).await;
     assert!(refused.state == ToolCallState::Failed && text(&refused).contains("not configured"), "{refused:?}");
     assert_eq!(of_ann.log("called").len(), 1);
-    // One process serves both.
+    // One process serves both owners.
     assert_eq!((of_all.log("pid").len(), of_file.log("pid").len()), (1, 1));
     door.shutdown().await;
     assert!([of_file, of_all, of_ann, of_bob].iter().all(|server| server.alive().is_empty()));
@@ -153,7 +153,7 @@ async fn each_owner_has_a_process_of_a_server_of_everybody() {
         }
     }
     assert_eq!((of_file.log("pid").len(), of_all.log("pid").len()), (2, 2));
-    // Stopping it stops all of them.
+    // A stop ends the processes of all owners.
     door.mcp().stop(&configured_id("mail")).await;
     assert_eq!((of_file.alive().len(), of_all.alive().len()), (0, 2));
     door.shutdown().await;
@@ -174,7 +174,7 @@ async fn what_changes_elsewhere_ends_connections_here() {
     let done = run(&door, &ann, echo, json!({"text": "again"})).await;
     assert_eq!(done.state, ToolCallState::Done, "the frozen tool goes to the same server: {done:?}");
     assert_eq!(server.alive().len(), 3);
-    // This process is told at once.
+    // This process is notified at once.
     shelf.take(&id);
     door.mcp().changed(&id).await;
     server.gone().await;
@@ -184,7 +184,7 @@ async fn what_changes_elsewhere_ends_connections_here() {
     door.shutdown().await;
 }
 
-/// A server that never answers is ended like any other, and one that waits for its turn is never begun.
+/// A server that never answers can be ended like any other, and one that waits for a start slot is never started.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_starting_is_ended_too() {
     let silent: Vec<Scripted> = (0..4).map(|_| Scripted::new()).collect();
@@ -197,14 +197,14 @@ async fn what_is_starting_is_ended_too() {
         .map(|(n, server)| shelf.put(Some(&ann), &format!("s{n}"), &server.entry(&["deaf", "family"])))
         .collect();
     let last = shelf.put(Some(&ann), "last", &waiting.entry(&[]));
-    // Nobody gives up a turn before it is told to.
+    // No start slot is freed by the start timeout.
     let door = limited(&json!({}), &shelf, ConnectionLimits { start: PATIENCE * 60, ..ConnectionLimits::default() });
     let begin = async |id: &McpServerId| door.mcp().start(&ann, id, Duration::ZERO).await.unwrap().status;
     for (id, server) in ids.iter().zip(&silent) {
         assert_eq!(begin(id).await, "starting");
         wait::until("the processes", PATIENCE, || async { (server.alive().len() == 3).then_some(()) }).await;
     }
-    // All turns are taken now.
+    // All start slots are taken now.
     assert_eq!(begin(&last).await, "starting");
     wait::within("the end of what was not begun", PATIENCE, door.mcp().stop(&last)).await;
     // Disabled.
@@ -213,14 +213,14 @@ async fn what_is_starting_is_ended_too() {
     silent[0].gone().await;
     for (id, server) in ids.iter().zip(&silent) {
         wait::within("its end", PATIENCE, door.mcp().stop(id)).await;
-        assert_eq!(server.alive(), Vec::<i64>::new(), "none is left when it has been stopped");
+        assert_eq!(server.alive(), Vec::<i64>::new(), "no process is left after the stop");
     }
-    // The turns are free again, and others have them.
+    // The start slots are free again for other servers.
     let next = Scripted::new();
     let id = shelf.put(Some(&ann), "next", &next.entry(&[]));
     assert_eq!(door.mcp().start(&ann, &id, PATIENCE).await.unwrap().status, "ok");
     door.shutdown().await;
-    assert_eq!(waiting.log("pid").len(), 0, "nobody wants it any more");
+    assert_eq!(waiting.log("pid").len(), 0, "the stopped server is not started");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,7 +232,7 @@ async fn what_a_run_was_offered_is_not_called_elsewhere() {
     let door = door(&json!({}), &shelf);
     let seen = door.definitions(&ann).await;
     let echo = tool(&seen, id.as_str(), "echo").clone();
-    // The same program for the same tools, under another path.
+    // The same program with the same tools, under another path.
     let mut entry = other.entry(&[]);
     let folder = tempfile::tempdir().unwrap();
     let moved = folder.path().join("python");
@@ -248,7 +248,7 @@ async fn what_a_run_was_offered_is_not_called_elsewhere() {
     let again = door.definitions(&ann).await;
     let moved = tool(&again, id.as_str(), "echo");
     assert_eq!(moved.definition_hash, echo.definition_hash);
-    assert_ne!(moved.consent_hash(), echo.consent_hash(), "who consented to the one did not consent to the other");
+    assert_ne!(moved.consent_hash(), echo.consent_hash(), "an approval of one server does not apply to the other");
     assert_eq!(run(&door, &ann, moved, json!({"text": "now"})).await.state, ToolCallState::Done);
     door.shutdown().await;
 }
@@ -262,7 +262,7 @@ async fn a_lost_connection_is_made_again_by_itself() {
     let door = door(&json!({}), &shelf);
     let seen = door.definitions(&ann).await;
     run(&door, &ann, tool(&seen, id.as_str(), "die"), json!({})).await;
-    // Nobody asks for it.
+    // The reconnection needs no call.
     wait::until("another process", PATIENCE, || async { (server.log("pid").len() == 2).then_some(()) }).await;
     wait::until("the connection", PATIENCE, || async {
         let status = door.mcp().status_of(&ann, &id).await.unwrap();
@@ -290,14 +290,14 @@ async fn what_dies_again_and_again_is_left_alone_until_somebody_starts_it() {
     assert_eq!(server.log("pid").len(), 6);
     let status = door.mcp().status_of(&ann, &id).await.unwrap();
     assert_eq!(status.status, "error", "{status:?}");
-    assert!(status.stderr.is_some_and(|said| said.contains("about to die")), "what it said last is shown");
+    assert!(status.stderr.is_some_and(|said| said.contains("about to die")), "the last output is shown");
     let status = door.mcp().start(&ann, &id, Duration::from_secs(30)).await.unwrap();
     assert_eq!((status.status.as_str(), server.log("pid").len()), ("ok", 7), "{status:?}");
     assert_eq!(door.mcp().start(&owner("bob"), &id, PATIENCE).await, None);
     door.shutdown().await;
 }
 
-/// In virtual time: there is no such program, so nothing outside it is waited for.
+/// In virtual time: the program does not exist, so no real process delays the test.
 #[tokio::test(start_paused = true)]
 async fn what_one_owner_does_not_use_is_forgotten() {
     let ann = owner("ann");
@@ -315,6 +315,6 @@ async fn what_one_owner_does_not_use_is_forgotten() {
     })
     .await;
     assert!(begun.elapsed() >= Duration::from_secs(1_800), "{:?}", begun.elapsed());
-    assert_eq!(state(&shared).await, "error", "that of everybody stays");
+    assert_eq!(state(&shared).await, "error", "the global server's state stays");
     door.shutdown().await;
 }

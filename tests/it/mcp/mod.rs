@@ -1,4 +1,4 @@
-//! The tools behind the door: servers from their packages, and a scripted server with every bad habit.
+//! The tool executor with MCP servers: real packages, and a scripted server with each kind of fault.
 
 mod containers;
 mod cycles;

@@ -1,4 +1,4 @@
-//! M-27: whose connections are whose, how long they last, and how many processes there are.
+//! M-27: connections belong to one owner, have a limited lifetime, and have a limited number of processes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn door(servers: &Value, connections: ConnectionLimits, homes: Option<&Path>) ->
     Door::new(DoorOptions { mcp, start_patience: PATIENCE, environment, connections, homes, ..options })
 }
 
-/// Of one owner.
+/// The calls of one owner.
 struct Hand<'a> {
     door: &'a Door,
     owner: UserId,
@@ -108,7 +108,7 @@ async fn a_connection_over_http_is_of_one_owner_too() {
             assert_eq!(text(&hand.call(&format!("{server}__echo"), json!({"message": "hello"})).await), "Echo: hello");
         }
     }
-    // Of a connection of somebody else nothing is shown; of the shared one everybody is told.
+    // The state of another owner's connection is hidden. The shared connection's state is visible to all.
     let seen = door.servers(&owner("eve")).await;
     let states: Vec<(&str, &str)> = seen.iter().map(|server| (server.name.as_str(), server.status.as_str())).collect();
     assert_eq!(states, [("all", "ok"), ("own", "unknown")]);
@@ -144,14 +144,14 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
         let started = idle.log("ready").len();
         let again = Hand::of(&door, "ann").await;
         assert_eq!(names(&again), offered, "its tools stay on offer");
-        assert_eq!(idle.log("ready").len(), started, "and nothing is started for that");
+        assert_eq!(idle.log("ready").len(), started, "listing them starts no process");
         let status = door.servers(&again.owner).await.into_iter().find(|server| server.name == "idle").unwrap();
         assert_eq!(status.status, "ok", "{status:?}");
         assert_eq!(text(&again.call("idle__echo", json!({"text": "here"})).await), "here");
         assert_eq!(idle.log("ready").len(), started + 1);
         idle.gone().await;
         assert_eq!(text(&again.call("remote__echo", json!({"message": "here"})).await), "Echo: here");
-        assert_eq!((busy.alive().len(), asking.alive().len()), (1, 1), "whoever works or waits for an answer is left alone");
+        assert_eq!((busy.alive().len(), asking.alive().len()), (1, 1), "connections with a call or an open question are not idle");
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(hangs, others);
@@ -159,7 +159,7 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
     assert!(reports.recv().await.is_none());
     busy.gone().await;
     let before = busy.log("ready").len();
-    // Somebody who starts it wants to see it run.
+    // An explicit start keeps the server running.
     let id = capstan::domain::mcp_server::configured_id("busy");
     let started = door.mcp().start(&ann.owner, &id, PATIENCE).await.unwrap();
     assert_eq!((started.status.as_str(), busy.log("ready").len()), ("ok", before + 1), "{started:?}");
@@ -167,7 +167,7 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
     assert!([idle, busy, asking].iter().all(|server| server.alive().is_empty()));
 }
 
-/// Whoever is asked may never answer, and nobody says so when a run is cancelled meanwhile.
+/// A question may stay unanswered, and the tool executor is not notified if its run is cancelled meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_an_answer_keeps_no_place_from_others() {
     let (asking, other) = (Scripted::new(), Scripted::new());
@@ -182,7 +182,7 @@ async fn a_call_that_waits_for_an_answer_keeps_no_place_from_others() {
     assert!(matches!(pause, Some(Report::Pauses(_))), "{pause:?}");
     assert_eq!((asking.alive().len(), other.alive().len()), (1, 0));
     assert_eq!(text(&ann.call("other__echo", json!({"text": "here"})).await), "here");
-    assert_eq!((asking.alive().len(), other.alive().len()), (0, 1), "there is one place");
+    assert_eq!((asking.alive().len(), other.alive().len()), (0, 1), "the limit is one process");
     assert_eq!(text(&ann.call("asking__echo", json!({"text": "again"})).await), "again");
     door.shutdown().await;
     assert!([asking, other].iter().all(|server| server.alive().is_empty()));
@@ -201,11 +201,11 @@ async fn there_are_so_many_processes_and_no_more() {
         assert_eq!(text(&ann.call(&format!("s{n}__echo"), json!({"text": "here"})).await), "here");
         assert!(alive() <= 2, "{} processes", alive());
     }
-    // The one that was used last stays, and the one before it makes room.
+    // The most recently used server stays, and the one before it is stopped.
     assert_eq!(servers[3].alive().len(), 1);
     let before = servers[3].log("ready").len();
 
-    // With both places taken by calls a start waits for one of them, and not for ever.
+    // While calls occupy both processes, a start waits for one of them, but not forever.
     let stop = CancellationToken::new();
     let hang = async |n: usize| {
         let (progress, _reports) = mpsc::channel(1);
@@ -229,7 +229,7 @@ async fn there_are_so_many_processes_and_no_more() {
     };
     let (one, other, ()) = tokio::join!(hang(2), hang(3), third);
     assert_eq!((one.state, other.state), (ToolCallState::Unknown, ToolCallState::Unknown));
-    assert_eq!(servers[3].log("ready").len(), before, "nobody took the place of a call that was under way");
+    assert_eq!(servers[3].log("ready").len(), before, "no call under way lost its process");
     assert!(alive() <= 2, "{} processes", alive());
     door.shutdown().await;
     assert_eq!(alive(), 0);

@@ -1,4 +1,4 @@
-//! Real servers from their packages.
+//! Real MCP servers from their packages.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -21,10 +21,10 @@ async fn everything_over_http() -> (Child, u16) {
     everything_at("streamableHttp").await
 }
 
-/// server-everything over one of the transports of HTTP.
+/// Starts server-everything over one of the HTTP transports.
 pub async fn everything_at(transport: &str) -> (Child, u16) {
     for _ in 0..3 {
-        // It listens on all addresses of this machine, that of the right to the port among them: so nobody keeps that.
+        // The server listens on all addresses, including the one that reserves the port, so the reservation is released first.
         let port = Port::free().number;
         if let Some(child) = listening_on(port, transport).await {
             return (child, port);
@@ -33,7 +33,7 @@ pub async fn everything_at(transport: &str) -> (Child, u16) {
     panic!("the server did not listen")
 }
 
-/// `None` if it ends instead, as it does where somebody else has taken the port.
+/// Returns `None` if the server exits, as it does if another process has taken the port.
 async fn listening_on(port: u16, transport: &str) -> Option<Child> {
     let mut command = Command::new("node");
     command.arg(entry("server-everything")).arg(transport).env("PORT", port.to_string());
@@ -93,7 +93,7 @@ async fn four_servers_at_once_over_both_transports() {
     let time = tools.call("time__get_current_time", json!({"timezone": "Europe/Paris"})).await;
     assert!(time.state == ToolCallState::Done && text(&time).contains("Europe/Paris"), "{time:?}");
 
-    // Hints count only where the operator trusts the server: two entries of the same program differ in nothing else.
+    // Hints count only for servers that the operator trusts: two entries of the same program differ only in that.
     assert_eq!(tools.definition("everything__get-sum").replay, ReplayClass::Read);
     assert_eq!(tools.definition("remote__get-sum").replay, ReplayClass::Unsafe);
     tools.shutdown().await;
@@ -157,7 +157,7 @@ async fn progress_is_passed_on_and_a_cancelled_call_returns_at_once() {
     let tools = Tools::new(&json!({"everything": everything()})).await;
     let long = json!({"duration": 1.2, "steps": 6});
     let (progress, mut reports) = mpsc::channel(16);
-    // The limit of half a second is renewed by each report.
+    // Each progress report restarts the timeout of half a second.
     let outcome = tools
         .call_with(
             "everything__trigger-long-running-operation",
@@ -203,7 +203,7 @@ async fn a_server_over_http_that_was_restarted_is_used_again() {
     assert_eq!(down.state, ToolCallState::Failed, "{down:?}");
     assert!(text(&down).contains("nothing was sent"), "{down:?}");
     let _child = listening_on(port, "streamableHttp").await.expect("nobody else takes the port meanwhile");
-    // The session is unknown to the new process, which says so, and a new one is made.
+    // The new process reports the session as unknown, and the client starts a new one.
     let again = wait::until("the server to be used again", PATIENCE, || async {
         let outcome = tools.call("remote__echo", json!({"message": "three"})).await;
         (outcome.state == ToolCallState::Done).then_some(outcome)

@@ -1,4 +1,4 @@
-//! Nothing is left behind.
+//! The processes of MCP servers end with them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::setup::{PATIENCE, Scripted, Tools};
 use super::setup::{control_group, kill};
 use crate::support::wait;
 
-/// The server behind a shell, as behind `npx`: the child that we start is not the one that speaks.
+/// Returns the server's entry behind a shell, as behind `npx`: the direct child is not the server.
 fn behind_a_shell(server: &Scripted, habits: &[&str]) -> Value {
     let command = server.command(habits).iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
     json!({"command": "sh", "args": ["-c", format!("'{}' {command}; exit $?", Scripted::python().display())]})
@@ -30,7 +30,7 @@ async fn shutdown_leaves_no_process(#[case] habits: &[&str], #[case] limit: Dura
     assert_eq!(processes, if habits.contains(&"family") { 3 } else { 1 });
     wait::within("the shutdown", limit, tools.shutdown()).await;
     assert_eq!(server.alive(), Vec::<i64>::new());
-    assert_eq!(server.log("input"), [json!("ended")], "it was told by the end of its input");
+    assert_eq!(server.log("input"), [json!("ended")], "it saw the end of its input");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,7 +40,7 @@ async fn the_family_of_a_server_that_died_ends_with_it() {
     let family = server.alive();
     assert_eq!(family.len(), 3);
     tools.call("s__die", json!({})).await;
-    // Another one may have begun by now: the connection is made again by itself.
+    // The connection may have been reopened by now, with another process.
     wait::until("the family to end", PATIENCE, || async { (!server.alive().iter().any(|pid| family.contains(pid))).then_some(()) })
         .await;
     tools.shutdown().await;
@@ -65,30 +65,30 @@ async fn what_has_left_the_group_ends_with_its_own_server() {
     let first = server.alive();
     assert_eq!((first.len(), other.alive().len()), (2, 2));
     tools.call("s__die", json!({})).await;
-    // Another one may have begun by now: the connection is made again by itself.
+    // The connection may have been reopened by now, with another process.
     wait::until("both to end", PATIENCE, || async { (!server.alive().iter().any(|pid| first.contains(pid))).then_some(()) }).await;
-    assert_eq!(other.alive().len(), 2, "nobody else's");
+    assert_eq!(other.alive().len(), 2, "the other server's process stays");
     wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
     assert_eq!((server.alive(), other.alive()), (Vec::<i64>::new(), Vec::new()));
 }
 
-/// M-10. Its parent still runs when the server is ended, and so it is known whose it is.
+/// M-10. Its parent still runs when the server is ended, so the parent identifies it.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_parent() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["forgets", "stubborn"])})).await;
-    // The same for another parent: this process, which is that of the server, too.
+    // A child of another parent: of this process, which is the server's parent, too.
     let mut other = std::process::Command::new("/bin/sleep").arg("1000").env_clear().spawn().unwrap();
     assert_eq!(server.alive().len(), 2);
     wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
     assert_eq!(server.alive(), Vec::<i64>::new());
-    assert!(other.try_wait().unwrap().is_none(), "nobody else's");
+    assert!(other.try_wait().unwrap().is_none(), "the other parent's child stays");
     other.kill().unwrap();
     other.wait().unwrap();
 }
 
-/// M-10. Where a server can have no control group of its own, it is as it says in `docs/guides/mcp-servers.md`.
+/// M-10. Without its own control group, a server behaves as in `docs/guides/mcp-servers.md`.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nothing_tells_whose_it_is_ends_with_the_control_group_of_its_server() {
@@ -107,12 +107,12 @@ async fn what_nothing_tells_whose_it_is_ends_with_the_control_group_of_its_serve
     };
     assert_ne!(group, of_other);
     tools.call("s__die", json!({})).await;
-    // Another one may have begun by now: the connection is made again by itself.
+    // The connection may have been reopened by now, with another process.
     wait::until("both to end", PATIENCE, || async { (!server.alive().iter().any(|pid| first.contains(pid))).then_some(()) }).await;
-    assert_eq!(other.alive(), others, "nobody else's");
+    assert_eq!(other.alive(), others, "the other server's processes stay");
     wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
     assert_eq!((server.alive(), other.alive()), (Vec::<i64>::new(), Vec::new()));
-    assert!(!group.exists() && !of_other.exists(), "neither is left");
+    assert!(!group.exists() && !of_other.exists(), "both control groups are removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

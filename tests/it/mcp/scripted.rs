@@ -1,4 +1,4 @@
-//! What a well-behaved but demanding server gets.
+//! A well-behaved but demanding MCP server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ async fn a_list_without_end_is_read_for_a_hundred_pages_and_a_thousand_tools() {
     let tools = Tools::new(&json!({"pages": pages.entry(&["pages"]), "crowd": crowd.entry(&["crowd"])})).await;
     assert_eq!((tools.status("pages").await.tools, pages.log("page").len()), (100, 100));
     assert_eq!((tools.status("crowd").await.tools, tools.status("crowd").await.left_out), (1_000, true));
-    assert!(tools.status("pages").await.left_out, "there are more pages");
+    assert!(tools.status("pages").await.left_out, "the server has more pages");
     assert_eq!(text(&tools.call("crowd__echo999", json!({"text": "the last"})).await), "the last");
     tools.shutdown().await;
 }
@@ -64,11 +64,11 @@ async fn few_servers_start_at_a_time() {
         starting += i32::from(line.contains("\"pid\"")) - i32::from(line.contains("\"listed\""));
         most = most.max(starting);
     }
-    assert!(starting == 0 && most <= 4, "{most} at a time, {starting} in the end");
+    assert!(starting == 0 && most <= 4, "{most} at a time, {starting} at the end");
     tools.shutdown().await;
 }
 
-/// M-32. Those that never answer keep nobody from starting, nor does waiting for them count.
+/// M-32. Servers that never answer do not block other starts, and the wait for a slot does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_hang_keep_nobody_from_starting() {
     let (deaf, fine) = (Scripted::new(), Scripted::new());
@@ -79,7 +79,7 @@ async fn servers_that_hang_keep_nobody_from_starting() {
     assert_eq!(text(&tools.call("z__echo", json!({"text": "here"})).await), "here");
     let (status, fine) = (tools.status("a0").await, tools.status("z").await);
     assert_eq!((status.status.as_str(), fine.status.as_str()), ("error", "ok"));
-    assert!(fine.since < status.since, "it has not waited until the others were given up: {:?} {:?}", fine.since, status.since);
+    assert!(fine.since < status.since, "it did not wait for the start timeout of the others: {:?} {:?}", fine.since, status.since);
     assert!(status.error.as_ref().is_some_and(|error| error.contains("mcp.start_timeout_ms")), "{status:?}");
     tools.shutdown().await;
 }
@@ -96,14 +96,14 @@ async fn a_malformed_tool_is_left_out_and_the_others_work() {
     tools.shutdown().await;
 }
 
-/// M-21. What cannot be cleaned without changing what a tool accepts is not offered.
+/// M-21. A tool is left out if cleaning its schema would change the arguments that it accepts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_with_invisible_values_is_left_out_and_the_others_work() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["hides"])})).await;
     assert_eq!((tools.status("s").await.status.as_str(), tools.status("s").await.left_out), ("ok", true));
     let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
-    assert_eq!(names, ["s__echo"], "emoji are joined by what nobody sees");
+    assert_eq!(names, ["s__echo"], "joiners within emoji are allowed");
     assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
     tools.shutdown().await;
 }
@@ -119,11 +119,11 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     let outcome = tools.call("s__environment", json!({})).await;
     let seen: Value = serde_json::from_str(&text(&outcome)).unwrap();
     assert_eq!(seen["OWN"], "value");
-    // Cargo sets this one for every test, so it would be seen if the environment were inherited.
+    // Cargo sets this variable for every test, so an inherited environment would contain it.
     assert_eq!(seen.get("CARGO_MANIFEST_DIR"), None);
     assert_eq!(seen["cwd"], json!(server.folder.path().canonicalize().unwrap()));
-    // This process has sockets, pipes and files open, and so does its runtime. What it was itself given by whoever started it goes on to
-    // all that it starts.
+    // This process and its runtime have sockets, pipes and files open. Descriptors that it inherited itself are passed on to
+    // its children.
     let given = given_files();
     let files: Vec<String> = serde_json::from_value(seen["files"].clone()).unwrap();
     assert!(files.iter().all(|file| given.contains(file)), "{files:?} beside {given:?}");
@@ -139,7 +139,7 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     tools.shutdown().await;
 }
 
-/// What is open here and is not closed in programs that are started.
+/// Returns the open files that child processes inherit.
 fn given_files() -> Vec<String> {
     const CLOSED_IN_PROGRAMS: u32 = 0o2_000_000;
     let Ok(open) = std::fs::read_dir("/proc/self/fdinfo") else { return Vec::new() };
@@ -153,7 +153,7 @@ fn given_files() -> Vec<String> {
     given.map(|path| path.display().to_string()).collect()
 }
 
-/// A server's own secrets are no answer, whoever it gives them to.
+/// A server's own secrets are redacted in each answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
     let server = Scripted::new();
@@ -165,13 +165,13 @@ async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
     assert!(!seen.to_string().contains("canary"), "{seen}");
     let said = tools.call("s__echo", json!({"text": "argument-canary password-canary token-canary-1 token-canar"})).await;
     assert_eq!(text(&said), "[redacted:api-key] [redacted:ADDRESS] [redacted:BANK_TOKEN] token-canar");
-    // `ann:password-canary` in base64, as in a header; and the argument in hexadecimal digits.
+    // `ann:password-canary` in base64, as in a header, and the argument in hexadecimal.
     let said = tools.call("s__echo", json!({"text": "YW5uOnBhc3N3b3JkLWNhbmFyeQ== 617267756d656e742d63616e617279"})).await;
     assert_eq!(text(&said), "YW5uOn[redacted:ADDRESS]Q== [redacted:api-key]");
     tools.shutdown().await;
 }
 
-/// Nor do they belong into what it says of its tools, at first or when they change.
+/// They are redacted in tool definitions as well, at first and after a change.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_of_its_entry_are_not_in_what_it_says_of_its_tools() {
     let server = Scripted::new();
@@ -223,7 +223,7 @@ async fn progress_extends_the_limit_of_a_call() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     let (progress, mut reports) = mpsc::channel(16);
-    // So many tenths of a second: twice the limit, which each report renews.
+    // The number of tenths of a second: twice the timeout, which each report restarts.
     let (steps, limit) = (json!({"text": "40"}), Duration::from_secs(2));
     let outcome = tools.call_with("s__progress", steps, limit, progress, CancellationToken::new()).await;
     assert_eq!((outcome.state, text(&outcome)), (ToolCallState::Done, "all steps".to_owned()));
@@ -265,7 +265,7 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     tools.shutdown().await;
 }
 
-/// M-12. What may not be repeated is not called by a list that its server has taken back, however slow the new one is.
+/// M-12. An unsafe call is not sent by a list that its server has invalidated, however slow the new list is.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
     let server = Scripted::new();
@@ -277,7 +277,7 @@ async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
         tokio::join!(tools.call("s__echo", json!({"text": "old"})), tools.call("s__keyed", json!({"text": "reads"})));
     assert_eq!(refused.state, ToolCallState::Failed);
     assert!(text(&refused).contains("are changing") && text(&refused).contains("nothing was sent"), "{refused:?}");
-    assert_eq!(text(&read), "reads", "what only reads is told what was known");
+    assert_eq!(text(&read), "reads", "a read-only tool is called by the known list");
     assert_eq!(server.log("called"), [json!("change"), json!("keyed")]);
 
     std::fs::write(server.folder.path().join("go on"), "").unwrap();
@@ -290,7 +290,7 @@ async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
     tools.shutdown().await;
 }
 
-/// M-12, M-20. The stateless revision has no news: a list says how long it holds.
+/// M-12, M-20. The stateless revision has no notifications: a list has a time to live.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_holds_no_longer_is_asked_for_again() {
     let server = Scripted::new();
@@ -345,7 +345,7 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
     assert_eq!((one.state, two.state), (ToolCallState::Done, ToolCallState::Done));
     let waits = super::setup::heard(&mut reports).await.unwrap();
     assert_eq!(waits.message.unwrap(), "waits: s works on 1 other calls");
-    assert!(reports.recv().await.is_none(), "only the second one had to wait");
+    assert!(reports.recv().await.is_none(), "only the second call had to wait");
     let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap();
     let order: Vec<&str> = log
         .lines()
@@ -355,7 +355,7 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
     tools.shutdown().await;
 }
 
-/// I7: a process may sleep while a call waits for its turn, and must not act when it wakes.
+/// I7: a process may be stopped while a call waits for its turn, and must not send it after it resumes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_run_is_lost_while_it_waits_is_not_sent() {
     let server = Scripted::new();
@@ -371,7 +371,7 @@ async fn a_call_whose_run_is_lost_while_it_waits_is_not_sent() {
     let (hangs, other) = (CancellationToken::new(), mpsc::channel(4).0);
     let first = tools.call_with("s__hang", json!({}), PATIENCE, other, hangs.clone());
     let second = async {
-        // Only when the other one is there.
+        // After the first call has arrived.
         wait::until("the first call", PATIENCE, || async { (server.log("called").len() == 1).then_some(()) }).await;
         tools.door.execute(&owner(), definition, &waiting, PATIENCE, progress, permit).await
     };
@@ -424,7 +424,7 @@ async fn a_malformed_result_is_a_failed_call() {
 async fn a_server_that_is_still_starting_is_left_out_and_the_rest_works() {
     let (deaf, fine) = (Scripted::new(), Scripted::new());
     let servers = json!({"deaf": deaf.entry(&["deaf"]), "fine": fine.entry(&[])});
-    // The fine one may take as long as it needs: only it is asked again.
+    // The healthy server may take as long as it needs, because only it is listed again.
     let tools = Tools::patient(&servers, Duration::from_millis(100)).await;
     assert_eq!(tools.status("deaf").await.status, "starting");
     let definitions = crate::support::wait::until("the fine server", PATIENCE, || async {

@@ -1,4 +1,4 @@
-//! A server over HTTP that forgets its sessions, or does not finish its answers.
+//! A Streamable HTTP server that forgets its sessions, or does not complete its answers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,45 +18,45 @@ use tokio::task::JoinSet;
 use super::setup::{Tools, text};
 use crate::support::wait;
 
-/// What the server has done.
+/// The record of the server's requests.
 #[derive(Default)]
 struct Done {
     sessions: usize,
     calls: usize,
 }
 
-/// In the words of the official examples.
+/// The error text of the official examples.
 const NO_SESSION: &str = "Bad Request: No valid session ID provided";
 
-/// What it answers to the first call.
+/// The server's answer to the first call.
 #[derive(Clone, Copy)]
 enum First {
-    /// That it knows no such session, as many do.
+    /// An unknown session, in the words of many servers.
     NoSession,
     /// The same to every call.
     NeverASession,
-    /// An error with this code and these words.
+    /// An error with this code and text.
     Error(i32, &'static str),
     /// A status, with or without a challenge.
     Status(u16),
     Challenge,
-    /// That whoever asks may not do that.
+    /// An insufficient scope.
     Scope,
-    /// A status, and an error of the protocol.
+    /// A status, and a protocol error in the body.
     InWords(u16),
-    /// The beginning of an event stream.
+    /// The start of an event stream.
     Cut,
-    /// The beginning of an object, on a connection that breaks.
+    /// The start of an object, on a connection that breaks.
     CutObject,
-    /// 202, and nothing after it.
+    /// 202 without a later answer.
     Accepted,
-    /// Something else than a message.
+    /// A body that is no message.
     Nonsense,
-    /// What it answers to all others.
+    /// The answer to later calls.
     Late,
 }
 
-/// Answers the first call as told, and changes its tool when it is greeted again if it shall.
+/// Answers the first call as configured, and changes its tools at the next handshake if `changes` is set.
 fn answer(done: &Mutex<Done>, first: First, changes: bool, request: &Value) -> Response {
     let mut done = done.lock().unwrap();
     let result = match request["method"].as_str().unwrap_or_default() {
@@ -116,7 +116,7 @@ fn first_answer(first: First, id: &Value) -> Response {
     }
 }
 
-/// The outcome of the first call, how many calls arrived in all, and what came of the next one.
+/// Returns state and text of the first call, the number of calls that arrived, and the text of the next call.
 async fn called(first: First, changes: bool, capstan: Value) -> (ToolCallState, String, usize, String) {
     let done = Arc::new(Mutex::new(Done::default()));
     let state = Arc::clone(&done);
@@ -176,7 +176,7 @@ async fn the_stateless_revision_is_spoken_over_http() {
         version.as_deref() == Some("2026-07-28") && session.is_none()
     };
     assert!(calls.iter().all(stateless), "{seen:?}");
-    assert_eq!(seen.iter().filter(|(method, ..)| method == "tools/list").count(), 1, "its list holds: {seen:?}");
+    assert_eq!(seen.iter().filter(|(method, ..)| method == "tools/list").count(), 1, "its list has a time to live: {seen:?}");
 }
 
 /// M-18.
@@ -191,7 +191,7 @@ async fn a_call_that_never_arrived_is_sent_again_on_a_new_session(#[case] first:
     assert_eq!((state, words.as_str(), calls), (ToolCallState::Done, "paid", 2));
 }
 
-/// M-18. A tool may quote somebody else's words, and what it did before that has happened.
+/// M-18. A tool may quote such an error, and the effects before it have happened.
 #[rstest]
 #[case::quoted(First::Error(-32000, "the shop said: Bad Request: No valid session ID provided"))]
 #[case::with_more(First::Error(-32000, "Bad Request: No valid session ID provided, but the order is placed"))]
@@ -237,7 +237,7 @@ async fn a_call_that_was_lost_ends_by_its_class(#[case] first: First, #[values(t
     assert_eq!(next, "paid");
 }
 
-/// A server whose first call is answered when a third one arrives. To the second one it says this.
+/// Starts a server that answers the first call when a third one arrives, and answers `second` to the second one.
 async fn held_up(second: First) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::io::Result<()>>) {
     let done = Arc::new(Mutex::new(Done::default()));
     let (state, released) = (Arc::clone(&done), Arc::new(Notify::new()));
@@ -295,7 +295,7 @@ async fn what_becomes_of_one_call_does_not_end_another_one(
         let done = done.lock().unwrap();
         (done.sessions, done.calls)
     };
-    assert_eq!((greeted, called), (sessions, 3), "none of them is sent twice");
+    assert_eq!((greeted, called), (sessions, 3), "no call is sent twice");
     tools.door.shutdown().await;
 }
 

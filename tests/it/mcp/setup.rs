@@ -1,4 +1,4 @@
-//! A door with servers behind it, and what the scripted server wrote down.
+//! A tool executor with MCP servers, and the log of the scripted server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::wait;
 
-/// Longer than anything that goes well takes on a busy machine.
+/// Longer than any successful step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where `scripts/test-deps.sh` has put the servers.
+/// Returns the folder where `scripts/test-deps.sh` installs the servers.
 pub fn packages() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "where the servers are is a setting of the tests")]
     let given = std::env::var("CAPSTAN_TEST_DEPS").map(PathBuf::from);
@@ -29,12 +29,12 @@ pub fn packages() -> PathBuf {
     folder
 }
 
-/// The program of a server that is a package for Node.
+/// Returns the program of a server from a Node package.
 pub fn entry(package: &str) -> String {
     packages().join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js").display().to_string()
 }
 
-/// What is said of progress next.
+/// Returns the next progress report.
 pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
     match reports.recv().await? {
         Report::Progress(progress) => Some(progress),
@@ -45,41 +45,41 @@ pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
     }
 }
 
-/// A door with servers behind it.
+/// A tool executor with MCP servers.
 pub struct Tools {
     pub door: Arc<Door>,
     pub definitions: Vec<Arc<ToolDefinition>>,
 }
 
-/// Whose runs the calls are of.
+/// Returns the owner of the calls' runs.
 pub fn owner() -> UserId {
     UserId::from_stored("user_1".to_owned())
 }
 
 impl Tools {
-    /// A door with these servers, whose tools have been listed.
+    /// Starts these servers and lists their tools.
     pub async fn new(servers: &Value) -> Self {
         Self::patient(servers, PATIENCE).await
     }
 
-    /// The same, where listing waits for a given time only.
+    /// Does the same with a limit for the time of listing.
     pub async fn patient(servers: &Value, start_patience: Duration) -> Self {
         let default = (ConnectionLimits::default(), ContainerOptions::default());
         Self::opened(servers, start_patience, default, None).await
     }
 
-    /// The same, with other limits of connections.
+    /// Does the same with other connection limits.
     pub async fn limited(servers: &Value, connections: ConnectionLimits) -> Self {
         Self::opened(servers, PATIENCE, (connections, ContainerOptions::default()), None).await
     }
 
-    /// The same, where programs have working directories of their own below this folder.
+    /// Does the same with working directories below this folder.
     pub async fn at_home(servers: &Value, homes: &Path) -> Self {
         let default = (ConnectionLimits::default(), ContainerOptions::default());
         Self::opened(servers, PATIENCE, default, Some(homes.to_owned())).await
     }
 
-    /// The same, where containers may have this.
+    /// Does the same with these container options.
     pub async fn contained(servers: &Value, containers: ContainerOptions) -> Self {
         Self::opened(servers, PATIENCE, (ConnectionLimits::default(), containers), None).await
     }
@@ -102,7 +102,6 @@ impl Tools {
         Self { door, definitions }
     }
 
-    /// The tool with this name.
     pub fn definition(&self, name: &str) -> &ToolDefinition {
         let names: Vec<&str> = self.definitions.iter().map(|tool| tool.name.as_str()).collect();
         self.definitions.iter().find(|tool| tool.name == name).unwrap_or_else(|| panic!("{name} is not among {names:?}"))
@@ -113,13 +112,13 @@ impl Tools {
         self.call_within(PATIENCE, name, arguments).await
     }
 
-    /// The same with a limit. An entry's own would be that of all calls, of those that are to succeed, too.
+    /// Does the same with a timeout. A timeout in the entry would apply to all calls, also to those that must succeed.
     pub async fn call_within(&self, limit: Duration, name: &str, arguments: Value) -> ToolOutcome {
         let (progress, _reports) = mpsc::channel(1);
         self.call_with(name, arguments, limit, progress, CancellationToken::new()).await
     }
 
-    /// Calls a tool with all there is to choose.
+    /// Calls a tool with every option.
     pub async fn call_with(
         &self,
         name: &str,
@@ -133,17 +132,15 @@ impl Tools {
         wait::within(name, PATIENCE * 2, self.door.execute(&owner(), definition, &call, timeout, progress, cancel.into())).await
     }
 
-    /// The states of all servers.
+    /// Returns the states of all servers.
     pub async fn door_statuses(&self) -> Vec<ServerStatus> {
         self.door.servers(&owner()).await
     }
 
-    /// Ends the servers.
     pub async fn shutdown(&self) {
         self.door.shutdown().await;
     }
 
-    /// The state of one server.
     pub async fn status(&self, name: &str) -> ServerStatus {
         self.door.servers(&owner()).await.into_iter().find(|server| server.name == name).unwrap()
     }
@@ -175,7 +172,7 @@ pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
     }
 }
 
-/// All texts of an outcome.
+/// Returns all texts of an outcome.
 pub fn text(outcome: &ToolOutcome) -> String {
     let texts = outcome.content.iter().map(|content| match content {
         ToolContent::Text { text } => text.clone(),
@@ -186,7 +183,7 @@ pub fn text(outcome: &ToolOutcome) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// The scripted server, with a folder of its own.
+/// The scripted server, with its own folder.
 pub struct Scripted {
     pub folder: tempfile::TempDir,
 }
@@ -196,12 +193,12 @@ impl Scripted {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A python that is a program: what is called `python3` often is a script that starts one.
+    /// Returns a python that is a program, because `python3` is often a script that starts one.
     pub fn python() -> PathBuf {
         packages().join("venv/bin/python")
     }
 
-    /// Its command line.
+    /// Returns its command line.
     pub fn command(&self, habits: &[&str]) -> Vec<String> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/mcp/server.py");
         let mut command = vec![script.display().to_string(), self.folder.path().display().to_string()];
@@ -209,19 +206,19 @@ impl Scripted {
         command
     }
 
-    /// Its entry in the configuration.
+    /// Returns its entry in the configuration.
     pub fn entry(&self, habits: &[&str]) -> Value {
         json!({"command": Self::python(), "args": self.command(habits)})
     }
 
-    /// What it wrote down under `key` so far, in order.
+    /// Returns the values that the server logged under `key`, in order.
     pub fn log(&self, key: &str) -> Vec<Value> {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         entries.filter_map(|entry| entry.get(key).cloned()).collect()
     }
 
-    /// The processes that it named and that still run.
+    /// Returns the logged processes that still run.
     pub fn alive(&self) -> Vec<i64> {
         self.log("pid").iter().filter_map(Value::as_i64).filter(|pid| runs(*pid)).collect()
     }
@@ -232,7 +229,7 @@ impl Scripted {
     }
 }
 
-/// The folder of the control group that a server has to itself, which is waited for where there may be one.
+/// Waits for the server's own control group and returns its folder, where control groups are available.
 #[cfg(target_os = "linux")]
 pub async fn control_group(server: i64) -> Option<PathBuf> {
     let group = |pid: &str| {
@@ -254,7 +251,7 @@ pub async fn control_group(server: i64) -> Option<PathBuf> {
     Some(root.join(of_server()?))
 }
 
-/// Whether a child of ours may have this control group, which is tried.
+/// Returns whether a child process can have this control group, by trying it.
 #[cfg(target_os = "linux")]
 fn may_have_control_group(group: &Path) -> bool {
     if std::fs::create_dir(group).is_err() {
@@ -268,14 +265,14 @@ fn may_have_control_group(group: &Path) -> bool {
     may
 }
 
-/// Kills a process of nobody's.
+/// Kills a process that is no child of this one.
 #[cfg(target_os = "linux")]
 pub fn kill(pid: i64) {
     let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
     assert!(killed.success());
 }
 
-/// Whether a process runs. One that has ended and was not collected yet does not.
+/// Returns whether a process runs. A zombie does not.
 fn runs(pid: i64) -> bool {
     let output = std::process::Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
     let state = String::from_utf8_lossy(&output.stdout);

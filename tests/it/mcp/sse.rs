@@ -1,4 +1,4 @@
-//! Servers that speak the protocol's first transport, an event stream beside POSTs; real ones and bad ones.
+//! Servers with the first HTTP transport, an event stream beside POSTs: real ones and faulty ones.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use super::packages::everything_at;
 use super::setup::{Tools, text};
 use crate::support::wait;
 
-/// As the specification has it: whoever is not told tries the newer transport first.
+/// As in the specification: a client without a configured transport tries the newer one first.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_everything_is_found_with_and_without_being_told() {
     let (_everything, port) = everything_at("sse").await;
@@ -42,22 +42,22 @@ async fn server_everything_is_found_with_and_without_being_told() {
     tools.shutdown().await;
 }
 
-/// What a server does that is not quite right.
+/// The fault of a server.
 #[derive(Clone, Copy, PartialEq)]
 enum Habit {
-    /// Names an endpoint of somebody else.
+    /// Names an endpoint of another host.
     Foreign,
-    /// Ends its stream before it names one.
+    /// Ends its stream before it names an endpoint.
     Mute,
-    /// Ends its stream in the first call.
+    /// Ends its stream during the first call.
     Cut,
     /// Never answers the first call.
     Silent,
-    /// Does not know the session of the first call.
+    /// Reports the first call's session as unknown.
     Forgetful,
     /// Sends other events between messages.
     Chatty,
-    /// Speaks a revision that nobody knows.
+    /// Speaks an unknown revision.
     Unheard,
 }
 
@@ -139,7 +139,7 @@ async fn a_stream_without_an_endpoint_of_its_own_is_not_used(#[case] habit: Habi
     let tools = Tools::new(&json!({"old": {"type": "sse", "url": url, "headers": {"X-Key": "canary"}}})).await;
     let status = tools.status("old").await;
     assert!(status.error.as_ref().is_some_and(|error| error.contains(words)), "{status:?}");
-    assert_eq!(book.lock().unwrap().headers.len(), 1, "the stream alone was asked for");
+    assert_eq!(book.lock().unwrap().headers.len(), 1, "only the stream was requested");
     tools.shutdown().await;
 }
 
@@ -188,7 +188,7 @@ async fn a_revision_that_nobody_knows_is_named_over_the_older_transport() {
     tools.shutdown().await;
 }
 
-/// M-17, for the first revision: it has no header for its version.
+/// M-17, for the first revision: it has no version header.
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_go_with_every_request_and_other_events_are_skipped() {
     let (url, book, _serving) = serve(Habit::Chatty).await;

@@ -1,4 +1,4 @@
-//! Calls that their server goes on with by itself: the extension of the protocol for tasks. M-31.
+//! MCP tasks: calls that their server continues in the background. M-31.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::wait;
 
 const TOOL: &str = "s__labour";
 
-/// A server of tasks with a door before it.
+/// A server with tasks and a tool executor.
 struct Works {
     server: Scripted,
     tools: Tools,
@@ -31,12 +31,12 @@ impl Works {
         Self { server, tools }
     }
 
-    /// A call of a task that goes in this way.
+    /// Returns a call whose task behaves in this way.
     fn call(&self, how: &str) -> ToolCall {
         call(self.tools.definition(TOOL), json!({ "text": how }))
     }
 
-    /// Carries out a call, stores the names of tasks, answers what is asked, and gives the outcome with all that was said before.
+    /// Executes a call, stores task ids and answers questions. Returns the outcome and all reports before it.
     async fn outcome(&self, call: &ToolCall, timeout: Duration, cancel: CancellationToken) -> (ToolOutcome, Vec<String>) {
         let (progress, mut reports) = mpsc::channel(16);
         let (owner, definition) = (owner(), self.tools.definition(TOOL));
@@ -47,7 +47,7 @@ impl Works {
                 heard.push(match report {
                     Report::Progress(progress) => progress.message.unwrap_or_default(),
                     Report::Handle(handle) => {
-                        assert!(self.server.log("tasks/get").is_empty(), "it is asked for only when its name is stored");
+                        assert!(self.server.log("tasks/get").is_empty(), "the task is polled only after its id is stored");
                         handle.stored.send(()).unwrap();
                         handle.id
                     }
@@ -120,7 +120,7 @@ async fn a_task_that_nobody_wants_any_more_is_cancelled() {
     works.tools.shutdown().await;
 }
 
-/// Whoever goes away without a word may come back, or another may.
+/// A disconnected caller may return, or another one may.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_dropped_leaves_its_task_alone() {
     let works = Works::new(json!({})).await;

@@ -1,4 +1,4 @@
-//! Servers that speak older and newer revisions of the protocol.
+//! MCP servers with older and newer protocol revisions.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,10 +33,10 @@ async fn a_server_without_handshake_is_found_out_once() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["stateless"])})).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": "one"})).await), "one");
-    assert_eq!((server.log("pid").len(), server.log("discovered").len()), (2, 1), "it was greeted twice, with a process each");
+    assert_eq!((server.log("pid").len(), server.log("discovered").len()), (2, 1), "two handshakes, with a process each");
     tools.call("s__die", json!({})).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": "two"})).await), "two");
-    assert_eq!((server.log("pid").len(), server.log("discovered").len()), (3, 2), "and once from then on");
+    assert_eq!((server.log("pid").len(), server.log("discovered").len()), (3, 2), "and one from then on");
     tools.shutdown().await;
     server.gone().await;
 }
@@ -52,16 +52,16 @@ async fn a_revision_that_nobody_knows_is_named() {
     server.gone().await;
 }
 
-/// A request as a server over HTTP sees it.
+/// A request as an HTTP server sees it.
 #[derive(Debug)]
 struct Seen {
-    /// The method of the protocol, or of HTTP if there is no message.
+    /// The protocol method, or the HTTP method if there is no message.
     method: String,
     version: Option<String>,
     session: Option<String>,
 }
 
-/// What a server says over HTTP that speaks `version`, with sessions and without a stream of its own.
+/// Returns the answers of an HTTP server of revision `version`, with sessions and without its own stream.
 fn answer(version: &str, seen: &Mutex<Vec<Seen>>, (method, headers, body): (&Method, &HeaderMap, &[u8])) -> Response {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let method = request["method"].as_str().unwrap_or(method.as_str()).to_owned();
@@ -86,7 +86,7 @@ fn answer(version: &str, seen: &Mutex<Vec<Seen>>, (method, headers, body): (&Met
     }
 }
 
-/// The URL of a server that speaks `version`, and what it has seen.
+/// Starts a server of revision `version`. Returns its URL and the requests that it gets.
 async fn remote(version: &str) -> (String, Arc<Mutex<Vec<Seen>>>, JoinSet<std::io::Result<()>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (version, notes) = (version.to_owned(), Arc::clone(&seen));
@@ -101,14 +101,14 @@ async fn remote(version: &str) -> (String, Arc<Mutex<Vec<Seen>>>, JoinSet<std::i
     (url, seen, serving)
 }
 
-/// Waits until its session has been ended.
+/// Waits until its session has ended.
 async fn left(seen: &Mutex<Vec<Seen>>) {
     let is_left = || async { seen.lock().unwrap().iter().any(|seen| seen.method == "DELETE").then_some(()) };
     wait::until("the end of the session", PATIENCE, is_left).await;
 }
 
-/// M-17. The first of them has a transport of its own (`sse.rs`), but there are servers that name it over this one. From 2025-06-18 on each
-/// request says what was agreed on.
+/// M-17. The first revision has its own transport (`sse.rs`), but some servers use it over this one. From 2025-06-18 on, each
+/// request has a version header.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn every_revision_with_a_handshake_is_spoken_over_http(

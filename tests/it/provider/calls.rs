@@ -1,4 +1,4 @@
-//! Tool calls from pieces, as the providers send them.
+//! Tool calls of chat completions, assembled from deltas.
 
 use capstan::domain::model::{ModelErrorKind, ModelFinish};
 use rstest::rstest;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::drive::{DONE, Outcome, ask, delta, finish, options, outcome_of, question, usage};
 use crate::support::wire::{Answer, Wire};
 
-/// The outcome of an answer with these pieces, one event each.
+/// Returns the outcome of an answer with these deltas, one for each event.
 async fn pieces(pieces: &[Value]) -> Outcome {
     let events: String = pieces.iter().map(|piece| delta(json!({"tool_calls": [piece]}))).collect();
     outcome_of([events, finish("tool_calls"), DONE.to_owned()].concat()).await
@@ -42,7 +42,7 @@ const A: Option<&str> = Some("a");
 const B: Option<&str> = Some("b");
 const NO: Option<&str> = None;
 
-// L-24 to L-29: what the providers send, and the calls that are meant.
+// L-24 to L-29: deltas as providers send them, and the calls that they mean.
 #[rstest]
 #[case::by_the_book(
     vec![piece(Some(0), A, TIME, ""), piece(Some(0), NO, NO, "{\"x\""), piece(Some(0), NO, NO, ":1}")],
@@ -161,7 +161,7 @@ const NO: Option<&str> = None;
 )]
 #[case::one_of_them_goes_on(
     vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, TIME, ""), piece(Some(0), B, TIME, "{\"x\":"), piece(Some(0), B, NO, "1}")],
-    // In the order in which they are shown.
+    // In the order of their first deltas.
     vec![("b", "get_time", "{\"x\":1}"), ("a", "get_time", "")]
 )]
 #[case::a_call_without_arguments_under_its_id_again(
@@ -228,7 +228,7 @@ async fn a_single_call_as_an_object() {
         let outcome = outcome_of(body + &ends).await;
         assert_eq!((said(&outcome), outcome.finish()), (vec![("", "get_time", "{\"x\":1}".to_owned())], ModelFinish::ToolCalls));
     }
-    // A name that is not on offer is none.
+    // The name of a tool that was not offered is not taken as a name.
     for arguments in [
         "{\"function\":{\"_name\":\"no_tool\"}}",
         "{\"function\":{\"_name\":\"get_time\"}} or not",
@@ -239,7 +239,7 @@ async fn a_single_call_as_an_object() {
     }
 }
 
-// L-05, L-23: an object that may stand for other arguments is whole all the same.
+// L-05, L-23: an empty object as arguments is complete only with a finish reason, like any other.
 #[tokio::test]
 async fn an_empty_object_needs_an_end_like_any_other() {
     let call = delta(json!({"tool_calls": [piece(Some(0), A, TIME, "{}")]}));
@@ -250,7 +250,7 @@ async fn an_empty_object_needs_an_end_like_any_other() {
     assert_eq!(outcome_of([call, begun, DONE.to_owned()].concat()).await.error(), ModelErrorKind::IncompleteStream);
 }
 
-// L-26: what fits no single call fails.
+// L-26: a delta that fits no single call fails.
 #[rstest]
 #[case::nameless(vec![piece(Some(0), A, NO, "{}")])]
 #[case::bare_piece_with_two_open_calls(

@@ -1,4 +1,4 @@
-//! Asking, and reading the whole answer.
+//! Helpers that send a request and read the whole answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::wait::within;
 use crate::support::wire::{Answer, Wire};
 
-/// What was said before the end, and the end.
+/// The events of an answer before its end, and the end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub events: Vec<ModelEvent>,
@@ -35,7 +35,7 @@ impl Outcome {
         thoughts.collect()
     }
 
-    /// Id, name and arguments of each call, in the order of their beginnings.
+    /// Returns id, name and arguments of each call, in the order of their first events.
     pub fn calls(&self) -> Vec<(String, String, String)> {
         let mut calls: Vec<(usize, (String, String, String))> = Vec::new();
         for event in &self.events {
@@ -67,7 +67,7 @@ impl Outcome {
     }
 }
 
-/// A question with two tools on offer.
+/// Returns a request with two tools.
 pub fn question() -> ModelRequest {
     request(vec![message(&SequentialIds::default(), Role::User, |id| {
         vec![Part::Text(TextPart { id: id(), text: "hi".to_owned() })]
@@ -119,7 +119,7 @@ pub fn message(ids: &dyn IdSource, role: Role, parts: impl FnOnce(&dyn Fn() -> P
     }
 }
 
-/// A call and the part that answers it.
+/// Returns a call and its result part.
 pub fn call(ids: &dyn IdSource, provider_call_id: Option<&str>, arguments: Value, answer: &str) -> (Part, Part) {
     let call_id = CallId::generate(ids);
     let call = Part::ToolCall(ToolCallPart {
@@ -143,7 +143,7 @@ pub fn call(ids: &dyn IdSource, provider_call_id: Option<&str>, arguments: Value
     (call, result)
 }
 
-/// Limits that a loaded machine does not reach.
+/// Returns limits that a busy machine does not reach.
 pub fn limits() -> StreamLimits {
     StreamLimits { after_finish: Duration::from_secs(10), ..StreamLimits::default() }
 }
@@ -152,17 +152,17 @@ pub fn options(wire: &Wire) -> ClientOptions {
     ClientOptions { limits: limits(), api_key: Some("sk-canary-0123456789".into()), ..ClientOptions::new(&wire.base_url) }
 }
 
-/// Asks and reads to the end.
+/// Sends the request and reads the answer to its end.
 pub async fn ask(options: ClientOptions, request: ModelRequest) -> Outcome {
     ask_through(chat(options).expect("usable options").as_ref(), request).await
 }
 
-/// A client of chat completions without quirks.
+/// Returns a client for chat completions without quirks.
 pub fn chat(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     openai::client(options, Quirks::default())
 }
 
-/// Asks a client and reads to the end.
+/// Sends the request through this client and reads the answer to its end.
 pub async fn ask_through(client: &dyn ModelClient, request: ModelRequest) -> Outcome {
     within("the whole answer", Duration::from_secs(20), async {
         let mut stream = match client.stream(request).await {
@@ -180,35 +180,35 @@ pub async fn ask_through(client: &dyn ModelClient, request: ModelRequest) -> Out
                 Some(Err(error)) => Err(error),
                 None => panic!("the stream ended without an end after {events:?}"),
             };
-            assert!(stream.next().await.is_none(), "something follows the end");
+            assert!(stream.next().await.is_none(), "an event follows the end");
             return Outcome { events, end };
         }
     })
     .await
 }
 
-/// The outcome of one answer to the usual question.
+/// Returns the outcome of one answer to the usual request.
 pub async fn outcome(answer: Answer) -> Outcome {
     let wire = Wire::play(vec![answer]).await;
     ask(options(&wire), question()).await
 }
 
-/// The outcome of a stream.
+/// Returns the outcome of a stream.
 pub async fn outcome_of(body: impl AsRef<[u8]>) -> Outcome {
     outcome(Answer::stream(body)).await
 }
 
-/// An event with a delta of the first choice.
+/// Returns an event with a delta of the first choice.
 pub fn delta(delta: Value) -> String {
     event(&json!({"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": null}]}))
 }
 
-/// The event that says why the model stopped.
+/// Returns the event with the finish reason.
 pub fn finish(reason: &str) -> String {
     event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}))
 }
 
-/// The event with the figures.
+/// Returns the event with the usage.
 pub fn usage(prompt: i64, completion: i64) -> String {
     event(&json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}))
 }

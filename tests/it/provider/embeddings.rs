@@ -1,4 +1,4 @@
-//! Texts as vectors, at the wire.
+//! Embeddings requests and answers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Failures before and instead of an answer.
+//! Errors before an answer and instead of one.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn a_connection_that_breaks(#[case] steps: Vec<Step>, #[case] kind: ModelE
 // L-38
 #[tokio::test]
 async fn a_cut_gzip_body_is_incomplete() {
-    // `data: {"choices":[{"delta":{"content":"Hel"}}]}` and a blank line, without the end of the gzip stream.
+    // Gzip of `data: {"choices":[{"delta":{"content":"Hel"}}]}` and a blank line, without the end of the gzip stream.
     let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
     let text = delta(json!({"content": "Hel"}));
     let length = u16::try_from(text.len()).unwrap();
@@ -72,7 +72,7 @@ async fn a_cut_gzip_body_is_incomplete() {
     }
 }
 
-// L-16 to L-19: the classes are tested beside the code; here is what passes through the wire.
+// L-16 to L-19: unit tests cover the classes. This test covers their way through HTTP.
 #[tokio::test]
 async fn a_refusal_keeps_status_words_and_wait() {
     let headers = [("content-type", "application/json"), ("retry-after", "2"), ("retry-after-ms", "1500")];
@@ -127,7 +127,7 @@ fn unusable_settings_are_named() {
     }
 }
 
-// A provider that quotes what it got, in the headers, within an answer, or at the length where words are cut.
+// A provider that echoes a secret: in headers, within an answer, or at the length at which texts are truncated.
 #[tokio::test]
 async fn what_was_sent_as_a_secret_is_not_quoted() {
     let quote = |words: &str| json!({"error": {"message": words, "code": 401}}).to_string();

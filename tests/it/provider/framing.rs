@@ -1,4 +1,4 @@
-//! The same events in other frames say the same; frames that lost something never say that they are whole.
+//! Framing of chat completions streams: it does not change an answer, and a truncated stream is never complete.
 
 use capstan::domain::model::{ModelErrorKind, ModelFinish};
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::drive::{DONE, chat, delta, event, finish, outcome, outcome_of, usage}
 use super::mutants::{self, Frames};
 use crate::support::wire::{Answer, Step};
 
-/// An answer with everything in it: text in several scripts, line separators that are none in this format, and two calls.
+/// Returns an answer with text in several scripts, Unicode line separators that do not end SSE lines, and two calls.
 fn recorded() -> String {
     [
         delta(json!({"role": "assistant", "content": ""})),
@@ -36,7 +36,7 @@ async fn framing_does_not_matter() {
     mutants::framing_does_not_matter(chat, Frames::Events, &recorded, &expected).await;
 }
 
-// G9: cut anywhere before the model has said why it stopped, in order or not.
+// G9: truncated anywhere before the finish reason, by an orderly close or a reset.
 #[tokio::test]
 async fn a_cut_stream_is_never_whole() {
     let recorded = recorded();

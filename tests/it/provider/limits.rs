@@ -1,4 +1,4 @@
-//! Providers that keep us waiting, and readers that hang up.
+//! Timeouts of providers, and readers that disconnect.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn text() -> Step {
     Step::Send(delta(json!({"content": "Hel"})).into_bytes())
 }
 
-/// Comments for about ten seconds.
+/// Returns SSE comments for about ten seconds.
 fn comments() -> impl Iterator<Item = Step> {
     (0..200).flat_map(|_| [Step::Send(b": still here\n\n".to_vec()), Step::Pause(Duration::from_millis(50))])
 }
@@ -36,7 +36,7 @@ async fn silence_after_a_byte_is_noticed() {
 
 #[tokio::test]
 async fn a_connection_that_does_not_come_is_noticed() {
-    // Nobody takes connections here, and when two wait for that, the system answers no others.
+    // No process accepts here, and with a full backlog the system leaves further connections unanswered.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -72,7 +72,7 @@ async fn silence_before_the_first_byte_is_noticed() {
     }
 }
 
-// L-13
+// L-13: keep-alive bytes are no progress.
 #[tokio::test]
 async fn signs_of_life_are_no_progress() {
     let steps = [text()].into_iter().chain(comments()).collect();

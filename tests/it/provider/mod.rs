@@ -1,4 +1,4 @@
-//! The model clients against a provider that plays bytes.
+//! The provider clients against a mock that plays recorded bytes.
 
 mod anthropic;
 mod calls;

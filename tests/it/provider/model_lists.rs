@@ -1,4 +1,4 @@
-//! Where each dialect asks for the list of models, and with which key.
+//! URL and key of the model list request in each dialect.
 
 use std::time::Duration;
 

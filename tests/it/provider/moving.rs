@@ -1,4 +1,4 @@
-//! What a place refuses over chat completions and takes over Responses.
+//! Requests that a provider refuses over chat completions and accepts over the Responses API.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::drive::{ask_through, options, question};
 use crate::support::wire::{Answer, Wire};
 
-/// In the words of OpenAI.
+/// OpenAI's error text.
 const TOOLS: &str = r#"{"error":{"message":"Function tools with reasoning_effort are not supported for gpt-6-sol in /v1/chat/completions. To use function tools, use /v1/responses or set reasoning_effort to 'none'.","type":"invalid_request_error","param":"reasoning_effort","code":null}}"#;
 const MODEL: &str = r#"{"error":{"message":"This model is only supported in v1/responses and not in v1/chat/completions.","type":"invalid_request_error","param":"model","code":null}}"#;
 
@@ -57,13 +57,13 @@ async fn what_is_served_over_responses_is_asked_for_there(#[case] status: u16, #
     let wire = Wire::play(answers).await;
     let client = client(options(&wire));
     let mut request = sol();
-    // Chat completions would have left out what such models refuse.
+    // Over chat completions, this option would be left out, because such models refuse it.
     request.options.stop = vec!["END".to_owned()];
     let outcome = ask_through(client.as_ref(), request).await;
     assert_eq!((outcome.text().as_str(), outcome.end.is_ok()), ("over there", true));
-    // The next one is asked for there at once.
+    // The next request uses the Responses API at once.
     assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "over there");
-    // Without tools, nothing was refused yet.
+    // A request without tools has not been refused yet.
     let plain = ModelRequest { tools: Vec::new(), ..sol() };
     assert_eq!(ask_through(client.as_ref(), plain).await.text(), "here");
     assert_eq!(lines(&wire), [CHAT, RESPONSES, RESPONSES, CHAT]);
@@ -81,11 +81,12 @@ async fn a_place_without_responses_has_refused() {
     let error = ask_through(client.as_ref(), sol()).await.end.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::InvalidRequest);
     assert!(error.message.contains("Function tools"), "{error}");
-    assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "here", "nothing has moved");
+    assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "here", "the client stays with chat completions");
     assert_eq!(lines(&wire), [CHAT, RESPONSES, CHAT]);
 }
 
-/// A gateway that serves only some paths, and a request that cannot be made over Responses: the refusal says more, and nothing has moved.
+/// A gateway that serves only some paths, and a request that the Responses API cannot express. The original refusal is
+/// reported, and the client stays.
 #[rstest]
 #[case::closed(Some(403), None)]
 #[case::unauthorised(Some(401), None)]
@@ -102,10 +103,11 @@ async fn what_is_not_taken_there_stays(#[case] status: Option<u16>, #[case] stop
     let error = ask_through(client.as_ref(), request.clone()).await.end.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::InvalidRequest);
     assert!(error.message.contains("Function tools"), "{error}");
-    assert_eq!(ask_through(client.as_ref(), request).await.text(), "here", "nothing has moved");
+    assert_eq!(ask_through(client.as_ref(), request).await.text(), "here", "the client stays with chat completions");
 }
 
-/// An outage there is told as one, and moves nothing either; what has moved comes back when the place is gone.
+/// An outage of the Responses API is reported as an outage and does not move the client. A moved client returns if the path
+/// disappears.
 #[tokio::test]
 async fn only_what_has_answered_there_has_moved() {
     let gone = || refusal(404, r#"{"error":{"message":"no such path"}}"#);
@@ -158,7 +160,7 @@ async fn who_has_no_responses_is_not_asked_for_them() {
     assert_eq!(lines(&wire), [CHAT]);
 }
 
-// The base URL may be the whole of the other place, with a query.
+// The base URL may be the whole chat completions URL, with a query.
 #[tokio::test]
 async fn a_base_url_may_name_chat_completions_and_have_a_query() {
     for (base, chat, there) in [
@@ -174,7 +176,7 @@ async fn a_base_url_may_name_chat_completions_and_have_a_query() {
     }
 }
 
-// What the operator says of the place holds there as well.
+// The operator's quirks apply to the Responses API as well.
 #[tokio::test]
 async fn the_accent_holds_over_responses() {
     let accent: Quirks = toml::from_str(
@@ -204,7 +206,7 @@ async fn the_accent_holds_over_responses() {
         assert!(there.get("include").is_none() && there.get("max_output_tokens").is_none(), "{there}");
         assert_eq!(there["tools"][0]["parameters"], json!({"type": "object", "properties": {"x": {"type": "string"}}}));
     }
-    // OpenAI's own words are those of Responses.
+    // OpenAI's own effort levels are those of the Responses API.
     let wire = Wire::play(vec![refusal(400, TOOLS), over_responses()]).await;
     let mut request = sol();
     request.options.reasoning_effort = Some(ReasoningEffort::Max);

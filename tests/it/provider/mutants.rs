@@ -1,5 +1,5 @@
-//! One answer in many frames: whatever its bytes are cut into, it says the same, and an answer that lost its end is never
-//! taken as whole. Each dialect gives what it was sent and what that means.
+//! One answer in many framings: any split of its bytes gives the same answer, and a truncated one is never complete. Each
+//! dialect supplies a recorded answer and its meaning.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use capstan::provider::{ClientOptions, ModelClient, SetupError};
 use super::drive::{Outcome, ask_through, options, question};
 use crate::support::wire::{Answer, Step, Wire};
 
-/// Makes a dialect's client.
+/// Creates a client of a dialect.
 pub type NewClient = fn(ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError>;
 
-/// How a dialect frames its streams.
+/// The framing of a dialect's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frames {
-    /// Server-sent events, divided by blank lines, each line end a LF.
+    /// Server-sent events, separated by blank lines, with LF line ends.
     Events,
-    /// One JSON document a line.
+    /// One JSON document for each line.
     Lines,
 }
 
-/// What each of the answers says, asked for one after the other by one client.
+/// Returns the outcomes of these answers, requested in order by one client.
 pub async fn outcomes_of(client: NewClient, answers: Vec<Answer>) -> Vec<Outcome> {
     let count = answers.len();
     let wire = Wire::play(answers).await;
@@ -33,14 +33,15 @@ pub async fn outcomes_of(client: NewClient, answers: Vec<Answer>) -> Vec<Outcome
     outcomes
 }
 
-/// What one stream says.
+/// Returns the outcome of one stream.
 pub async fn outcome_of(client: NewClient, body: impl AsRef<[u8]>) -> Outcome {
     outcomes_of(client, vec![Answer::stream(body)]).await.remove(0)
 }
 
-/// L-08, L-09: other line ends, comments, marks and fields, in chunks of any size and cut in two at every byte, say the same.
+/// Asserts L-08 and L-09: other line ends, comments, byte order marks and fields do not change the answer. Neither do chunks of
+/// any size, or a split at any byte.
 pub async fn framing_does_not_matter(client: NewClient, frames: Frames, body: &str, expected: &Outcome) {
-    assert!(!body.contains('\r') && body.ends_with('\n'), "a recorded stream with plain line ends");
+    assert!(!body.contains('\r') && body.ends_with('\n'), "the recorded stream must have plain line ends");
     let variants = match frames {
         Frames::Events => events(body),
         Frames::Lines => lines(body),
@@ -63,8 +64,8 @@ pub async fn framing_does_not_matter(client: NewClient, frames: Frames, body: &s
     }
 }
 
-/// L-03, L-38: cut at any byte before `whole_from`, in order or not, an answer is incomplete and has said nothing that the whole
-/// one does not say; cut after it, it says all but, perhaps, its figures.
+/// Asserts L-03 and L-38: an answer that is cut before `whole_from` is incomplete and holds a prefix of the whole answer. An
+/// answer that is cut later lacks at most its usage.
 pub async fn a_cut_is_never_whole(client: NewClient, body: &str, whole_from: usize, expected: &Outcome) {
     for end in [None, Some(Step::Cut)] {
         let answers = (0..=body.len()).map(|at| {
@@ -74,12 +75,12 @@ pub async fn a_cut_is_never_whole(client: NewClient, body: &str, whole_from: usi
         for (at, outcome) in outcomes_of(client, answers.collect()).await.into_iter().enumerate() {
             match &outcome.end {
                 Ok(finish) => {
-                    assert!(at >= whole_from, "cut at {at} of {whole_from} ({end:?}), and was taken as whole");
+                    assert!(at >= whole_from, "cut at {at} of {whole_from} ({end:?}), and taken as complete");
                     assert_eq!(Ok(*finish), expected.end, "cut at {at} ({end:?})");
                     assert_eq!(without_figures(&outcome), without_figures(expected), "cut at {at} ({end:?})");
                 }
                 Err(error) => {
-                    assert!(at < whole_from, "the answer was whole at {at}: {error}");
+                    assert!(at < whole_from, "the answer was complete at {at}: {error}");
                     let is_cut = matches!(error.kind, ModelErrorKind::IncompleteStream | ModelErrorKind::Network);
                     assert!(is_cut, "cut at {at} ({end:?}): {error}");
                     assert!(expected.text().starts_with(&outcome.text()), "cut at {at} ({end:?}): {:?}", outcome.text());
@@ -98,7 +99,7 @@ fn without_figures(outcome: &Outcome) -> Vec<&ModelEvent> {
     outcome.events.iter().filter(|event| !matches!(event, ModelEvent::Usage(_))).collect()
 }
 
-/// An event stream in other dress.
+/// Returns variants of an event stream.
 fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
     let crlf = body.replace('\n', "\r\n");
     let each = |before: &str| body.split_inclusive("\n\n").map(|event| format!("{before}{event}")).collect::<String>();
@@ -126,7 +127,7 @@ fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
     variants.into_iter().chain(glued).map(|(name, body)| (name, body.into_bytes())).collect()
 }
 
-/// A stream in which several events are in the place of one, unless something in it stands in no field. The type of an event is in its data.
+/// Returns streams that join several events into one, unless a line has no field. The type of an event is in its data.
 fn glued(body: &str) -> Option<[(&'static str, String); 4]> {
     let lines = || body.lines().filter(|line| !line.is_empty() && !line.starts_with("event:") && !line.starts_with(':'));
     let data: Vec<&str> = lines().map(|line| line.strip_prefix("data:").map(str::trim)).collect::<Option<_>>()?;
@@ -145,7 +146,7 @@ fn glued(body: &str) -> Option<[(&'static str, String); 4]> {
     ])
 }
 
-/// A stream of lines in other dress.
+/// Returns variants of a stream of lines.
 fn lines(body: &str) -> Vec<(&'static str, Vec<u8>)> {
     let variants: [(&str, String); 6] = [
         ("as recorded", body.to_owned()),

@@ -1,4 +1,4 @@
-//! What providers answer in their accents of chat completions: all are understood by one reader.
+//! Deviations of providers from chat completions: one reader understands all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ fn blocks(outcome: &Outcome) -> Vec<Value> {
     blocks.collect()
 }
 
-/// `OpenRouter`: comments, an empty first event, reasoning under two names, details with a signature, a call, figures.
+/// Returns an answer of `OpenRouter`: comments, an empty first event, reasoning under two names, signed details, a call and
+/// usage.
 fn openrouter() -> String {
     let thought = |text: &str| json!({"type": "reasoning.text", "text": text, "format": "anthropic-claude-v1", "index": 0});
     let signed = json!({"type": "reasoning.text", "signature": "EuYB/+==", "format": "anthropic-claude-v1", "index": 0});
@@ -54,7 +55,7 @@ async fn details_of_reasoning_are_kept_as_they_came() {
         json!({"type": "reasoning.text", "text": "Let me", "signature": "EuYB/+==", "format": "anthropic-claude-v1", "index": 0});
     let encrypted = json!({"type": "reasoning.encrypted", "data": "AA/+==", "id": "toolu_1", "index": 1});
     let block = |detail: &Value| json!({"reasoning_details": [detail]});
-    // The first stands before the text, where the reasoning ended.
+    // The first block is before the text, at the end of the reasoning.
     assert_eq!(outcome.events[2], ModelEvent::ReasoningBlock(block(&signed)));
     assert_eq!(blocks(&outcome), [block(&signed), block(&encrypted)]);
     assert_eq!((outcome.finish(), outcome.usage().unwrap().output_tokens), (ModelFinish::ToolCalls, 4));
@@ -118,7 +119,7 @@ async fn content_in_parts_tells_thoughts_from_text() {
     }
 }
 
-// Perplexity repeats all that was said in each event; others send the whole message in one event.
+// Perplexity repeats the whole text in each event. Other providers send the whole message in one event.
 #[tokio::test]
 async fn a_message_beside_the_delta_is_not_said_twice() {
     let both = |delta: &str, message: &str, finish: Value| {
@@ -148,7 +149,7 @@ async fn the_older_form_of_a_call() {
     assert_eq!(outcome.calls(), [(String::new(), "get_time".to_owned(), "{\"x\":1}".to_owned())]);
 }
 
-// As llama-cpp-python streams it, with name and id in every piece.
+// llama-cpp-python repeats name and id in every delta.
 #[tokio::test]
 async fn a_call_in_both_forms_is_one_call() {
     let piece = |arguments: &str| {
@@ -164,7 +165,7 @@ async fn a_call_in_both_forms_is_one_call() {
     assert_eq!(outcome.calls(), [call]);
 }
 
-// L-39: figures wherever they are.
+// L-39: usage in each known position.
 #[rstest]
 #[case::groq(json!({"choices": [], "x_groq": {"id": "r", "usage": {"prompt_tokens": 9, "completion_tokens": 4}}}), (9, 4, 0, 0))]
 #[case::moonshot(json!({"choices": [{"delta": {}, "usage": {"prompt_tokens": 9, "completion_tokens": 4, "cached_tokens": 5}}]}), (9, 4, 5, 0))]
@@ -241,7 +242,7 @@ async fn words_for_the_end(#[case] word: &str, #[case] expected: ModelFinish) {
     assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish(word), DONE.to_owned()].concat()).await.finish(), expected);
 }
 
-// L-05: a gateway that has no word for the reason has given none.
+// L-05: a gateway's placeholder for an unknown reason is no finish reason.
 #[rstest]
 #[tokio::test]
 async fn a_reason_that_names_none(#[values("other", "unknown")] word: &str) {
@@ -263,7 +264,7 @@ async fn a_reason_that_names_none(#[values("other", "unknown")] word: &str) {
     assert_eq!(calls.finish(), ModelFinish::ToolCalls);
 }
 
-// Gemini's compatible endpoint, as it was.
+// Gemini's compatible endpoint, in an earlier version.
 #[tokio::test]
 async fn a_reason_to_stop_under_its_other_name() {
     let choice = json!({"index": 0, "delta": {"content": "Hel"}, "finish_reason": null, "finishReason": "length"});
@@ -286,7 +287,7 @@ async fn the_end_mark_in_other_spellings(
     }
 }
 
-// L-07: nothing, as gateways write it where something may stand, and numbers in other dress.
+// L-07: null and empty values where gateways send them, and numbers in other types.
 #[tokio::test]
 async fn nothing_in_many_forms() {
     let nothing = [
@@ -317,7 +318,7 @@ async fn nothing_in_many_forms() {
     let outcome = outcome_of(body.concat() + DONE).await;
     assert_eq!((outcome.text().as_str(), outcome.end.clone()), ("HelHelHel", Ok(ModelFinish::ToolCalls)));
     assert_eq!(outcome.calls(), [("a".to_owned(), "get_time".to_owned(), "{}".to_owned())]);
-    // Words are not lost where nobody looks for any.
+    // Text in an unexpected position is not lost.
     let lost = "data: {\"choices\":[{\"delta\":\"Hello\"}]}\n\n";
     assert_eq!(outcome_of([lost, &finish("stop"), DONE].concat()).await.error(), ModelErrorKind::BadStream);
 }
@@ -330,7 +331,7 @@ async fn a_call_that_its_provider_cannot_read_is_asked_for_again() {
     assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish("null"), DONE.to_owned()].concat()).await.text(), "Hel");
 }
 
-/// What open models write that think aloud.
+/// Returns an answer with reasoning tags, as open models write it.
 fn thinking_aloud() -> String {
     let text = |text: &str| delta(json!({"content": text}));
     let pieces =
@@ -343,7 +344,7 @@ fn aloud(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
     openai::client(options, Quirks { thoughts_in_text: ThoughtsInText::Always, ..Quirks::default() })
 }
 
-// L-03, L-09, L-30: thoughts between tags, wherever a chunk ends.
+// L-03, L-09, L-30: reasoning between tags, at any chunk boundary.
 #[tokio::test]
 async fn thoughts_in_the_text_are_reasoning() {
     let outcome = mutants::outcome_of(aloud, thinking_aloud()).await;
@@ -354,16 +355,16 @@ async fn thoughts_in_the_text_are_reasoning() {
     let said_why = body.find("\"finish_reason\":\"stop\"").unwrap();
     mutants::a_cut_is_never_whole(aloud, &body, said_why + body[said_why..].find("\n\n").unwrap() + 2, &outcome).await;
 
-    // Nobody has said that this model does it.
+    // This model is not configured for reasoning tags.
     assert_eq!(outcome_of(thinking_aloud()).await.reasoning(), "");
     let whole = json!({"choices": [{"message": {"content": "<think>hm</think>Hi"}, "finish_reason": "stop"}]}).to_string();
     let outcome = mutants::outcomes_of(aloud, vec![Answer::json(200, &whole)]).await.remove(0);
     assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("hm", "Hi"));
-    // Thoughts that come by another way leave the text alone.
+    // If reasoning arrives in its own field, tags in the text stay text.
     let both = [delta(json!({"reasoning_content": "hm"})), delta(json!({"content": "<think> is a tag"})), finish("stop")].concat();
     let outcome = mutants::outcome_of(aloud, both).await;
     assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("hm", "<think> is a tag"));
-    // Nothing but thoughts is no text.
+    // Reasoning alone is no text.
     let cut = [delta(json!({"content": "<think>hm"})), finish("length")].concat();
     let outcome = mutants::outcome_of(aloud, cut).await;
     assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str(), outcome.finish()), ("hm", "", ModelFinish::Length));
@@ -390,7 +391,7 @@ fn models_that_think_aloud_are_known_by_name() {
     }
 }
 
-// L-34: LiteLLM, whose last block has the signature and, by version, all the text again.
+// L-34: LiteLLM, whose last block has the signature and, in some versions, the whole text again.
 #[rstest]
 #[case::signature_only("")]
 #[case::all_again("Let me")]
@@ -411,7 +412,7 @@ async fn thinking_blocks_are_kept_as_they_came(#[case] last: &str) {
     assert_eq!(blocks(&outcome), [json!({"thinking_blocks": [block("Let me", "EqQB==")]})]);
 }
 
-// L-21: what a gateway says in every chunk is no end while more comes, however long it takes.
+// L-21: a finish reason in every chunk is no end while more chunks arrive, however late.
 #[tokio::test]
 async fn a_reason_to_stop_in_every_event_is_none() {
     let piece = |text: &str| event(&json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}));
@@ -427,7 +428,7 @@ async fn a_reason_to_stop_in_every_event_is_none() {
     assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hello you", ModelFinish::Stop));
 }
 
-// L-03: not even of the first event is it known.
+// L-03: a finish reason in the first event is no end either.
 #[tokio::test]
 async fn a_reason_to_stop_in_the_first_event_is_none() {
     let piece = |text: &str| event(&json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}));
@@ -444,7 +445,7 @@ async fn a_reason_to_stop_in_the_first_event_is_none() {
     assert_eq!((cut.text().as_str(), cut.error()), ("Hel", ModelErrorKind::IncompleteStream));
 }
 
-// Cloudflare's calls name their function themselves, and its own answers have no choices.
+// Cloudflare's calls have the name at their top level, and its own answers have no choices.
 #[tokio::test]
 async fn the_forms_of_cloudflare() {
     let call = |x: i64| json!({"name": "get_time", "arguments": {"x": x}});
@@ -483,7 +484,7 @@ async fn content_of_many_forms(#[case] content: Value) {
     assert_eq!((streamed.text().as_str(), whole.text().as_str()), ("Hello", "Hello"));
 }
 
-// As the older completions have it. Beside a delta it says the same again (Together).
+// Text in the field of the legacy completions API. Together repeats the delta there.
 #[tokio::test]
 async fn text_in_place_of_a_delta() {
     let piece = |text: &str| json!({"choices": [{"index": 0, "text": text, "logprobs": null, "finish_reason": null}]});
@@ -493,7 +494,7 @@ async fn text_in_place_of_a_delta() {
     assert_eq!(outcome_of([event(&piece("Hel")), event(&piece("lo"))].concat()).await.error(), ModelErrorKind::IncompleteStream);
 }
 
-// L-01, L-20: llama.cpp's own field for errors.
+// L-01, L-20: llama.cpp has its own field for errors.
 #[rstest]
 #[case(r#"{"code":500,"message":"Failed to parse input at pos 50","type":"server_error"}"#, ModelErrorKind::Unavailable)]
 #[case(
@@ -508,7 +509,7 @@ async fn an_error_in_a_field_of_its_own(#[case] error: &str, #[case] kind: Model
     mutants::framing_does_not_matter(chat, Frames::Events, &body, &expected).await;
 }
 
-// L-09: gateways that drop the blank line before the mark of the end, or put events one behind the other.
+// L-09: gateways that drop the blank line before the end mark, or join several events.
 #[rstest]
 #[case::no_blank_line("\ndata: ")]
 #[case::one_line("")]
@@ -516,7 +517,7 @@ async fn an_error_in_a_field_of_its_own(#[case] error: &str, #[case] kind: Model
 async fn several_events_in_one(#[case] between: &str) {
     let chunk = |text: &str| json!({"choices": [{"index": 0, "delta": {"content": text}}]}).to_string();
     let closing = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).to_string();
-    // Brackets within the words of the model divide nothing.
+    // Brackets inside the text separate nothing.
     let body = format!("data: {}\n\n", [chunk("a}{"), chunk("} {b\n{"), closing.clone(), "[DONE]".to_owned()].join(between));
     let outcome = outcome_of(body).await;
     assert_eq!((outcome.text().as_str(), outcome.finish()), ("a}{} {b\n{", ModelFinish::Stop));
@@ -525,7 +526,7 @@ async fn several_events_in_one(#[case] between: &str) {
     assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::BadStream));
 }
 
-// Copilot divides an answer of Claude among choices; Foundry Local counts events instead of choices.
+// Copilot spreads an answer of Claude over several choices. Foundry Local numbers its events in the choice index.
 #[tokio::test]
 async fn an_answer_may_be_in_several_choices() {
     let call = json!({"id": "a", "type": "function", "function": {"name": "get_time", "arguments": "{}"}});
@@ -554,7 +555,7 @@ async fn an_answer_may_be_in_several_choices() {
     assert_eq!(outcome.text(), "Hello");
 }
 
-// What OpenRouter and Perplexity took for a call.
+// The cost that OpenRouter and Perplexity report.
 #[rstest]
 #[case(json!({"cost": 0.000675}), Some("0.000675"))]
 #[case(json!({"cost": 0.05, "is_byok": true, "cost_details": {"upstream_inference_cost": 1.0}}), Some("1.05"))]

@@ -1,4 +1,4 @@
-//! Ollama's own API at the wire.
+//! The Ollama chat dialect.
 
 use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{
@@ -86,7 +86,7 @@ async fn framing_does_not_matter() {
     mutants::framing_does_not_matter(client, Frames::Lines, &body, &expected).await;
 }
 
-// A model whose template says nothing of its thoughts.
+// A model whose template does not separate its reasoning.
 #[tokio::test]
 async fn thoughts_in_the_text_are_reasoning() {
     let pieces = ["<think>", "\n", "hm", "\n</th", "ink>", "\n\nHi"].map(text);
@@ -94,7 +94,7 @@ async fn thoughts_in_the_text_are_reasoning() {
     assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("hm", "Hi"));
 }
 
-// L-03, L-38: the last line is whole without its end.
+// L-03, L-38: the last line is complete without a line end.
 #[tokio::test]
 async fn a_cut_stream_is_never_whole() {
     let body = lines(&recorded());
@@ -102,7 +102,7 @@ async fn a_cut_stream_is_never_whole() {
     mutants::a_cut_is_never_whole(client, &body, body.len() - 1, &expected).await;
 }
 
-// L-21, L-23, L-31 and words that nobody knows.
+// L-21, L-23, L-31, and unknown finish reasons.
 #[rstest]
 #[case("stop", Ok(ModelFinish::Stop))]
 #[case("length", Ok(ModelFinish::Length))]
@@ -287,7 +287,7 @@ async fn a_plain_question() {
         })
     );
 
-    // Some models know how hard to think; without tools none are called.
+    // Some models have effort levels. Without tools, no call is possible.
     request.model = "gpt-oss:20b".to_owned();
     request.system = String::new();
     request.options = ModelOptions {
@@ -309,7 +309,7 @@ async fn a_plain_question() {
     }
 }
 
-/// A server that is told of no window takes one of its own, and cuts what does not fit without a word.
+/// Without a window in the request, Ollama uses its own default and silently truncates longer requests.
 #[rstest]
 #[case::a_word(1, None, None, 8_192)]
 #[case::what_fits_with_its_answer(13_000, None, None, 8_192)]

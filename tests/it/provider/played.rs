@@ -1,5 +1,5 @@
-//! The answers of each provider, read with its quirks. The streams in `played/` have the form of the real ones:
-//! their empty and doubled fields, their figures, their marks and ends.
+//! Recorded-style answers of each provider, read with its quirks. The streams in `played/` have the form of real ones, with
+//! empty and repeated fields, usage and end marks.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ fn stream(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A client of the dialect that a stream is named after; else of chat completions, with the quirks of the provider, or OpenAI's where
-/// it is unknown.
+/// Returns a client of the dialect that a stream is named after. Other streams use chat completions with the quirks of the
+/// provider, or with OpenAI's if it is unknown.
 fn client(wire: &Wire, provider: &str) -> Arc<dyn ModelClient> {
     let known = catalog::providers().unwrap().get(provider);
     let kind = match provider.split('-').next() {
@@ -41,7 +41,7 @@ async fn played(provider: &str, model: &str, answers: Vec<Answer>) -> Vec<Outcom
     outcomes
 }
 
-/// Reasoning and text, without what was taken back.
+/// Returns reasoning and text without the parts that were reset.
 fn told(outcome: &Outcome) -> (String, String) {
     let from = outcome.events.iter().rposition(|event| *event == ModelEvent::Restarted).unwrap_or(0);
     let last = Outcome { events: outcome.events[from..].to_vec(), end: outcome.end.clone() };
@@ -141,7 +141,7 @@ async fn streams_of_providers(
         assert_eq!((counted, usage.estimated), (tokens, false));
     }
     assert_eq!(bytewise, whole, "byte by byte");
-    // A cut answer is none, or it lost nothing but figures.
+    // A truncated answer is incomplete, or lacks only its usage.
     for (at, cut) in outcomes.iter().enumerate() {
         match &cut.end {
             Ok(finish) if provider != "openwebui" => {
@@ -151,7 +151,7 @@ async fn streams_of_providers(
                     "cut after {at} events"
                 );
             }
-            // Where the reason stands after every event, a body that ends in order looks whole.
+            // If every event has the finish reason, a truncated body with an orderly end looks complete.
             Ok(_) => assert!(at >= 2, "{cut:?}"),
             Err(error) => assert!(matches!(error.kind, ModelErrorKind::IncompleteStream | ModelErrorKind::Network), "{error}"),
         }
@@ -186,7 +186,7 @@ async fn costs_that_providers_say(#[case] name: &str, #[case] cost: &str) {
     assert_eq!(outcome.usage().unwrap().cost.map(|cost| cost.to_string()).as_deref(), Some(cost));
 }
 
-// L-33: what stands on no call is kept as it came.
+// L-33: a signature outside of a call is kept unchanged.
 #[rstest]
 #[case("gemini-compatible", json!({"extra_content": {"google": {"thought_signature": "Cv/+=="}}}))]
 #[case("copilot", json!({"reasoning_opaque": "sealed=="}))]
@@ -196,7 +196,7 @@ async fn signatures_of_messages_are_kept(#[case] name: &str, #[case] fields: Val
     assert!(outcome.events.contains(&ModelEvent::ReasoningBlock(json!({"message": fields}))), "{outcome:?}");
 }
 
-/// No stream lies about unplayed.
+/// Every file is used by a test.
 #[test]
 fn every_stream_is_played() {
     let code = include_str!("played.rs");

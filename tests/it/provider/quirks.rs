@@ -146,7 +146,7 @@ async fn limits_and_system_prompts() {
     assert_eq!((&body["max_completion_tokens"], &body["response_format"]), (&json!(100), &Value::Null));
 }
 
-// What OpenAI's models refuse, by name: with or without a vendor before it.
+// Parameters that OpenAI's models refuse, by model name with or without a vendor prefix.
 #[rstest]
 #[case("gpt-5-mini", json!([null, null, null, "minimal"]))]
 #[case("openai/o3-2025-04-16", json!([null, null, null, "low"]))]
@@ -170,7 +170,7 @@ async fn what_a_model_refuses_is_left_out(#[case] model: &str, #[case] expected:
     assert_eq!(json!([body["temperature"], body["top_p"], body["stop"], body["reasoning_effort"]]), expected);
 }
 
-// Models without a system role read the prompt in the first words of the user.
+// For models without a system role, the system prompt is at the start of the first user message.
 #[tokio::test]
 async fn a_model_may_know_no_system_prompt() {
     let mut request = question();
@@ -190,7 +190,7 @@ async fn a_model_may_know_no_system_prompt() {
     assert_eq!((&asked[2]["messages"][0]["content"][0]["text"], &asked[2]["system"]), (&part("")[0]["text"], &Value::Null));
 }
 
-/// Two turns, of which the second has called a tool whose result is a picture.
+/// Returns two runs. The second has called a tool whose result is an image.
 fn history() -> Vec<Message> {
     let ids = SequentialIds::default();
     let text = |id, text: &str| Part::Text(TextPart { id, text: text.to_owned() });
@@ -222,7 +222,7 @@ async fn sent(toml: &str) -> Vec<Value> {
     asked(toml, request(history())).await["messages"].as_array().unwrap()[1..].to_vec()
 }
 
-// L-33, L-34: reasoning and signatures go back as they came, to those who want them.
+// L-33, L-34: reasoning and signatures are sent back unchanged, to providers that accept them.
 #[rstest]
 #[case("", json!({}), json!({}))]
 #[case("reasoning = 'reasoning_content'", json!({}), json!({"reasoning_content": "hm"}))]
@@ -260,7 +260,7 @@ async fn a_call_without_reasoning_may_need_a_filler() {
     assert_eq!((&body["messages"][2]["reasoning_content"], &body["messages"][4]["reasoning_content"]), (&Value::Null, &json!(" ")));
 }
 
-// L-34: what DeepSeek and Moonshot refuse otherwise, of this turn and of earlier ones.
+// L-34: DeepSeek and Moonshot require this field, for this run or also for earlier ones.
 #[rstest]
 #[case("deepseek", json!(""), json!(""))]
 #[case("moonshot", json!(null), json!(" "))]

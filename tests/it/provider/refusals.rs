@@ -1,4 +1,4 @@
-//! Parts of requests that providers refuse: the request is repeated without them, and from then on they are notes.
+//! Request parts that a provider refuses: the client repeats the request without them and sends notes from then on.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ async fn image_refused_by_a_model_becomes_a_note(#[case] status: u16, #[case] wo
         let again = ask_through(client.as_ref(), request).await;
         assert_eq!((again.finish(), changes(&again)), (ModelFinish::Stop, vec![]), "{dialect:?}");
         let bodies = bodies(&wire);
-        assert_eq!(bodies.len(), 3, "{dialect:?}: the second time nothing is refused");
+        assert_eq!(bodies.len(), 3, "{dialect:?}: the second request is not refused");
         assert!(bodies[0].contains("QUJDRA=="), "{dialect:?}: {}", bodies[0]);
         for body in &bodies[1..] {
             assert!(
@@ -118,7 +118,7 @@ async fn broken_image_of_a_tool_poisons_nothing(#[case] status: u16, #[case] wor
         let client = client(dialect, &wire);
         let outcome = ask_through(client.as_ref(), drive::request(history.clone())).await;
         assert_eq!((outcome.finish(), changes(&outcome)), (ModelFinish::Stop, vec!["parts_left_out"]), "{dialect:?}");
-        // The same image stays a note; another one is sent.
+        // The same image stays a note, and another image is sent.
         let later = history.into_iter().chain([said_with(vec![image("R09PRA==", "good.png")])]);
         assert_eq!(ask_through(client.as_ref(), drive::request(later.collect())).await.finish(), ModelFinish::Stop);
         let bodies = bodies(&wire);
@@ -204,7 +204,7 @@ async fn refusal_is_not_repeated_where_nothing_is_left_out() {
     assert_eq!(
         (outcome.error(), wire.asked().len()),
         (ModelErrorKind::InvalidRequest, 3),
-        "it is refused without the image as well"
+        "the request without the image is refused as well"
     );
     // A change that did not help is not remembered.
     ask_through(client.as_ref(), with_parts(vec![image("T05F", "one.png")])).await;

@@ -1,4 +1,4 @@
-//! What the provider is asked.
+//! Requests of chat completions.
 
 use capstan::domain::ids::PartId;
 use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
@@ -66,7 +66,7 @@ async fn a_plain_question() {
     );
 }
 
-// L-28: a provider's id goes back to it, but never twice in one request.
+// L-28: a provider's call id is sent back to it, but is unique in each request.
 #[tokio::test]
 async fn a_history_with_calls() {
     let ids = SequentialIds::default();
@@ -166,11 +166,11 @@ async fn a_finished_answer_leaves_the_connection_for_the_next() {
         assert!(events.iter().all(Result::is_ok));
     }
     assert_eq!(wire.asked().len(), 5);
-    // The end of a body may come late on a busy machine, but not every time.
+    // On a busy machine, the end of a body may arrive late, but not every time.
     assert!(wire.connections() < 5, "{} connections", wire.connections());
 }
 
-// L-33: what stood on the message goes back on it, byte for byte, whatever the accent says of reasoning.
+// L-33: fields of a message are sent back byte for byte, independent of the quirks for reasoning.
 #[tokio::test]
 async fn signatures_of_messages_go_back() {
     let ids = SequentialIds::default();

@@ -1,4 +1,4 @@
-//! Rows of the catalogue of faults that are the same on every wire.
+//! Rows of the fault catalogue that apply to every dialect.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl Dialect {
         }
     }
 
-    /// The events of an answer up to the one that says "Hel".
+    /// Returns the events of an answer up to the text "Hel".
     fn beginning(self) -> Vec<String> {
         let events = match self {
             Chat => vec![json!({"choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": null}]})],
@@ -61,7 +61,7 @@ impl Dialect {
         events.iter().map(|event| self.frame(event)).collect()
     }
 
-    /// The events up to the one with which an answer is whole. Marks of the end that say nothing more are not among them.
+    /// Returns the event that completes an answer. Optional end marks are not included.
     fn end(self) -> String {
         let events = match self {
             Chat => vec![json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})],
@@ -77,7 +77,7 @@ impl Dialect {
         events.iter().map(|event| self.frame(event)).collect()
     }
 
-    /// What shows that somebody is there, and says nothing.
+    /// Returns keep-alive bytes without content.
     fn sign_of_life(self) -> &'static [u8] {
         match self {
             Ollama => b"\n",
@@ -96,12 +96,12 @@ impl Dialect {
     }
 }
 
-/// Signs of life, so many, for a twentieth of a second each.
+/// Returns `count` keep-alives, one every 50 milliseconds.
 fn signs(dialect: Dialect, count: usize) -> impl Iterator<Item = Step> {
     (0..count).flat_map(move |_| [Step::Send(dialect.sign_of_life().to_vec()), Step::Pause(Duration::from_millis(50))])
 }
 
-// L-04: what says how the answer ended is its end; the connection is closed.
+// L-04: the event with the finish reason is the end, and the client closes the connection.
 #[rstest]
 #[tokio::test]
 async fn the_connection_is_closed_after_the_end(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
@@ -116,7 +116,7 @@ fn overloaded() -> Value {
     json!({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE", "type": "x"}})
 }
 
-/// How the error of an answer is understood that also says that it is whole.
+/// Returns how the client classifies an error in an answer that also looks complete.
 async fn error_after(dialect: Dialect, before: &str, error: &str) -> (ModelErrorKind, String) {
     let done = if dialect == Ollama { "" } else { "data: [DONE]\n\n" };
     let body = [before, error, &dialect.end(), done].concat();
@@ -126,14 +126,14 @@ async fn error_after(dialect: Dialect, before: &str, error: &str) -> (ModelError
     (error.kind, error.message)
 }
 
-// L-01: as Gemini writes it between its events, over several lines and in no field.
+// L-01: Gemini writes errors between its events, over several lines and without a field name.
 #[rstest]
 #[tokio::test]
 async fn an_error_in_no_field(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
     let (before, expected) = (dialect.beginning().concat(), (ModelErrorKind::Overloaded, "The model is overloaded.".to_owned()));
     let pretty = serde_json::to_string_pretty(&overloaded()).unwrap();
     for error in [pretty.clone(), overloaded().to_string(), format!("[{pretty}\n]")] {
-        // With the end of the event before it, and without.
+        // With the end of the previous event, and without it.
         for before in [before.as_str(), before.trim_end_matches('\n')] {
             let line_end = if before.ends_with('\n') { "" } else { "\n" };
             for rest in ["\n", "\n\n", " ,\r\n\r\n"] {
@@ -169,7 +169,7 @@ async fn what_only_begins_like_a_document_is_overlooked(#[values(Chat, Responses
     }
 }
 
-// L-01, L-42: several documents in one line, in a field and in none. What is cut is not whole.
+// L-01, L-42: several documents in one line, with and without a field name. A truncated one is incomplete.
 #[rstest]
 #[tokio::test]
 async fn several_events_in_the_place_of_one(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
@@ -190,7 +190,7 @@ async fn several_events_in_the_place_of_one(#[values(Chat, Responses, Anthropic,
             }
         }
     }
-    // An error among them counts, and nothing behind it does.
+    // An error among them counts, and later documents are ignored.
     let (text, end) = (events[..dialect.beginning().len()].concat(), dialect.end().replace("data: ", ""));
     let outcome = mutants::outcome_of(dialect.client(), format!("{field}{text}{}{}\n\n", overloaded(), end.trim())).await;
     let end = outcome.end.clone().map_err(|error| error.kind);
@@ -208,7 +208,7 @@ async fn an_error_without_a_word(
     assert_eq!((kind, words.as_str()), (ModelErrorKind::Unavailable, "the provider broke off with an error"));
 }
 
-// L-01: as Google writes it without an event stream, and gateways pass it on.
+// L-01: Google writes an error list outside of event streams, and gateways pass it on.
 #[rstest]
 #[tokio::test]
 async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
@@ -222,7 +222,7 @@ async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
     assert_eq!(dialect.ask(&wire, |_| {}).await.error(), ModelErrorKind::RateLimit);
 }
 
-// L-01, L-10: what is no event of a wire is named, unless it is an error in spite of that.
+// L-01, L-10: a document that is no event of the dialect is a bad event, unless it is an error.
 #[rstest]
 #[tokio::test]
 async fn what_is_no_event(
@@ -239,7 +239,7 @@ async fn what_is_no_event(
     }
 }
 
-// L-01: fields of an answer beside the error, or something beside it in its list, do not hide it, whatever they are.
+// L-01: other fields beside the error, or other entries in its list, do not hide it.
 #[rstest]
 #[case(json!({"code": 401, "msg": "token expired", "choices": 7, "output": 7, "output_index": {}, "delta": 7, "content": 7,
     "candidates": 7, "message": 7}), ModelErrorKind::Auth, "token expired")]
@@ -257,7 +257,7 @@ async fn an_error_beside_fields_that_cannot_be_read(
     assert_eq!((error.kind, error.message.as_str()), (kind, words));
 }
 
-// L-01: the envelopes of z.ai and iFlow, of Baidu, of Azure's gateway, and of none in particular.
+// L-01: the envelopes of z.ai and iFlow, of Baidu, of Azure's gateway, and a generic one.
 #[rstest]
 #[case(json!({"code": 401, "msg": "token expired or incorrect", "success": false}), ModelErrorKind::Auth)]
 #[case(json!({"code": 500, "msg": "404 NOT_FOUND", "success": false}), ModelErrorKind::Unavailable)]
@@ -279,7 +279,7 @@ async fn an_envelope_in_place_of_an_answer(
     let wire = Wire::play(vec![Answer::json(200, &envelope.to_string())]).await;
     let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
     assert_eq!((error.kind, error.message.as_str()), (expected, words));
-    // Ollama's `message` is an object, and its lines are no events of a gateway.
+    // Ollama's `message` is an object, and its lines have no gateway envelope.
     if dialect != Ollama {
         for before in [String::new(), dialect.beginning().concat()] {
             assert_eq!(error_after(dialect, &before, &dialect.frame(&envelope)).await, (expected, words.to_owned()));
@@ -287,7 +287,7 @@ async fn an_envelope_in_place_of_an_answer(
     }
 }
 
-// L-12, L-38: a document shows itself that it is whole, whether or not its connection ends, and how.
+// L-12, L-38: a document is complete by its syntax, however its connection ends.
 #[rstest]
 #[tokio::test]
 async fn a_document_whose_connection_does_not_end(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
@@ -312,7 +312,7 @@ async fn a_document_whose_connection_does_not_end(#[values(Chat, Responses, Anth
     }
 }
 
-/// An answer that says with its first words why it ended, with figures or without.
+/// Returns an answer whose first event has the finish reason, with or without usage.
 fn at_once(dialect: Dialect, has_figures: bool) -> String {
     let mut event = match dialect {
         Chat => json!({"choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": "stop"}]}),
@@ -325,7 +325,7 @@ fn at_once(dialect: Dialect, has_figures: bool) -> String {
     dialect.frame(&event)
 }
 
-// L-12, L-21: of an answer that says with its first words why it ended, silence tells that nothing more comes. A cut does not.
+// L-12, L-21: if the first event has the finish reason, the idle timeout completes the answer. A broken connection does not.
 #[rstest]
 #[tokio::test]
 async fn silence_after_a_finished_answer(#[values(Chat, Gemini)] dialect: Dialect) {
@@ -337,10 +337,10 @@ async fn silence_after_a_finished_answer(#[values(Chat, Gemini)] dialect: Dialec
     assert_eq!((whole.text().as_str(), whole.end), ("Hel", Ok(ModelFinish::Stop)));
     assert_eq!(asked(at_once(dialect, false), Step::Hang).await.error(), ModelErrorKind::Timeout);
     assert_eq!(asked(at_once(dialect, true), Step::Cut).await.error(), ModelErrorKind::IncompleteStream);
-    // It went on, so that no reason of it says anything.
+    // More events followed, so none of the finish reasons counts.
     let twice = at_once(dialect, true).repeat(2);
     assert_eq!(asked(twice, Step::Hang).await.error(), ModelErrorKind::Timeout);
-    // Signs of life are no silence.
+    // Keep-alives reset the idle timeout.
     let wire = Wire::play(vec![Answer::events(
         [Step::Send(at_once(dialect, true).into_bytes())].into_iter().chain(signs(dialect, 200)).collect(),
     )])
@@ -349,7 +349,7 @@ async fn silence_after_a_finished_answer(#[values(Chat, Gemini)] dialect: Dialec
     assert_eq!(outcome.error(), ModelErrorKind::Timeout);
 }
 
-// L-12, L-21: Gemini gives the sum with every chunk. It does not say that the answer is whole.
+// L-12, L-21: Gemini sends the usage with every chunk, so usage does not prove that the answer is complete.
 #[tokio::test]
 async fn silence_after_a_sum_is_no_end() {
     let mut chunk = json!({"candidates": [{"content": {"parts": [{"text": "Hel"}]}, "finishReason": "STOP"}]});
@@ -359,7 +359,7 @@ async fn silence_after_a_sum_is_no_end() {
     assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
 }
 
-// L-06: Gemini has no mark of the end. Figures may follow the reason to stop, and nothing is made of another wire's mark.
+// L-06: Gemini has no end mark. Usage may follow the finish reason, and the end marks of other dialects are ignored.
 #[tokio::test]
 async fn what_follows_a_reason_to_stop() {
     let figures = Gemini.frame(&json!({"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 1}}));
@@ -442,7 +442,7 @@ async fn a_model_that_thinks_has_its_own_limits(#[values(Chat, Responses, Anthro
     assert_eq!(outcome.await.finish(), ModelFinish::Stop);
 }
 
-// L-16: the header counts, whatever the body says.
+// L-16: the header takes precedence over the body.
 #[rstest]
 #[tokio::test]
 async fn waits_of_a_refusal(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
@@ -461,7 +461,7 @@ async fn waits_of_a_refusal(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
     }
 }
 
-// L-17: money that is spent does not come back by waiting.
+// L-17: an exhausted quota is not retried, because waiting does not refill it.
 #[rstest]
 #[case::chat(Chat, 429, r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#)]
 #[case::responses(Responses, 429, r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#)]

@@ -1,4 +1,4 @@
-//! What a stream says, and how it ends.
+//! Chat completions streams: their content, their usage and their end.
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, Usage};
 use rstest::rstest;
@@ -199,7 +199,7 @@ async fn a_refusal_is_text_and_an_end() {
     assert_eq!((outcome.text().as_str(), outcome.finish()), ("I cannot.", ModelFinish::Refused));
 }
 
-// L-32 and words that nobody knows: never a success.
+// L-32 and unknown finish reasons: never a success.
 #[rstest]
 #[case("MALFORMED_FUNCTION_CALL", ModelErrorKind::BadStream)]
 #[case("abort", ModelErrorKind::IncompleteStream)]
@@ -212,7 +212,7 @@ async fn reasons_that_are_failures(#[case] word: &str, #[case] kind: ModelErrorK
     assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish(word), DONE.to_owned()].concat()).await.error(), kind);
 }
 
-// L-22, L-30: the loop judges it.
+// L-22, L-30: the engine judges an empty answer.
 #[rstest]
 #[case("stop", ModelFinish::Stop)]
 #[case("tool_calls", ModelFinish::ToolCalls)]
@@ -279,13 +279,13 @@ async fn an_answer_in_one_piece() {
         }
         assert_eq!(wire.asked()[1].json()["stream"], false);
     }
-    // An event stream by another name is one.
+    // An event stream with another content type is still read as one.
     let body = [delta(json!({"content": "Hel"})), finish("stop"), DONE.to_owned()].concat();
     let answer = Answer::new(200, &[("content-type", "application/json")], vec![Step::Send(body.into_bytes())]);
     assert_eq!(outcome(answer).await.finish(), ModelFinish::Stop);
 }
 
-// L-42: one document a line, and an error before the events of an answer.
+// L-42: one document for each line, and an error before the events of an answer.
 #[tokio::test]
 async fn documents_without_a_field() {
     let lines = [delta(json!({"content": "Hel"})), delta(json!({"content": "lo"})), finish("stop")].concat().replace("data: ", "");
@@ -324,7 +324,7 @@ async fn a_document_that_is_no_answer(#[case] body: &str, #[case] kind: ModelErr
     assert!(!outcome.end.unwrap_err().message.contains('<'));
 }
 
-// L-42: all of a document is there, whether or not it says why it ended.
+// L-42: a document without a finish reason is complete if its calls are.
 #[tokio::test]
 async fn a_document_without_a_reason_is_whole_if_its_calls_are() {
     let text = outcome(Answer::json(200, r#"{"choices":[{"message":{"content":"Hel"},"finish_reason":null}]}"#)).await;

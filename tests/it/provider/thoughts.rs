@@ -1,4 +1,4 @@
-//! Thoughts that stand in the text of an answer, by themselves and beside those that come by another way.
+//! Reasoning tags in the text of an answer, alone and beside separate reasoning fields.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn client(wire: &Wire, accent: &str) -> Arc<dyn ModelClient> {
     openai::client(options(wire), toml::from_str(accent).unwrap()).unwrap()
 }
 
-/// What a model says in these deltas, asked in an accent.
+/// Returns the outcome of these deltas, read with these quirks.
 async fn said(accent: &str, model: &str, deltas: &[Value], reason: &str) -> Outcome {
     let events: String = deltas.iter().cloned().map(delta).collect();
     let wire = Wire::play(vec![Answer::stream([events, finish(reason), DONE.to_owned()].concat())]).await;
@@ -22,7 +22,7 @@ async fn said(accent: &str, model: &str, deltas: &[Value], reason: &str) -> Outc
     ask_through(client(&wire, accent).as_ref(), request).await
 }
 
-/// What a model says in one piece.
+/// Returns the outcome of an answer in one document.
 async fn said_at_once(model: &str, message: Value) -> Outcome {
     let body = json!({"choices": [{"message": message, "finish_reason": "stop"}]}).to_string();
     let wire = Wire::play(vec![Answer::json(200, &body)]).await;
@@ -38,7 +38,7 @@ fn expected(reasoning: &str, text: &str) -> (String, String) {
     (reasoning.to_owned(), text.to_owned())
 }
 
-// MiniMax says thoughts between tags and beside the text at once.
+// MiniMax sends the same reasoning in tags and in a separate field.
 #[tokio::test]
 async fn thoughts_in_both_forms_are_told_once() {
     let both = [
@@ -54,7 +54,7 @@ async fn thoughts_in_both_forms_are_told_once() {
     assert_eq!((told(&cut), cut.finish()), (expected("The user", ""), ModelFinish::Length));
     let message = json!({"content": "<think>\nThe user\n</think>\n\nHi", "reasoning_content": "The user"});
     assert_eq!(told(&said_at_once("MiniMax-M2", message).await), expected("The user", "Hi"));
-    // Others are no repetition.
+    // Different reasoning is no repetition.
     let others = [json!({"reasoning": "In short."}), json!({"content": "<think>At length.</think>Hi"})];
     assert_eq!(told(&said("", "MiniMax-M2", &others, "stop").await), expected("In short.At length.", "Hi"));
 }
@@ -76,25 +76,25 @@ async fn thoughts_that_are_marked_and_named() {
     }
 }
 
-// R1 on vLLM without its parser: the prompt ends with the opening tag.
+// R1 on vLLM without its reasoning parser: the prompt ends with the opening tag.
 #[tokio::test]
 async fn the_prompt_may_open_the_thoughts() {
     let deltas = ["Okay, ", "so...</th", "ink>", "\n\nHi"].map(|text| json!({"content": text}));
     let accent = "think_opened = ['-r1']";
     let model = "deepseek-ai/DeepSeek-R1";
     assert_eq!(told(&said(accent, model, &deltas, "stop").await), expected("Okay, so...", "Hi"));
-    // The answer is not lost where the server has taken the thoughts out, whether it shows them or not.
+    // The answer is not lost if the server has removed the reasoning, whether it sends it separately or not.
     let shown = [json!({"reasoning_content": "hm"}), json!({"content": "Hi"})];
     assert_eq!(told(&said(accent, model, &shown, "stop").await), expected("hm", "Hi"));
     assert_eq!(told(&said(accent, model, &shown[1..], "stop").await), expected("Hi", "Hi"));
     assert_eq!(told(&said(accent, model, &shown[1..], "length").await), expected("Hi", ""));
-    // All of an answer in one piece can be looked at.
+    // A document can be inspected as a whole.
     let whole = json!({"content": "Okay, so...</think>\n\nHi"});
     assert_eq!(told(&said_at_once(model, whole.clone()).await), expected("Okay, so...", "Hi"));
     assert_eq!(told(&said_at_once("gpt-x", whole).await), expected("", "Okay, so...</think>\n\nHi"));
 }
 
-// The prompt opened the thoughts, and nobody has said so: what was shown as the answer is taken back when they end.
+// The prompt opened the reasoning, and no quirk says so: the shown text is reset at the closing tag.
 #[rstest]
 #[case::streamed("Okay, so...\n</think>\n\nHi </think>", "Okay, so...", "Hi </think>")]
 #[case::at_once("</think>\n\nHi", "", "Hi")]
@@ -109,9 +109,9 @@ async fn a_closing_tag_alone_ends_thoughts(#[case] whole: &str, #[case] thought:
     let last = Outcome { events: outcome.events[restarts.first().copied().unwrap_or(0)..].to_vec(), end: outcome.end.clone() };
     assert_eq!((told(&last), last.finish()), (expected(thought, text), ModelFinish::Stop));
     assert_eq!(told(&said_at_once("Qwen/Qwen3-Thinking", json!({"content": whole})).await), expected(thought, text));
-    // Nobody has said that this model thinks aloud.
+    // This model is not configured for reasoning tags.
     assert_eq!(told(&said("", "gpt-x", &deltas, "stop").await), expected("", whole));
-    // Once a call has begun, nothing is taken back; nor where the thoughts came beside the text.
+    // After a call has begun, no text is reset. Neither is text beside a separate reasoning field.
     let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "get_time", "arguments": "{}"}}]});
     let after = said("", "Qwen3", &[json!({"content": "Hi </"}), call, json!({"content": "think>"})], "stop").await;
     assert_eq!((told(&after), after.calls().len()), (expected("", "Hi </think>"), 1));

@@ -60,7 +60,7 @@ fn take_uses(code: &str, keyword: &str) -> (Vec<String>, String) {
     let (mut trees, mut rest, mut from) = (Vec::new(), String::new(), 0);
     while let Some(at) = code[from..].find(keyword).map(|at| from + at) {
         let end = code[at..].find(';').map_or(code.len(), |end| at + end);
-        // The word stands in texts as well: an item begins its line.
+        // The keyword may be part of other text: an item begins its line.
         let is_item = code[..at].rsplit('\n').next().unwrap().trim().is_empty();
         if is_item {
             rest.push_str(&code[from..at]);
@@ -213,7 +213,7 @@ fn imports_form_no_circle_above_two_files() {
     found.sort_unstable();
     let mut allowed = ALLOWED.to_vec();
     allowed.sort_unstable();
-    assert_eq!(found, allowed, "break the new circle, or shrink ALLOWED to what is left:\n{}", told.join("\n"));
+    assert_eq!(found, allowed, "break the new circle, or shrink ALLOWED to the remaining ones:\n{}", told.join("\n"));
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use super::{files, read};
 
-/// The code of all Rust files of these folders, without comments.
+/// Returns the code of all Rust files of these folders, without comments.
 fn code_of(folders: &[&str]) -> String {
     let texts = folders.iter().flat_map(|folder| files(folder, "rs")).map(read).collect::<Vec<_>>().join("\n");
     texts.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether code has a path that begins with this crate, or imports the crate itself.
+/// Returns whether code has a path that begins with this crate, or imports the crate itself.
 fn names_crate(code: &str, package: &str) -> bool {
     let name = package.replace('-', "_");
     let is_path = code.match_indices(&format!("{name}::")).any(|(at, _)| {

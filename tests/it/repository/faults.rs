@@ -1,10 +1,10 @@
-//! Every row of the catalogues of what goes wrong outside of the server has a test that names it.
+//! Every row of the fault catalogues has a test that names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{files, read};
 
-/// A catalogue: the letter of its rows, and how many there are.
+/// A catalogue: the letter of its rows, and their number.
 const CATALOGUES: [(char, u32); 4] = [('D', 20), ('L', 48), ('M', 32), ('W', 20)];
 
 /// Rows without a test, and why.
@@ -23,11 +23,11 @@ fn every_fault_is_played() {
     let (played, silent): (Vec<_>, Vec<_>) = all.partition(|(letter, row)| named[letter].contains(row));
     let name = |(letter, row): (char, u32)| format!("{letter}-{row:02}");
     let excused: Vec<&str> = WITHOUT_TEST.iter().map(|(row, _)| *row).collect();
-    assert_eq!(silent.into_iter().map(name).collect::<Vec<_>>(), excused, "rows that no test names, and those with a reason");
+    assert_eq!(silent.into_iter().map(name).collect::<Vec<_>>(), excused, "the rows that no test names are those with a reason");
     assert!(played.len() > 100);
 }
 
-/// The rows that stand directly above tests, among their comments and attributes. A comment anywhere else is no test.
+/// Returns the rows in the comments directly above tests, among their attributes. A comment elsewhere does not count.
 fn rows_of_tests(letter: char, code: &str) -> BTreeSet<u32> {
     let (mut named, mut above) = (BTreeSet::new(), BTreeSet::new());
     let (mut is_test, mut in_attribute, mut in_contract) = (false, false, false);
@@ -35,12 +35,12 @@ fn rows_of_tests(letter: char, code: &str) -> BTreeSet<u32> {
         let begins = line.starts_with("#[");
         if begins || in_attribute {
             is_test |= begins && ["test]", "test("].iter().any(|mark| line.contains(mark)) && !line.starts_with("#[cfg");
-            // What stands behind one on its line, as before an argument, is no part of it.
+            // Code after an attribute on its line, such as an argument, is not part of the attribute.
             in_attribute = if begins { line.matches('[').count() > line.matches(']').count() } else { !line.ends_with(']') };
         } else if line.starts_with("//") {
             above.extend(rows(letter, line));
         } else {
-            // What stands in the list of a contract is a test of each store.
+            // An entry in a contract's list is a test of each store.
             in_contract = line == "contract! {" || in_contract && line != "}";
             if in_contract || is_test && ["fn ", "async fn "].iter().any(|word| line.starts_with(word)) {
                 named.append(&mut above);
@@ -52,7 +52,7 @@ fn rows_of_tests(letter: char, code: &str) -> BTreeSet<u32> {
     named
 }
 
-/// The rows that a line names, ranges such as L-24 to L-29 included.
+/// Returns the rows that a line names, including ranges such as L-24 to L-29.
 fn rows(letter: char, line: &str) -> BTreeSet<u32> {
     let mut named = BTreeSet::new();
     let mark = format!("{letter}-");

@@ -1,8 +1,8 @@
-//! Imports run downwards only; the table of ARCHITECTURE.md, enforced.
+//! Imports run downwards only, as in the table of ARCHITECTURE.md.
 
 use super::{files, read};
 
-/// Each module and what it may use of ours. Everything else is forbidden, siblings included.
+/// Each module, and the modules that it may use. All others are forbidden, siblings included.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("support", &[]),
     ("domain", &["support"]),
@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("app", &["documents", "http", "worker", "service", "engine", "live", "provider", "store", "tools", "domain", "support"]),
 ];
 
-/// What a module must not touch at all.
+/// The items that a module must not use at all.
 const MUST_NOT_TOUCH: &[(&str, &[&str])] = &[
     ("engine", &["tokio", "sqlx", "reqwest", "axum", "rmcp"]),
     ("domain", &["tokio", "sqlx", "reqwest", "axum", "rmcp"]),
@@ -29,7 +29,7 @@ const MUST_NOT_TOUCH: &[(&str, &[&str])] = &[
     ("documents", &["tokio", "sqlx", "reqwest", "axum", "rmcp"]),
 ];
 
-/// The modules of ours that a piece of code names: what follows `crate::`, alone or in braces.
+/// Returns the modules that a piece of code names after `crate::`, alone or in braces.
 fn modules_used(code: &str) -> Vec<String> {
     let mut used = Vec::new();
     for (at, _) in code.match_indices("crate::") {
@@ -78,7 +78,7 @@ fn imports_run_downwards() {
     for file in files("src", "rs") {
         let parts: Vec<_> = file.iter().map(|part| part.to_str().unwrap()).collect();
         let [_, module, _, ..] = parts[..] else { continue };
-        // Tests beside the code may reach for whatever they test with.
+        // Tests beside the code may use any module.
         let code = without_comments(&read(&file));
         let code = if file.to_string_lossy().contains("test") {
             String::new()

@@ -1,4 +1,4 @@
-//! What the repository promises about itself: layers, sizes, and documents that keep up with the code.
+//! Promises of the repository about itself: layers, sizes, and documents that match the code.
 
 mod circles;
 mod dependencies;
@@ -10,12 +10,12 @@ mod mcp_examples;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The repository's folder.
+/// Returns the repository's folder.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below a folder of the repository with this ending, with paths relative to the repository.
+/// Returns all files below a folder with this extension, with paths relative to the repository.
 pub fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];

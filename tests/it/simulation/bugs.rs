@@ -1,27 +1,27 @@
-//! Bugs that are planted to see whether the simulation finds them.
+//! Planted bugs that the simulation must find.
 
-/// A planted bug. All but one sit in what the simulation puts around the server, where such a bug has the same effect as in it.
+/// A planted bug. All but one are in the simulation's parts around the server, with the same effect as in the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// The store takes writes under any fence.
+    /// The store accepts writes under any fence.
     FenceIgnored,
-    /// A fence that is raised stays what it was.
+    /// A raised fence keeps its old epoch.
     FenceNotRaised,
-    /// The store takes the result of a tool call from an attempt that has lost its run.
+    /// The store accepts a tool result from an attempt that has lost its run.
     OrphanKept,
-    /// A lease is renewed however long ago it expired.
+    /// A lease is renewed even long after it expired.
     LeaseRevived,
-    /// A run that is over becomes cancelled.
+    /// An ended run becomes cancelled.
     TerminalOverwritten,
-    /// A run may complete without having heard a message that joined it.
+    /// A run may complete without a message that joined it.
     UnheardEnd,
-    /// Events are shown before they are stored.
+    /// Events are published before they are stored.
     ShownBeforeStored,
-    /// A model's answer that was cut within the arguments of a call is taken for whole.
+    /// An answer that was truncated within a call's arguments counts as complete.
     CutCallRun,
-    /// A run is loaded with what was taken out of its conversation.
+    /// A loaded run contains superseded messages.
     TakenOutRead,
-    /// A reader that lagged goes on at the tail of the log. In the server itself: see `service::stream`.
+    /// A lagging reader continues at the tail of the log. This bug is in the server: see `service::stream`.
     #[cfg(feature = "failpoints")]
     LagSkipped,
 }

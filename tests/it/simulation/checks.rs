@@ -1,4 +1,4 @@
-//! What must be true when everything has come to rest.
+//! The checks on the final state of a seed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::people::Promises;
 use super::witness::Seen;
 use crate::support::audit::{Entry, follow};
 
-/// All that is wrong.
+/// Returns a description of each violation.
 pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises) -> Vec<String> {
     let mut wrong = seen.wrong.clone();
     conversations(state, &mut wrong);
@@ -29,12 +29,12 @@ pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises
     wrong
 }
 
-/// Whether nothing is under way.
+/// Returns whether no run is under way.
 pub fn is_at_rest(state: &State) -> bool {
     state.leases.is_empty() && state.runs.values().all(RunRow::is_over)
 }
 
-/// What runs have used under a budget of the day is what stands in the books of the day, whoever died meanwhile.
+/// Checks that a run's usage under a daily budget equals the spending rows, despite crashes.
 fn spending(state: &State, wrong: &mut Vec<String>) {
     for row in state.runs.values().filter(|row| row.profile.budget.is_shared()) {
         let of_run = state.spending.iter().filter(|((.., run), _)| *run == row.run.id);
@@ -97,7 +97,7 @@ fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
     for (_, message) in row.said() {
         let text = message.text();
         let is_whole = message.status == MessageStatus::Complete;
-        // What came of a plan is listed where its model has nothing to say.
+        // Without an answer of the model, a plan's report is a list of its steps.
         let is_list = text.lines().all(|line| line.starts_with("- plan-step"));
         let is_undoing = row.calls.iter().any(|call| call.undoes.is_some() && call.message_id == message.id);
         let is_said = is_list || is_undoing || seen.whole_answers.contains(&text);
@@ -114,7 +114,7 @@ fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
 
 fn calls(state: &State, ledger: &Ledger, promises: &Promises, wrong: &mut Vec<String>) {
     let mut rows = BTreeMap::new();
-    // Calls that stand for one effect.
+    // Calls with the same key, which stand for one effect.
     let mut alike: BTreeMap<&CallId, Vec<&CallId>> = BTreeMap::new();
     for call in state.runs.values().flat_map(|row| &row.calls) {
         alike.entry(call.key()).or_default().push(&call.id);
@@ -151,8 +151,7 @@ fn calls(state: &State, ledger: &Ledger, promises: &Promises, wrong: &mut Vec<St
             if !answered.contains(&call.id) {
                 wrong.push(format!("{} has a row and no result", call.id));
             }
-            // What a tool has said about a call, it has said about this call, or about the one that it stands for. A repeated one
-            // quotes the first one's answer.
+            // A tool's text refers to this call, or to the call whose key it has. A duplicate call quotes the first result.
             let ids = || alike[call.key()].iter().copied().chain([call.key()]);
             let is_own =
                 |content: &ToolContent| matches!(content, ToolContent::Text { text } if ids().any(|id| text.contains(id.as_str())));
@@ -165,7 +164,7 @@ fn calls(state: &State, ledger: &Ledger, promises: &Promises, wrong: &mut Vec<St
         let Some((name, replay)) = &done.call else { continue };
         let times = done.executions.len();
         let most = match replay {
-            // Whoever said that it was not done has asked for it. One that stands still with its call in hand may do it after all.
+            // Each answer "not done" permits one more execution. A stopped process may still send its call afterwards.
             ReplayClass::Unsafe | ReplayClass::Reconcile { .. } => 1 + done.denials,
             ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => usize::MAX,
         };
@@ -197,7 +196,7 @@ fn calls(state: &State, ledger: &Ledger, promises: &Promises, wrong: &mut Vec<St
     }
 }
 
-/// What was promised to users is kept.
+/// Checks the promises that users received.
 fn kept(state: &State, promises: &Promises, wrong: &mut Vec<String>) {
     let mut said: BTreeMap<String, Vec<&RunRow>> = BTreeMap::new();
     for row in state.runs.values() {

@@ -1,4 +1,4 @@
-//! Three nodes: real workers and use cases, each behind its gate.
+//! Three nodes: real workers and services, each behind its gate.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use super::witness::Witness;
 
 const NAMES: [&str; 3] = ["A", "B", "C"];
 
-/// What all nodes stand on.
+/// The parts that all nodes share.
 pub struct Ground {
     pub dice: Arc<Dice>,
     pub model: Arc<ModelStore>,
@@ -37,29 +37,29 @@ pub struct Ground {
     pub mind: Arc<MindOptions>,
     pub sky: Arc<Sky>,
     pub ids: SharedIds,
-    /// Owns all tasks that are not a worker's own.
+    /// Owns all tasks except those of the workers.
     pub tasks: TaskTracker,
 }
 
-/// A node that serves.
+/// A running node.
 pub struct Node {
     pub name: &'static str,
     pub gate: Arc<Gate>,
     pub hub: Arc<Hub>,
     pub service: Arc<Service>,
     worker: Arc<Worker>,
-    /// Cancelled when nobody can reach it any more.
+    /// Cancelled when no client can reach the node any more.
     pub gone: CancellationToken,
     stop: CancellationToken,
 }
 
-/// The nodes; an empty place is a node that is down.
+/// The nodes. An empty slot is a node that is down.
 pub struct Cluster {
     pub ground: Ground,
     places: Mutex<[Option<Arc<Node>>; 3]>,
 }
 
-/// The clock on the wall of a node: nothing is decided by it, and it runs as the store's does.
+/// A node's clock, which runs like the store's. No decision depends on it.
 struct WallClock(Arc<ModelStore>);
 
 impl Clock for WallClock {
@@ -78,13 +78,13 @@ fn profile(dice: &Dice) -> AgentProfile {
         llm_retry: LlmRetry { delays_ms: vec![500, 2_000], ..LlmRetry::default() },
         on_unknown: dice.pick(&[OnUnknown::TellModel, OnUnknown::Ask, OnUnknown::Ask, OnUnknown::Fail]),
         ask_expires_ms: dice.pick(&[0, 3_000, 60_000]),
-        // A model that calls what it is not told of is obeyed like any other.
+        // A model may call a tool that it was not offered.
         tool_filter: ToolFilter {
             mode: dice.pick(&[ToolFilterMode::Off, ToolFilterMode::Semantic]),
             k: 1,
             ..ToolFilter::default()
         },
-        // So little room that older messages are left out.
+        // The context window is so small that older messages are evicted.
         context: match dice.below(3) {
             0 => ContextPolicy {
                 limit: Some(1_000),
@@ -99,7 +99,7 @@ fn profile(dice: &Dice) -> AgentProfile {
         },
         strategy: dice.pick(&[Strategy::Loop, Strategy::Loop, Strategy::PlanExecute]),
         on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),
-        // For about one call at a time, or for all.
+        // Enough for about one call at a time, or for all.
         budget: Budget {
             day: Allowance { tokens: dice.pick(&[None, Some(7_000), Some(10_000_000)]), usd: None },
             on_day_spent: OnDaySpent::Fail,
@@ -118,19 +118,19 @@ impl Cluster {
         self.places.lock().unwrap()
     }
 
-    /// Those that serve now.
+    /// Returns the running nodes.
     pub fn nodes(&self) -> Vec<Arc<Node>> {
         self.places().iter().flatten().cloned().collect()
     }
 
-    /// One that serves now, if there is any.
+    /// Returns a running node, if there is one.
     pub fn any(&self) -> Option<Arc<Node>> {
         let nodes = self.nodes();
         let at = if nodes.is_empty() { return None } else { self.ground.dice.below(nodes.len() as u64) };
         nodes.get(usize::try_from(at).unwrap()).cloned()
     }
 
-    /// Starts the node at a place, unless it runs.
+    /// Starts the node in a slot, unless it runs.
     pub async fn start(self: &Arc<Self>, place: usize) {
         if self.places()[place].is_some() {
             return;
@@ -140,7 +140,7 @@ impl Cluster {
         let (dice, model, witness, ids) = (Arc::clone(dice), Arc::clone(model), Arc::clone(witness), Arc::clone(ids));
         let gate = Arc::new(Gate::new());
         let node = NodeId::generate(ids.as_ref());
-        // Small, so that readers lag.
+        // Small limits, so that readers lag.
         let hub = Hub::new(HubLimits { max_events: 6, max_bytes: 64 * 1024 });
         let line = Line {
             name,
@@ -210,7 +210,7 @@ impl Cluster {
         self.places()[place] = Some(Arc::new(node));
     }
 
-    /// Tells the other nodes what happens here. Half of it is lost: they find out by themselves.
+    /// Sends a node's notifications to the others. Half of them are lost, so the nodes must poll.
     fn connect(self: &Arc<Self>, hub: &Arc<Hub>) {
         let others = |cluster: &Arc<Self>, hub: &Arc<Hub>| {
             let (cluster, here) = (Arc::downgrade(cluster), Arc::downgrade(hub));
@@ -238,7 +238,7 @@ impl Cluster {
         self.places()[place].take()
     }
 
-    /// The node dies, with everything that it holds.
+    /// Kills the node and everything in it.
     pub fn kill(&self, place: usize) {
         let Some(node) = self.take(place) else { return };
         self.ground.dice.note(format_args!("{} dies", node.name));
@@ -247,7 +247,7 @@ impl Cluster {
         node.stop.cancel();
     }
 
-    /// The node stands still for a while.
+    /// Stops the node for a while.
     pub async fn pause(&self, place: usize) {
         let Some(node) = self.places()[place].clone() else { return };
         self.ground.dice.note(format_args!("{} stands still", node.name));
@@ -257,7 +257,7 @@ impl Cluster {
         node.gate.open();
     }
 
-    /// The node ends in order.
+    /// Drains the node.
     pub async fn drain(&self, place: usize) {
         let Some(node) = self.take(place) else { return };
         self.ground.dice.note(format_args!("{} drains", node.name));

@@ -1,4 +1,4 @@
-//! All chance of one run of the simulation, and a record of what came of it.
+//! The randomness of one simulation run, and the record of its events.
 
 use std::fmt::Arguments;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,11 +9,10 @@ use tokio::time::Instant;
 
 use crate::support::tell;
 
-/// So much happens in no seed that comes to an end.
+/// More notes than any seed that ends.
 const ENDLESS: u64 = 2_000_000;
 
-/// Everything that is random comes from here, and so from the seed. Everything that happens is noted here: two runs that noted
-/// the same were the same.
+/// The source of all randomness, derived from the seed, and the record of all events. Equal records mean equal runs.
 pub struct Dice {
     rng: Mutex<fastrand::Rng>,
     notes: Mutex<Notes>,
@@ -24,7 +23,7 @@ pub struct Dice {
 struct Notes {
     hash: DefaultHasher,
     count: u64,
-    /// Whether they are told as they are made.
+    /// Whether notes are printed at once.
     aloud: bool,
 }
 
@@ -34,22 +33,22 @@ impl Dice {
         Self { rng: Mutex::new(fastrand::Rng::with_seed(seed)), notes: Mutex::new(notes), began: Instant::now() }
     }
 
-    /// From 0 to `limit` - 1.
+    /// Returns a number from 0 to `limit` - 1.
     pub fn below(&self, limit: u64) -> u64 {
         self.rng.lock().unwrap().u64(0..limit)
     }
 
-    /// True in so many of a thousand cases.
+    /// Returns true in `per_mille` of a thousand cases.
     pub fn chance(&self, per_mille: u64) -> bool {
         self.below(1_000) < per_mille
     }
 
-    /// One of several.
+    /// Returns one of several values.
     pub fn pick<T: Copy>(&self, of: &[T]) -> T {
         of[usize::try_from(self.below(of.len() as u64)).unwrap()]
     }
 
-    /// A time between two numbers of milliseconds.
+    /// Returns a duration between two numbers of milliseconds.
     pub fn between(&self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least + self.below(most - least + 1))
     }
@@ -59,8 +58,7 @@ impl Dice {
         tokio::time::sleep(self.between(least, most)).await;
     }
 
-    /// Lets others go first, for a moment of which nobody knows how long it is. Without this all would always happen in the
-    /// same order.
+    /// Yields to other tasks for a random time. Otherwise all events would always happen in the same order.
     pub async fn stumble(&self) {
         match self.below(8) {
             0 => self.sleep(1, 40).await,
@@ -74,20 +72,20 @@ impl Dice {
         }
     }
 
-    /// Notes what has happened.
+    /// Records an event.
     pub fn note(&self, what: Arguments<'_>) {
         let mut notes = self.notes.lock().unwrap();
         let at = self.began.elapsed();
         let line = format!("{:>10.3} {what}", at.as_secs_f64());
         line.hash(&mut notes.hash);
         notes.count += 1;
-        assert!(notes.count < ENDLESS, "the seed does not come to an end: {line}");
+        assert!(notes.count < ENDLESS, "the seed does not end: {line}");
         if notes.aloud {
             tell(&line);
         }
     }
 
-    /// What stands for all notes: their number and their hash.
+    /// Returns the number and the hash of all notes.
     pub fn sum(&self) -> (u64, u64) {
         let notes = self.notes.lock().unwrap();
         (notes.count, notes.hash.finish())

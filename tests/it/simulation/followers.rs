@@ -1,4 +1,4 @@
-//! Readers who compare what they are shown with what is stored: slow ones, and ones that come back with their cursor.
+//! Readers that compare a stream with the stored log: slow ones, and ones that reconnect with their cursor.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use super::cluster::{Cluster, Node};
 use super::line::tail;
 use super::people::Promises;
 
-/// How long a client waits for a stream to begin.
+/// The time limit of a client for the start of a stream.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is followed.
+/// The run or conversation that a reader follows.
 #[derive(Clone)]
 pub enum Subject {
     Conversation(ConversationId),
@@ -38,22 +38,21 @@ impl Subject {
     }
 }
 
-/// One reader.
 pub struct Follower {
     cluster: Arc<Cluster>,
     promises: Arc<Mutex<Promises>>,
     principal: Principal,
     pub subject: Subject,
-    /// The last event that it was shown.
+    /// The sequence number of the last event that it received.
     pub cursor: Arc<AtomicI64>,
 }
 
-/// Why a stream is left.
+/// The reason for leaving a stream.
 #[derive(PartialEq)]
 enum Left {
-    /// It has said everything.
+    /// The stream is complete.
     Over,
-    /// To come back with the cursor.
+    /// The reader will reconnect with its cursor.
     Cut,
 }
 
@@ -77,14 +76,14 @@ impl Follower {
         self.promises.lock().unwrap().deleted.contains(self.subject.conversation())
     }
 
-    /// Follows a stream that has begun already, and what comes after it.
+    /// Follows a stream that is open already, and then the rest.
     pub async fn go_on(self, node: Arc<Node>, reader: Reader) {
         if self.read(&node, reader).await == Left::Cut {
             self.follow().await;
         }
     }
 
-    /// Follows until there is nothing more to come, from the beginning or from where it stands.
+    /// Follows to the end, from the beginning or from its cursor.
     pub async fn follow(self) {
         let dice = &self.cluster.ground.dice;
         loop {
@@ -106,7 +105,7 @@ impl Follower {
                         }
                         return;
                     }
-                    // Not made yet, or not any more.
+                    // Not created yet, or deleted.
                     Some(Err(Error::NotFound(_))) if self.is_deleted() => return,
                     Some(Err(Error::NotFound(_) | Error::Store(_))) | None => {}
                     Some(Err(error)) => return self.wrong(&format!("is refused: {error}")),
@@ -172,7 +171,7 @@ impl Follower {
         if row.log.get(place) != Some(event) {
             self.wrong(&format!("is shown {event:?}, but stored is {:?}", row.log.get(place)));
         }
-        // A stream of a message that joined a run begins with that message.
+        // The stream of a message that joined a run starts with that message.
         let is_first = cursor == 0 && matches!(self.subject, Subject::Run(..));
         let since = if is_first { place } else { usize::try_from(cursor).unwrap() };
         if event.seq <= cursor {

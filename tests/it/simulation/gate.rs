@@ -1,4 +1,4 @@
-//! What a node does to the world outside goes through its gate.
+//! The gate of a node, which all its external effects pass.
 
 use std::sync::Mutex;
 
@@ -11,8 +11,8 @@ enum Position {
     Shut,
 }
 
-/// While it is held, whatever the node says waits, as if its process was stopped or its network gone. Once it is shut, the node is
-/// dead: nothing that it holds can have an effect or learn of anything any more.
+/// While the gate is held, the node's calls wait, as if its process were stopped or its network gone. After it is shut, the
+/// node is dead: its tasks have no effect and get no reply.
 pub struct Gate {
     position: Mutex<Position>,
     moved: Notify,
@@ -23,7 +23,6 @@ impl Gate {
         Self { position: Mutex::new(Position::Open), moved: Notify::new() }
     }
 
-    /// Waits until the gate is open.
     pub async fn pass(&self) {
         loop {
             let moved = self.moved.notified();

@@ -1,4 +1,4 @@
-//! Tools with a ledger outside of the server, which is the judge of what was done.
+//! Tools with a ledger outside of the server, which counts their effects.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,22 +20,22 @@ use super::line::tail;
 use super::model::ModelStore;
 use super::witness::Witness;
 
-/// What was done for one call.
+/// The effects of one call.
 #[derive(Default)]
 pub struct Done {
-    /// The name of its tool, and the class.
+    /// The name and the replay class of its tool.
     pub call: Option<(String, ReplayClass)>,
     /// The arguments of each execution.
     pub executions: Vec<Value>,
-    /// How often it was said that it has not been done.
+    /// How often it was reported as not done.
     pub denials: usize,
-    /// The call that it takes back.
+    /// The call that it undoes.
     pub undoes: Option<CallId>,
-    /// Of a key: whether anything was done for it.
+    /// Whether the key had an effect.
     pub is_known: bool,
 }
 
-/// All that was ever done, by call. The id of a call is the key that a keyed tool is given.
+/// The effects of all calls. A call's id is the key of a keyed tool.
 #[derive(Default)]
 pub struct Ledger(pub Mutex<BTreeMap<CallId, Done>>);
 
@@ -44,7 +44,7 @@ impl Ledger {
         change(self.0.lock().unwrap().entry(call.clone()).or_default())
     }
 
-    /// Whether a call was done: `happened` or `did_not_happen`. One of which it was said that it was not may be done once more.
+    /// Returns `happened` or `did_not_happen`. A call that was reported as not done may run once more.
     pub fn recall(&self, call: &CallId, key: &CallId) -> &'static str {
         if self.entry(key, |done| done.is_known) {
             return "happened";
@@ -54,7 +54,7 @@ impl Ledger {
     }
 }
 
-/// The tools as one node reaches them.
+/// The tools of one node.
 pub struct Hands {
     pub name: &'static str,
     pub dice: Arc<Dice>,
@@ -65,7 +65,7 @@ pub struct Hands {
 }
 
 impl Hands {
-    /// What the tool's server says of a call.
+    /// Returns the reconciliation answer of the tool's server.
     fn recall(&self, call: &ToolCall) -> Reconciled {
         if self.dice.chance(100) {
             return Reconciled::Unclear("nobody knows".to_owned());
@@ -76,12 +76,11 @@ impl Hands {
         }
     }
 
-    /// The effect. From here on it has happened, whether anybody learns of it or not.
+    /// Executes the effect. It has happened from here on, whether or not the reply arrives.
     fn act(&self, call: &ToolCall) {
         let state = self.model.state();
         let row = state.runs.get(&call.run_id).and_then(|run| run.calls.iter().find(|row| row.id == call.id));
-        // A tool of the process itself that only reads may begin while its row is being written. A run whose conversation was
-        // deleted has no rows any more.
+        // A built-in read-only tool may start while its row is being written. The run of a deleted conversation has no rows.
         let may_begin = call.server.is_none() && call.replay == ReplayClass::Read;
         let is_gone = !state.runs.contains_key(&call.run_id);
         if !may_begin && !is_gone && row.is_none_or(|row| row.state == ToolCallState::Planned) {
@@ -120,7 +119,7 @@ impl Toolbox for Hands {
             parameters: Arc::new(json!({"type": "object"})),
             replay,
             definition_hash: name.to_owned(),
-            // One that must not run twice, so that an answer that is used twice is seen.
+            // An unsafe tool, so that an approval that is used twice shows.
             safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
             destination: None,
             undo: matches!(name, "launch" | "note").then(|| undo.clone()),

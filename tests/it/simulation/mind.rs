@@ -1,4 +1,4 @@
-//! A model that says what the dice say: answers, calls, nonsense, half of something, nothing.
+//! A random model: answers, calls, malformed output, truncated answers, silence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,16 @@ use super::dice::Dice;
 use super::gate::Gate;
 use super::witness::Witness;
 
-/// What all nodes' models have in common.
+/// The options that all nodes' models share.
 pub struct MindOptions {
-    /// Answers of a thousand that go wrong in some way.
+    /// Faulty answers for each thousand.
     pub trouble: u64,
     pub bug: Option<Bug>,
-    /// Numbers answers and calls.
+    /// The counter for answers and calls.
     pub numbers: AtomicU64,
 }
 
-/// The model as one node reaches it.
+/// The model of one node.
 pub struct Mind {
     pub name: &'static str,
     pub options: Arc<MindOptions>,
@@ -34,24 +34,24 @@ pub struct Mind {
     pub witness: Arc<Witness>,
 }
 
-/// One thing that the stream does.
+/// One step of a stream.
 enum Step {
     Says(ModelEvent),
     Fails(ModelErrorKind),
-    /// The provider does not take the definition of a tool.
+    /// The provider refuses a tool definition.
     Refuses(String),
-    /// The answer begins anew.
+    /// The answer starts again.
     Restarts,
-    /// Nothing for so long that the client gives up.
+    /// Silence until the client's timeout.
     Hangs,
-    /// The answer was whole; its text.
+    /// The complete answer, with its text.
     Ends(ModelFinish, String),
 }
 
-/// Calls with a smaller number are made again and again.
+/// Calls with a smaller number are repeated.
 const FRESH: u64 = 10;
 
-/// Tools and how the ledger knows them.
+/// The tools, by their names in the ledger.
 const TOOLS: [&str; 6] = ["look", "fetch", "note", "pay", "order", "launch"];
 
 impl Mind {
@@ -79,9 +79,9 @@ impl Mind {
         (spoken.concat(), spoken.into_iter().map(|word| Step::Says(ModelEvent::Text(word))).collect())
     }
 
-    /// A call in two pieces. The second one may be missing.
+    /// Returns a call in two deltas. The second one may be missing.
     fn call(&self, index: usize, is_cut: bool) -> Vec<Step> {
-        // Now and then one that may have been made before.
+        // Sometimes a number that was used before.
         let number = if !is_cut && self.dice.chance(50) { self.dice.below(3) } else { FRESH + self.number() };
         let name = self.dice.pick(&TOOLS);
         let provider_call_id = format!("toolu_{number}");
@@ -120,7 +120,7 @@ impl Mind {
             }
             steps.push(Step::Ends(ModelFinish::ToolCalls, if is_alone { String::new() } else { text }));
         } else {
-            // Some requests were changed after a refusal.
+            // The request was changed after a refusal.
             if request.messages.len() % 5 == 4 {
                 let (change, reason) = ("images_left_out".to_owned(), "no images".to_owned());
                 steps.insert(0, Step::Says(ModelEvent::Adapted(Adaptation { change, reason })));
@@ -151,7 +151,7 @@ impl Mind {
                 steps.push(Step::Ends(ModelFinish::Stop, text));
             }
             7 => return vec![Step::Refuses(self.dice.pick(&TOOLS).to_owned())],
-            // Calls that were cut: by the limit, or by the line.
+            // Truncated calls: by the output limit, or by a broken connection.
             8 => {
                 steps.extend(self.call(0, true));
                 steps.push(Step::Ends(ModelFinish::Length, text));
@@ -186,7 +186,7 @@ impl ModelClient for Mind {
             }
             _ => {}
         }
-        // Some models are so slow that others have the time to do something meanwhile.
+        // Some models are so slow that other events happen meanwhile.
         let pace = self.dice.pick(&[0, 50, 1_000]);
         let (dice, gate, witness) = (Arc::clone(&self.dice), Arc::clone(&self.gate), Arc::clone(&self.witness));
         let saying = stream::unfold(steps.into_iter(), move |mut steps| {

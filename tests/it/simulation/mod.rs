@@ -1,6 +1,6 @@
-//! Three nodes, a model of the store, users, readers and disasters, in virtual time and all from one seed.
+//! Three nodes, a model of the store, users, readers and disasters, in virtual time and from one seed.
 //!
-//! CONTRIBUTING.md tells how it works. A seed that fails says how it is played again; it then happens exactly as before.
+//! CONTRIBUTING.md tells how it works. A failing seed prints how to play it again, with exactly the same events.
 
 mod bugs;
 mod checks;

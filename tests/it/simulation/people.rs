@@ -1,4 +1,4 @@
-//! Users who say something, change their minds, and try again until they are answered.
+//! Users who send messages, cancel them, and retry until they get an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use super::cluster::{Cluster, Node};
 use super::followers::{Follower, Subject};
 use super::line::tail;
 
-/// How long a client waits for an answer before it asks another node.
+/// The time limit of a client for an answer before it asks another node.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// What a node did not do.
+/// The reason why a node did not execute a request.
 enum Refused {
-    /// And no other one did.
+    /// No node executed it.
     ForGood,
-    /// But one that was asked before has not answered, and may still do it.
+    /// A node that was asked before has not answered, and may still execute it.
     ThisTime,
 }
 
-/// What users were told.
+/// The answers that users received.
 #[derive(Default)]
 pub struct Promises {
-    /// The run and the conversation of each text that was accepted.
+    /// The run and the conversation of each accepted text.
     pub accepted: BTreeMap<String, (ConversationId, RunId)>,
-    /// Texts of which it was said that nothing is stored.
+    /// Texts that were refused without being stored.
     pub refused: BTreeSet<String>,
     pub deleted: BTreeSet<ConversationId>,
-    /// How often it was said of a call that it may be taken back although that may have been done before.
+    /// How often a repeated undo of a call was confirmed.
     pub confirmed: BTreeMap<CallId, usize>,
-    /// What was done to what had been said.
+    /// The kinds of changes to earlier messages.
     pub done: Vec<&'static str>,
 }
 
@@ -71,15 +71,15 @@ impl User {
         }
     }
 
-    /// Follows all of this user's conversations from their beginning.
+    /// Returns followers of all conversations of this user, from their beginning.
     pub fn followers(&self) -> Vec<Follower> {
         let of =
             |id: &ConversationId| Follower::new(&self.cluster, &self.promises, &self.principal, Subject::Conversation(id.clone()));
         self.conversations.iter().flat_map(|id| [of(id), of(id)]).collect()
     }
 
-    /// Answers what the runs of this user ask, for as long as it is polled. Who is asked looks into the ledger, and knows as little as
-    /// the ledger about calls that are still on their way.
+    /// Answers the questions of this user's runs while it is polled. The user answers from the ledger, which does not contain
+    /// calls that are still on their way.
     pub async fn answer(self) {
         let ground = &self.cluster.ground;
         loop {
@@ -109,7 +109,7 @@ impl User {
         }
     }
 
-    /// Allows or denies a call, now and then for good.
+    /// Allows or denies a call, sometimes permanently.
     async fn decide(&self, id: &InputId, call: &CallId) {
         let dice = &self.cluster.ground.dice;
         let decision = if dice.chance(300) { Decision::Deny } else { Decision::Allow };
@@ -123,7 +123,7 @@ impl User {
         dice.note(format_args!("{what} is decided"));
     }
 
-    /// Acts until there is nothing more to say.
+    /// Acts until all messages are sent.
     pub async fn live(mut self, number: u64) {
         let acts = 3 + self.cluster.ground.dice.below(6);
         for act in 0..acts {
@@ -182,13 +182,13 @@ impl User {
         self.conversations[usize::try_from(self.cluster.ground.dice.below(self.conversations.len() as u64)).unwrap()].clone()
     }
 
-    /// One of some things that this user can see.
+    /// Returns one of the things that this user can see.
     fn pick<T>(&self, mut seen: Vec<T>) -> Option<T> {
         let at = if seen.is_empty() { return None } else { self.cluster.ground.dice.below(seen.len() as u64) };
         Some(seen.swap_remove(usize::try_from(at).unwrap()))
     }
 
-    /// Says something, or an earlier message anew.
+    /// Sends a message, or an earlier one with another text.
     async fn say(&mut self, text: &str, edits: Option<(ConversationId, MessageId)>) {
         let ground = &self.cluster.ground;
         let (conversation, edits) = match edits {
@@ -221,7 +221,7 @@ impl User {
                 return;
             }
             Err(Refused::ThisTime) => {
-                // Should it be done after all, the conversation may be made by it: it is not to be deleted before.
+                // The request may still create the conversation, so it must not be deleted before.
                 self.unsettled.insert(conversation);
                 return;
             }
@@ -245,7 +245,7 @@ impl User {
         let run = self.run();
         let what = format!("cancel {}", tail(run.as_str()));
         let cancel = async |node: &Node| node.service.cancel_run(&self.principal, &run, None).await;
-        // One that is gone is refused.
+        // Cancelling a deleted run is refused.
         let _ = self.insist(&what, cancel).await;
         self.cluster.ground.dice.note(format_args!("{what} is done"));
     }
@@ -265,29 +265,29 @@ impl User {
     }
 
     async fn delete(&mut self) {
-        // Nothing is said in it any more.
+        // No message is sent to it any more.
         let Some(id) = self.conversations.pop_if(|id| !self.unsettled.contains(id)) else { return };
         self.promises.lock().unwrap().deleted.insert(id.clone());
-        // One that was never made is refused, and so is one that is gone already.
+        // Deleting a missing or deleted conversation is refused.
         let _ = self.insist("delete", async |node: &Node| node.service.delete_conversation(&self.principal, &id).await).await;
         self.cluster.ground.dice.note(format_args!("{} is deleted", tail(id.as_str())));
     }
 }
 
-/// What users do to what was said and done. They look at a conversation first, and it may be another one when they ask.
+/// Changes of earlier messages and calls. Users read a conversation first, which may have changed by the time of the request.
 impl User {
     fn done(&self, what: &'static str) {
         self.promises.lock().unwrap().done.push(what);
     }
 
-    /// A key of its own for a request.
+    /// Returns a new key for a request.
     fn key(&self) -> (RequestKey, TraceId) {
         let ids = &self.cluster.ground.ids;
         let text = format!("key-{}", ids.next());
         (RequestKey { key: text.clone(), fingerprint: text }, TraceId::generate(ids.as_ref()))
     }
 
-    /// One of the messages of a conversation that are like this.
+    /// Returns a message of a conversation that matches.
     fn message(&self, of: &ConversationId, is_wanted: impl Fn(&Message) -> bool) -> Option<MessageId> {
         let read = self.cluster.ground.model.state().read_in(of);
         self.pick(read.into_iter().filter(|(_, message)| is_wanted(message)).map(|(_, message)| message.id).collect())
@@ -325,7 +325,7 @@ impl User {
         }
     }
 
-    /// The run that a conversation ends with.
+    /// Returns the last run of a conversation.
     fn newest_run(&self) -> Option<RunId> {
         let id = self.conversation();
         self.cluster.ground.model.state().runs_in(&id).last().map(|row| row.run.id.clone())

@@ -12,7 +12,7 @@ use super::bugs::Bug;
 use super::world::{Verdict, play};
 use crate::support::tell;
 
-/// Seeds of an ordinary run.
+/// Seeds of an ordinary test run.
 const SEEDS: u64 = 400;
 
 /// Seeds within which a planted bug must be found.
@@ -28,7 +28,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value:?}")))
 }
 
-/// What is wrong with a seed, and how to see it again.
+/// Returns the violations of a seed, and how to play it again.
 fn told(verdict: &Verdict) -> String {
     let Verdict { seed, wrong, .. } = verdict;
     format!(
@@ -38,9 +38,9 @@ fn told(verdict: &Verdict) -> String {
     )
 }
 
-/// `CAPSTAN_SIM_SEEDS=n` plays so many seeds, `CAPSTAN_SIM_FROM=n` begins with another one than the first,
-/// `CAPSTAN_SIM_SEED=n` plays that one alone, aloud. `CAPSTAN_SIM_HASHES=FILE` writes a line `SEED HASH` for the event logs of
-/// each seed: a change that must not change behaviour gives the same file before and after.
+/// `CAPSTAN_SIM_SEEDS=n` is the number of seeds, and `CAPSTAN_SIM_FROM=n` the first one. `CAPSTAN_SIM_SEED=n` plays a single
+/// seed and prints its events. `CAPSTAN_SIM_HASHES=FILE` writes a line `SEED HASH` for the event logs of each seed: a change
+/// that keeps behaviour yields the same file.
 #[test]
 fn every_seed_holds() {
     if let Some(seed) = setting("CAPSTAN_SIM_SEED") {
@@ -107,11 +107,11 @@ fn every_seed_holds() {
             "undone",
         ]);
         let never: Vec<_> = must.filter(|what| !happened.contains_key(*what)).collect();
-        assert!(never.is_empty(), "what never happens is not tested: {never:?}");
+        assert!(never.is_empty(), "these kinds of events never occur: {never:?}");
     }
 }
 
-/// In worlds of their own, so that nothing that a process does only once can be what makes them alike.
+/// Each play has its own world, so equal results cannot come from shared state of the process.
 #[test]
 fn a_seed_always_gives_the_same() {
     let mut sums = HashSet::new();
@@ -119,10 +119,10 @@ fn a_seed_always_gives_the_same() {
         let [first, second] = [(), ()].map(|()| play(seed, None, false));
         assert_eq!(first.notes, second.notes, "seed {seed}");
         assert_eq!(first.event_logs, second.event_logs, "seed {seed}");
-        assert!(first.notes.0 > 100, "something happens");
+        assert!(first.notes.0 > 100, "the seed has events");
         sums.insert(first.notes);
     }
-    assert_eq!(sums.len(), 10, "other seeds give something else");
+    assert_eq!(sums.len(), 10, "other seeds have other events");
 }
 
 #[rstest]

@@ -1,4 +1,4 @@
-//! Who looks on from outside of the store, and believes nobody.
+//! An observer outside of the store, which trusts no component.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -13,21 +13,21 @@ use tokio::time::Instant;
 
 use super::model::State;
 
-/// What was seen, at the moments at which it took effect.
+/// The observations, each at the moment of its effect.
 #[derive(Default)]
 pub struct Seen {
-    /// Who has the right to write in a conversation.
+    /// The fence that may write in each conversation.
     holders: BTreeMap<ConversationId, Fence>,
     leases: BTreeMap<RunId, (NodeId, Instant)>,
-    /// How and when runs have ended.
+    /// The status and the time of each run's end.
     pub ends: BTreeMap<RunId, (RunStatus, Instant)>,
-    /// Answers that a model has given to the end.
+    /// Answers that a model has completed.
     pub whole_answers: BTreeSet<String>,
-    /// Everything that users said in requests to models, and when a model first heard it.
+    /// User texts in model requests, with the time of their first request.
     pub heard: BTreeMap<String, Instant>,
-    /// Arguments that no model has given to the end.
+    /// Arguments that no model has completed.
     pub cut_calls: BTreeSet<u64>,
-    /// All that must not be.
+    /// All violations.
     pub wrong: Vec<String>,
 }
 
@@ -56,14 +56,14 @@ impl Witness {
         }
     }
 
-    /// What was taken out of a conversation is told to no model any more, neither as it was nor in a summary.
+    /// Checks that a superseded message is in no request, neither itself nor in a summary.
     pub fn loaded(&self, record: &RunRecord, state: &State) {
         let runs = state.runs_in(&record.fence.conversation_id);
         let is_left = |text: &str| runs.iter().any(|row| row.messages.iter().any(|(_, message)| message.text() == text));
         let summary = record.summary.as_ref().map(|summary| summary.text.as_str()).unwrap_or_default();
         for (_, gone) in runs.iter().flat_map(|row| &row.gone) {
             let text = gone.text();
-            // Of a long answer the beginning is told, which says which one it is.
+            // The beginning of a long answer identifies it.
             let beginning = text.split_inclusive('.').next().filter(|_| gone.role == Role::Assistant);
             let is_of_gone = |said: &str| said == text || beginning.is_some_and(|beginning| said.starts_with(beginning));
             let is_told = || summary.lines().any(|line| line.split_once(": ").is_some_and(|(_, said)| is_of_gone(said)));
@@ -76,7 +76,7 @@ impl Witness {
     pub fn raised(&self, old: &Fence, new: Option<&Fence>) {
         let Some(new) = new else { return };
         let mut seen = self.seen();
-        // Who has not heard of it asks again, and is told of the same fence.
+        // A worker that lost the reply asks again and gets the same fence.
         if ![Some(old), Some(new)].contains(&seen.holders.get(&new.conversation_id)) {
             seen.wrong.push(format!("{old:?} was raised, and was not the newest"));
         }

@@ -1,4 +1,4 @@
-//! One seed: a world from its beginning to its rest.
+//! One seed, from its start to its final state.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,23 +24,23 @@ use super::model::{ModelStore, State};
 use super::people::{Promises, User};
 use super::witness::Witness;
 
-/// How long everything may take to come to rest when nothing disturbs it any more. Runs that wait, time-outs of tools and models,
-/// and crashes that have not been noticed yet all fit in.
+/// The time limit for reaching the final state once the disturbances end. It covers waiting runs, timeouts of tools and models,
+/// and leases that have not expired yet.
 const REST: Duration = Duration::from_secs(600);
 
-/// What came of a seed.
+/// The result of a seed.
 pub struct Verdict {
     pub seed: u64,
-    /// How much was noted, and the hash of it: equal if and only if the same has happened.
+    /// The number and the hash of all notes: equal if and only if the events were the same.
     pub notes: (u64, u64),
-    /// Hash of all event logs: unchanged if a change of the code keeps what users see and what is stored.
+    /// The hash of all event logs: unchanged if a change of the code preserves what is shown and stored.
     pub event_logs: u64,
-    /// All that must not be.
+    /// All violations.
     pub wrong: Vec<String>,
-    /// How long the world lasted, by its own clock.
+    /// The duration in virtual time.
     pub lasted: Duration,
     pub runs: usize,
-    /// How often what has happened: events by type, and problems of runs by code.
+    /// The number of events by kind, and of run errors by code.
     pub happened: BTreeMap<String, u64>,
 }
 
@@ -48,7 +48,7 @@ thread_local! {
     static PANICS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts the panics of this thread: those of a worker's tasks would pass unseen.
+/// Counts the panics of this thread, because those of a worker's tasks would otherwise go unnoticed.
 fn count_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -61,7 +61,7 @@ fn count_panics() {
     PANICS.set(0);
 }
 
-/// Runs one seed. `aloud`: tells what happens.
+/// Plays one seed. With `aloud` it prints its events.
 pub fn play(seed: u64, bug: Option<Bug>, aloud: bool) -> Verdict {
     count_panics();
     #[cfg(feature = "failpoints")]
@@ -149,11 +149,11 @@ async fn live(seed: u64, bug: Option<Bug>, aloud: bool) -> Verdict {
     };
     tokio::select! {
         biased;
-        // They never end by themselves.
+        // The users who answer questions never end by themselves.
         _ = futures_util::future::join_all(humans) => {}
         () = story => {}
     }
-    // What is late arrives, and must not change anything any more.
+    // Late writes arrive now, and must not change anything.
     cluster.ground.sky.under_way.close();
     cluster.ground.sky.under_way.wait().await;
     let state = model.state();
@@ -190,7 +190,7 @@ fn hash_of_event_logs(state: &State) -> u64 {
     hash.finish()
 }
 
-/// The store is away for everybody: it refuses, or it does not answer.
+/// Takes the store away from all nodes: it refuses, or it does not answer.
 async fn outage(cluster: Arc<Cluster>) {
     let Ground { dice, sky, .. } = &cluster.ground;
     let refuses = dice.chance(500);

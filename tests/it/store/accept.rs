@@ -1,4 +1,4 @@
-//! A message comes in.
+//! Accepting messages: keys, busy conversations, the hand-off, and limits.
 
 use std::sync::Arc;
 
@@ -98,11 +98,11 @@ async fn a_key_with_another_request_is_a_mismatch(world: &World) {
     let first = stored(fresh(world.store.accept_run(hello(&owner, &id), key(&owner, "k", "one")).await.unwrap()));
     let again = world.store.accept_run(hello(&owner, &id), key(&owner, "k", "two")).await.unwrap();
     assert_eq!(again, Keyed::Mismatch);
-    // The same key of somebody else is another key.
+    // The same key of another owner is another key.
     let other = user();
     let theirs = world.store.accept_run(hello(&other, &conversation()), key(&other, "k", "two")).await.unwrap();
     assert_ne!(stored(fresh(theirs)).run.id, first.run.id);
-    // After its time the key is as new.
+    // An expired key can be used again.
     assert_eq!(world.store.remove_expired_idempotency(3_600_000).await.unwrap(), 0);
     let counted = world.store.count_expired(0, None).await.unwrap();
     assert!(counted.records >= 2 && counted.audit == 0, "{counted:?}");
@@ -138,12 +138,12 @@ async fn a_busy_conversation_queues(world: &World) {
     assert_eq!((second.events[1].data.as_str(), third.events[1].data.as_str()), (r#"{"position":1}"#, r#"{"position":2}"#));
     assert_eq!(world.status(&owner, &id).await, "processing");
     assert_eq!(world.store.active_run(&owner, &id).await.unwrap().unwrap().id, first.run.id);
-    assert_eq!(world.claim(10).await, [], "what is queued behind cannot be claimed");
+    assert_eq!(world.claim(10).await, [], "queued runs cannot be claimed");
 
     world.commit_one(completed(&fence)).await.unwrap();
     assert_eq!(world.status(&owner, &id).await, "queued");
     let fence = world.claim_one().await;
-    assert_eq!(fence.run_id, second.run.id, "the oldest goes first");
+    assert_eq!(fence.run_id, second.run.id, "the oldest run goes first");
     world.commit_one(completed(&fence)).await.unwrap();
     let fence = world.claim_one().await;
     assert_eq!(fence.run_id, third.run.id);
@@ -168,20 +168,20 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
     let mut epoch = 0;
     for _ in 0..2 {
         let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
-        // The title is part of an event that the database puts together.
+        // The title is part of an event that the database composes.
         let accept = AcceptRun { taker, parts: text("\"quoted\" \\ \u{1}\u{7f} / wörd \u{2028} \u{1f600}"), ..hello(&owner, &id) };
         let Accepted::Run { run, claim, events, .. } = fresh(world.store.accept_run(accept, None).await.unwrap()) else {
             panic!("a run was expected")
         };
-        // A store may leave it to the queue; then it can be claimed as any other.
+        // A store may leave the run to the queue, where it can be claimed like any other.
         let log = world.log(&owner, &id).await;
-        assert_eq!(log[log.len() - events.len()..], events, "what is shown is what is stored");
+        assert_eq!(log[log.len() - events.len()..], events, "the returned events are the stored ones");
         let fence = match claim {
             Some(claim) => {
                 let record = claim.record.unwrap();
                 assert_eq!(claim.fence, record.fence);
-                assert_eq!(world.load(&record.fence).await, *record, "what the driver gets is what it would load");
-                assert!(world.store.claim_runs(&node, 1, LONG).await.unwrap().is_empty(), "it is claimed");
+                assert_eq!(world.load(&record.fence).await, *record, "the returned record is the one that a load returns");
+                assert!(world.store.claim_runs(&node, 1, LONG).await.unwrap().is_empty(), "the run is already claimed");
                 let fences = [record.fence.clone()];
                 let renewed = world.store.renew_leases(&node, &fences, LONG, 0).await.unwrap().renewed;
                 assert_eq!(renewed, std::slice::from_ref(&run.id));
@@ -194,7 +194,7 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
         assert!(fence.epoch > epoch);
         epoch = fence.epoch;
         world.commit_one(started(&fence)).await.unwrap();
-        // Whoever waits behind it is left to the queue.
+        // A run that queues behind it is left to the queue.
         let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
         let Accepted::Run { run: behind, claim, .. } =
             fresh(world.store.accept_run(AcceptRun { taker, ..hello(&owner, &id) }, None).await.unwrap())
@@ -221,7 +221,7 @@ async fn a_busy_conversation_is_steered(world: &World) {
     assert_eq!((events[0].kind.as_ref(), events[0].seq, events[0].attempt), ("message.created", first_seq, 1));
     assert!(matches!(&message.parts[0], Part::Text(text) if text.text == "also \u{fffd} this"));
 
-    // The worker goes on writing without knowing of it.
+    // The worker keeps writing, unaware of the message.
     assert_eq!(world.commit_one(super::fixture::deltas(&fence, 1)).await, Ok(first_seq + 1));
     let signals = world.store.control_signals(std::slice::from_ref(&first.run.id)).await.unwrap();
     assert_eq!(signals.len(), 1);
@@ -229,7 +229,7 @@ async fn a_busy_conversation_is_steered(world: &World) {
     let record = world.load(&fence).await;
     assert_eq!((record.history, record.joined), (vec![first.message, message], 1));
 
-    // The run cannot end as if the message had not been heard, and nothing else is lost by trying.
+    // The run cannot complete without the message, and a refused attempt loses nothing else.
     let end = |joined| {
         let mut write = completed(&fence);
         for change in &mut write.changes {
@@ -247,7 +247,7 @@ async fn a_busy_conversation_is_steered(world: &World) {
     assert_eq!(world.commit_one(end(1)).await, Ok(first_seq + 3));
     assert_eq!(world.commit_one(end(1)).await, Err(Refused::Fenced));
 
-    // Without an active run it starts one.
+    // Without an active run, the message starts one.
     world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
 }
 
@@ -272,14 +272,14 @@ async fn a_busy_conversation_is_interrupted(world: &World) {
     let next = world.accept(interrupt()).await;
 
     assert_eq!(next.interrupted, std::slice::from_ref(&active.run.id));
-    assert_eq!(world.view(&owner, &queued.run.id).await.run.status, RunStatus::Cancelled, "it had not started");
+    assert_eq!(world.view(&owner, &queued.run.id).await.run.status, RunStatus::Cancelled, "the run had not started");
     let signals = world.store.control_signals(std::slice::from_ref(&active.run.id)).await.unwrap();
     assert_eq!(signals[0].cancel_by.as_deref(), Some("interrupt"));
     assert_eq!(world.claim(10).await, []);
     world.commit_one(completed(&fence)).await.unwrap();
     assert_eq!(world.claim_one().await.run_id, next.run.id);
 
-    // A run that nobody has claimed is over at once, and the new one can start.
+    // An unclaimed run ends at once, and the new one can start.
     let other = conversation();
     let unclaimed = world.accept(hello(&owner, &other)).await;
     let next = world.accept(AcceptRun { on_busy: OnBusy::Interrupt, ..hello(&owner, &other) }).await;
@@ -305,7 +305,7 @@ async fn owners_have_a_limit_of_runs(world: &World) {
     world.accept(limited()).await;
 }
 
-/// Runs that the message itself ends do not count against it.
+/// Runs that the message itself ends do not count toward the limit.
 async fn an_interruption_makes_room_within_the_limit(world: &World) {
     let owner = user();
     let id = conversation();
@@ -317,19 +317,19 @@ async fn an_interruption_makes_room_within_the_limit(world: &World) {
     for ended in [&active, &queued] {
         assert_eq!(world.view(&owner, &ended.run.id).await.run.status, RunStatus::Cancelled);
     }
-    // A run that a worker has does count, as long as it has not ended: nothing is written then.
+    // A claimed run counts until it has ended: the message is refused and stores nothing.
     assert_eq!(world.claim_one().await.run_id, next.run.id);
     let one = |on_busy| AcceptRun { max_active_runs: 1, ..limited(on_busy) };
     let before = world.log(&owner, &id).await.len();
     assert_eq!(fresh(world.store.accept_run(one(OnBusy::Interrupt), None).await.unwrap()), Accepted::TooManyRuns);
     assert_eq!(world.log(&owner, &id).await.len(), before);
-    assert_eq!(world.store.control_signals(std::slice::from_ref(&next.run.id)).await.unwrap(), [], "it is not asked to end");
+    assert_eq!(world.store.control_signals(std::slice::from_ref(&next.run.id)).await.unwrap(), [], "the run is not cancelled");
 }
 
-/// Messages that come in one moment.
+/// Concurrent messages.
 const AT_ONCE: usize = 12;
 
-/// What comes of so many messages in one moment. For every other one there is a worker that would take its run on at once.
+/// Accepts [`AT_ONCE`] messages concurrently. Every other one comes with a worker for the hand-off.
 async fn at_once(world: &World, owner: &UserId, id: &ConversationId, on_busy: OnBusy) -> Vec<Accepted> {
     let start = Arc::new(tokio::sync::Barrier::new(AT_ONCE));
     let mut requests = tokio::task::JoinSet::new();
@@ -345,7 +345,7 @@ async fn at_once(world: &World, owner: &UserId, id: &ConversationId, on_busy: On
     requests.join_all().await
 }
 
-/// The one claim of runs that were just accepted: handed over with its acceptance, or made now.
+/// Returns the only claim of the accepted runs: from the hand-off, or made now.
 async fn only_claim(world: &World, accepted: &[Accepted]) -> Fence {
     let handed = accepted.iter().filter_map(|accepted| {
         let Accepted::Run { claim, .. } = accepted else { return None };
@@ -354,14 +354,14 @@ async fn only_claim(world: &World, accepted: &[Accepted]) -> Fence {
     match &handed.collect::<Vec<_>>()[..] {
         [] => world.claim_one().await,
         [fence] => {
-            assert_eq!(world.claim(10).await, [], "what is queued behind cannot be claimed");
+            assert_eq!(world.claim(10).await, [], "queued runs cannot be claimed");
             fence.clone()
         }
         several => panic!("of one conversation {several:?} were claimed"),
     }
 }
 
-/// I10. In a conversation that is made by them, and in one in which nothing happens: one is as if it had been alone, and the others find it.
+/// I10. In a new and in an idle conversation: one message is accepted as if it were alone, and the others see it.
 async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World) {
     let owner = user();
     for is_new in [true, false] {
@@ -397,16 +397,16 @@ async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World)
             let runs = if on_busy == OnBusy::Queue { AT_ONCE } else { 1 };
             assert_eq!((queued.len(), others), (runs, AT_ONCE - runs), "{what}");
             let positions: Vec<u64> = queued.iter().map(|(position, _)| *position).collect();
-            assert_eq!(positions, (0_u64..).take(runs).collect::<Vec<_>>(), "each is told another one: {what}");
+            assert_eq!(positions, (0_u64..).take(runs).collect::<Vec<_>>(), "each has its own position: {what}");
             assert_eq!(queued[0].1, active, "{what}");
             let said = world.kinds(&owner, &id).await.iter().filter(|kind| *kind == "message.created").count();
             let (before, rejected) = (usize::from(!is_new), if on_busy == OnBusy::Reject { others } else { 0 });
             assert_eq!(said, before + AT_ONCE - rejected, "{what}");
 
-            // They are worked on one after the other, in the order in which they were told that they would be.
+            // The runs are claimed one after the other, in the order of their positions.
             let mut fence = only_claim(world, &accepted).await;
             for (position, run) in &queued {
-                assert_eq!(fence.run_id, *run, "the one at {position} in {what}");
+                assert_eq!(fence.run_id, *run, "the run at {position} in {what}");
                 world.commit_one(started(&fence)).await.unwrap();
                 assert_eq!(world.claim(10).await, [], "{what}");
                 world.commit_one(completed(&fence)).await.unwrap();
@@ -420,7 +420,7 @@ async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World)
     }
 }
 
-/// I10. Whatever the code believes, a second one is refused: by the index `runs_one_active`.
+/// I10. The index `runs_one_active` refuses a second active run, even if the code does not.
 async fn the_database_itself_knows_one_active_run_of_a_conversation(world: &World) {
     let (owner, id) = (user(), conversation());
     let first = world.accept(hello(&owner, &id)).await.run.id;
@@ -428,7 +428,7 @@ async fn the_database_itself_knows_one_active_run_of_a_conversation(world: &Worl
     let refused = world.database.refusal(&format!("UPDATE runs SET active = true WHERE id = '{second}'")).await;
     assert!(refused.as_database_error().is_some_and(|error| error.is_unique_violation()), "{refused:?}");
     assert_eq!(world.store.active_run(&owner, &id).await.unwrap().map(|run| run.id), Some(first.clone()));
-    // It is not that nothing could be changed.
+    // Other changes of the row are possible.
     let change = |run: &RunId, active: bool| format!("UPDATE runs SET active = {active} WHERE id = '{run}'");
     world.database.rows(&change(&first, false)).await;
     world.database.rows(&change(&second, true)).await;

@@ -1,4 +1,4 @@
-//! Agents that people keep, and their versions.
+//! Agents of owners and their versions.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ async fn made(world: &World, owner: Option<&UserId>, name: &str) -> AgentRecord 
     record
 }
 
-/// Another version of it.
+/// Stores another version of the agent.
 async fn again(world: &World, record: &AgentRecord, by: &UserId) -> AgentRecord {
     let next = version(record.latest + 1, by);
     let changed = AgentRecord { latest: next.number, ..record.clone() };
@@ -92,7 +92,7 @@ async fn a_name_is_one_of_its_owners_agents(world: &World) {
         made(world, owner, "Name").await;
     }
     let found = world.store.agent_named(&ann, "name").await.unwrap().unwrap();
-    assert_eq!(found.owner, Some(ann), "her own before everybody's");
+    assert_eq!(found.owner, Some(ann), "her own takes precedence");
     assert_eq!(world.store.agent_named(&user(), "name").await.unwrap().unwrap().owner, None);
 }
 
@@ -108,7 +108,7 @@ async fn others_see_no_agent(world: &World) {
     assert!(!world.store.delete_agent(Some(&ann), &own.id, 2).await.unwrap(), "another revision");
     assert!(world.store.delete_agent(Some(&ann), &own.id, 1).await.unwrap());
     assert!(!world.store.delete_agent(Some(&ann), &own.id, 1).await.unwrap());
-    assert_eq!(world.store.agent_version(&own.id, 1).await.unwrap(), None, "nothing of it is left");
+    assert_eq!(world.store.agent_version(&own.id, 1).await.unwrap(), None, "no version is left");
 }
 
 async fn runs_get_the_newest_version_or_the_pinned_one(world: &World) {
@@ -136,11 +136,11 @@ async fn an_agent_changes_from_its_newest_revision(world: &World) {
     assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), NamedChanged::Changed(2));
     let stored = world.store.agent(&ann, &first.id).await.unwrap();
     assert_eq!(stored, Some(AgentRecord { revision: 2, ..changed.clone() }));
-    assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), NamedChanged::Stale, "made from revision 1");
+    assert_eq!(world.store.change_agent(&changed, None).await.unwrap(), NamedChanged::Stale, "based on revision 1");
     let taken = AgentRecord { name: "taken".to_owned(), revision: 2, ..changed.clone() };
     assert_eq!(world.store.change_agent(&taken, None).await.unwrap(), NamedChanged::NameTaken);
 
-    // Of many who make the same version, one does.
+    // Of concurrent changes to one version, one succeeds.
     let mut together = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (store, ann) = (Arc::clone(&world.store), ann.clone());
@@ -156,14 +156,14 @@ async fn old_versions_go(world: &World) {
     let ann = user();
     let first = made(world, Some(&ann), "own").await;
     let second = again(world, &first, &ann).await;
-    // As if it had had that many since.
+    // As if it had had that many versions since.
     let late = AgentRecord { latest: MAX_AGENT_VERSIONS + 1, pinned: Some(2), ..second };
     world.store.change_agent(&late, Some(&version(late.latest, &ann))).await.unwrap();
     let kept = |number| world.store.agent_version(&first.id, number);
     assert_eq!(kept(1).await.unwrap(), None);
     let later = AgentRecord { latest: late.latest + 1, revision: 3, ..late };
     world.store.change_agent(&later, Some(&version(later.latest, &ann))).await.unwrap();
-    assert!(kept(2).await.unwrap().is_some(), "runs get it");
+    assert!(kept(2).await.unwrap().is_some(), "runs use this version");
 }
 
 async fn an_owner_has_only_so_many_agents(world: &World) {

@@ -1,4 +1,4 @@
-//! What became of every call of a tool.
+//! The audit row of each tool call.
 
 use capstan::domain::audit::{AuditOutcome, AuditRecord};
 use capstan::domain::call_record::ToolCallRecord;
@@ -24,10 +24,10 @@ contract! {
     a_call_is_read_whole_by_its_owner,
 }
 
-/// More than a test takes.
+/// Longer than a test takes.
 const EARLIER_MS: u64 = 20_000_000;
 
-/// The calls of a new run, `count` of them.
+/// Starts a run with `count` calls.
 async fn calls(world: &World, owner: &UserId, count: u32) -> (Fence, Vec<ToolCall>) {
     let fence = world.claimed(owner).await;
     let message = assistant(&fence, "calls");
@@ -49,7 +49,7 @@ async fn all(world: &World, filter: &AuditFilter) -> Vec<AuditRecord> {
     world.store.tool_audit(filter, &page(100, None)).await.unwrap().items
 }
 
-/// A human is asked about a call, and answers if there is a choice.
+/// Stores a question about a call, and its answer if there is a choice.
 async fn asked(world: &World, fence: &Fence, call: &ToolCall, kind: InputKind, choice: Option<&str>) {
     let question = Question {
         text: "Well?".to_owned(),
@@ -86,7 +86,7 @@ async fn asked(world: &World, fence: &Fence, call: &ToolCall, kind: InputKind, c
     }
 }
 
-/// As if all calls that have been started had been started so much earlier.
+/// Moves the start of all started calls back.
 async fn started_earlier(world: &World) {
     let earlier = format!("UPDATE tool_calls SET started_at = started_at - {EARLIER_MS} WHERE started_at IS NOT NULL");
     world.database.rows(&earlier).await;
@@ -95,14 +95,14 @@ async fn started_earlier(world: &World) {
 async fn each_end_is_written_once_with_its_outcome(world: &World) {
     let owner = user();
     let (fence, calls) = calls(world, &owner, 5).await;
-    assert_eq!(all(world, &of(&owner)).await, [], "nothing has ended");
+    assert_eq!(all(world, &of(&owner)).await, [], "no call has ended");
     let states =
         [ToolCallState::Done, ToolCallState::Failed, ToolCallState::Denied, ToolCallState::Cancelled, ToolCallState::Unknown];
     let (hash, grant) = ("cd".repeat(32), GrantId::generate(&UuidIds));
     for (call, state) in calls.iter().zip(states) {
         let edit = Change::ToolEdited { id: call.id.clone(), arguments: json!({"edited": true}), hash: hash.clone() };
         let mut several = if state == ToolCallState::Done { vec![edit] } else { Vec::new() };
-        // In the write that ends it, and in one before.
+        // In the write that ends the call, and in an earlier one.
         let granted = Change::ToolGranted { id: call.id.clone(), grant: grant.clone() };
         match state {
             ToolCallState::Done => several.push(granted),
@@ -139,7 +139,7 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
         };
         assert_eq!(*record, expected);
     }
-    // Made and ended in one write.
+    // Started and ended in one write.
     let message = assistant(&fence, "more");
     let call = planned_call(&fence, &message.id, 9);
     let call = ToolCall { step: 3, server: None, ..call };
@@ -163,7 +163,7 @@ async fn who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end(world:
     let start = calls[..3].iter().map(|call| Change::ToolStarted(call.id.clone()));
     world.commit_one(changes(&fence, start.collect())).await.unwrap();
     started_earlier(world).await;
-    // As if somebody else had allowed it: whoever answered last is named.
+    // As if another user had allowed it: the row names the user who answered last.
     let by_another = format!("UPDATE input_requests SET resolved_by = '{}', resolved_at = resolved_at - 1000", first.as_str());
     world.database.rows(&by_another).await;
     asked(world, &fence, &calls[0], InputKind::UnknownOutcome, Some("happened")).await;
@@ -184,8 +184,8 @@ async fn who_decided_and_since_when_is_known_of_calls_that_nobody_saw_end(world:
     });
     assert_eq!((asked_about.0, asked_about.1), (AuditOutcome::Success, Some(&owner)));
     assert_eq!((lost.0, lost.1), (AuditOutcome::Unknown, None));
-    assert!(asked_about.2 >= EARLIER_MS && lost.2 >= EARLIER_MS, "since they were started: {found:#?}");
-    assert_eq!(seen, (AuditOutcome::Success, None, measured), "what was measured stays");
+    assert!(asked_about.2 >= EARLIER_MS && lost.2 >= EARLIER_MS, "the duration counts from the start: {found:#?}");
+    assert_eq!(seen, (AuditOutcome::Success, None, measured), "the measured duration stays");
     assert_eq!(not_made, (AuditOutcome::Denied, None, 0));
 }
 
@@ -221,11 +221,11 @@ async fn it_outlives_the_conversation_and_is_removed_when_it_is_old(world: &Worl
     assert_eq!(
         ends.collect::<Vec<_>>(),
         expected,
-        "the one under way may have taken effect; no worker has acted on the answers; the last one has not begun"
+        "the call under way may have taken effect; no worker has used the answers; the last call has not begun"
     );
-    assert!(record_of(&calls[1]).duration_ms >= EARLIER_MS, "since it was started: {found:#?}");
+    assert!(record_of(&calls[1]).duration_ms >= EARLIER_MS, "the duration counts from the start: {found:#?}");
     assert!(calls[2..].iter().all(|call| record_of(call).duration_ms == 0), "they never ran: {found:#?}");
-    assert_eq!(world.store.remove_old_audit(60_000).await.unwrap(), 0, "they are young");
+    assert_eq!(world.store.remove_old_audit(60_000).await.unwrap(), 0, "the rows are recent");
     assert_eq!(world.store.remove_old_audit(0).await.unwrap(), 6);
     assert_eq!(all(world, &of(&owner)).await, []);
 }
@@ -319,7 +319,7 @@ async fn a_call_is_read_whole_by_its_owner(world: &World) {
     assert_eq!(record.content, content);
     assert!(record.started_at.is_some() && record.finished_at.is_some(), "{record:?}");
 
-    assert_eq!(read(&user(), id).await, None, "somebody else's");
+    assert_eq!(read(&user(), id).await, None, "another user");
     assert_eq!(read(&owner, &CallId::generate(&UuidIds)).await, None);
     let other = world.claimed(&owner).await;
     assert_eq!(world.store.tool_call(&owner, &other.run_id, id).await.unwrap(), None, "a call of another run");

@@ -1,4 +1,4 @@
-//! What owners may spend: what is under way counts, what is settled stays, and whoever loses a run loses its reservation.
+//! Budgets of owners: reservations count, settlements stay, and a lost run's reservation becomes spending.
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::budget::{Allowance, Amount, Budget, BudgetOf, Lost, Reserve, Reserved};
@@ -32,7 +32,7 @@ fn usd(dollars: &str) -> Option<capstan::domain::cost::Usd> {
     Some(serde_json::from_str(dollars).unwrap())
 }
 
-/// A call that may take so many tokens, of an owner who has 100 and a dollar a day.
+/// Returns a reservation of these tokens, for an owner with 100 tokens and a dollar a day.
 fn call(tokens: u64, cost: &str) -> Reserve {
     let day = Allowance { tokens: Some(100), usd: usd("1") };
     Reserve { amount: amount(tokens, cost), conversation: Allowance::default(), day }
@@ -51,7 +51,7 @@ async fn ask(world: &World, owner: &UserId, fence: &Fence, reserve: &Reserve) ->
     world.store.reserve(fence, owner, reserve).await.unwrap()
 }
 
-/// The day of a reservation that is granted.
+/// Reserves and returns the day of the reservation.
 async fn granted(world: &World, owner: &UserId, fence: &Fence, reserve: &Reserve) -> i64 {
     match ask(world, owner, fence, reserve).await {
         Some(Reserved::Granted { day }) => day,
@@ -69,9 +69,9 @@ async fn what_is_under_way_counts_until_it_is_settled(world: &World) {
     let day = granted(world, &ann, &one, &call(60, "0.5")).await;
     assert!(day > 20_000, "days are counted from 1970: {day}");
     assert_eq!(ask(world, &ann, &two, &call(41, "0")).await, Some(Reserved::Busy));
-    assert_eq!(ask(world, &ann, &two, &call(0, "0.500000000001")).await, Some(Reserved::Busy), "money is a limit of its own");
+    assert_eq!(ask(world, &ann, &two, &call(0, "0.500000000001")).await, Some(Reserved::Busy), "cost is a separate limit");
     granted(world, &ann, &two, &call(40, "0.5")).await;
-    // A run has one reservation.
+    // A run has at most one reservation.
     assert_eq!(ask(world, &ann, &one, &call(61, "0.5")).await, Some(Reserved::Busy));
     granted(world, &ann, &one, &call(60, "0.5")).await;
     let others = run(world, &bob).await;
@@ -85,7 +85,7 @@ async fn what_is_under_way_counts_until_it_is_settled(world: &World) {
     let Some(Reserved::Spent { of: BudgetOf::Day, spent, resets_in_ms: Some(left) }) = answer else { panic!("{answer:?}") };
     assert_eq!(spent, amount(100, "1"));
     assert!((1..=u64::try_from(DAY_MS).unwrap()).contains(&left), "{left}");
-    // Both in one batch.
+    // Both settlements in one batch.
     let twice = vec![Change::Settle { day, amount: amount(1, "0.1") }, Change::Settle { day, amount: amount(2, "0.2") }];
     world.commit_one(changes(&others, twice)).await.unwrap();
     let Some(Reserved::Spent { spent, .. }) = ask(world, &bob, &others, &call(98, "0.1")).await else { panic!("3 are spent") };
@@ -102,8 +102,8 @@ async fn what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_le
     let (one, two) = (world.claim_one().await, run(world, &ann).await);
     let day = granted(world, &ann, &one, &call(60, "0.5")).await;
     assert_eq!(ask(world, &ann, &two, &call(60, "0")).await, Some(Reserved::Busy));
-    assert_eq!(world.load(&one).await.lost, None, "it is under way");
-    // Taken over: nobody knows what the call has come to. The old fence is told that it holds nothing.
+    assert_eq!(world.load(&one).await.lost, None, "the reservation is under way");
+    // After a takeover, the usage of the call is unknown. The old fence has no reservation.
     let newer = world.store.raise_fence(&one, 1).await.unwrap().unwrap();
     let lost = Lost { day, amount: amount(60, "0.5") };
     assert_eq!(world.load(&newer).await.lost, Some(lost));
@@ -113,11 +113,11 @@ async fn what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_le
     granted(world, &ann, &two, &call(40, "0")).await;
     assert_eq!(ask(world, &ann, &one, &call(1, "0")).await, None);
     world.commit_one(changes(&one, vec![Change::Settle { day, amount: lost.amount }])).await.unwrap_err();
-    // Who takes it up says what it is taken to have come to.
+    // The new owner of the lease settles with its estimate.
     settle(world, &newer, day, amount(50, "0.25")).await;
     assert_eq!(world.load(&newer).await.lost, None);
     granted(world, &ann, &newer, &call(10, "0")).await;
-    // Who lets go of the run settles what is not used.
+    // A worker that releases the run settles zero usage.
     settle(world, &newer, day, Amount::default()).await;
     world.commit_one(released(&newer, None, ReleaseCause::Waiting)).await.unwrap();
     assert_eq!(ask(world, &ann, &newer, &call(1, "0")).await, None);

@@ -1,4 +1,4 @@
-//! Runs that are asked to end or to go on, and why they do not move.
+//! Cancelling and resuming runs, and explaining why a run does not move.
 
 use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::ids::RunId;
@@ -68,7 +68,7 @@ async fn a_queued_run_is_taken_out_of_the_line(world: &World) {
     world.commit_one(completed(&fence)).await.unwrap();
     assert_eq!(world.claim_one().await.run_id, third.run.id);
 
-    // An active run that is over at once lets the next one go.
+    // When an unclaimed active run is cancelled, the next one can start.
     let other = conversation();
     let active = world.accept(hello(&owner, &other)).await;
     let next = world.accept(hello(&owner, &other)).await;
@@ -86,12 +86,12 @@ async fn a_leased_run_is_only_marked(world: &World) {
     let signals = world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap();
     assert_eq!(signals[0].cancel_by.as_deref(), Some("user"));
     assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
-    // Who asked first stays.
+    // The first request is kept.
     fresh(world.store.cancel_run(&owner, &fence.run_id, "interrupt", NOW, None).await.unwrap());
     assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
     assert_eq!(world.claim(10).await, []);
     world.commit_one(completed(&fence)).await.unwrap();
-    assert_eq!(world.store.control_signals(&[fence.run_id]).await.unwrap(), [], "it is over");
+    assert_eq!(world.store.control_signals(&[fence.run_id]).await.unwrap(), [], "the run has ended");
 }
 
 async fn a_waiting_run_is_woken_to_end(world: &World) {
@@ -119,7 +119,7 @@ async fn a_cancel_between_decision_and_wait_is_not_forgotten(world: &World) {
         world.commit_one(released(&fence, None, cause)).await.unwrap();
         let claims = world.claim(10).await;
         assert_eq!((claims.len(), &claims[0].fence.run_id), (1, &fence.run_id));
-        assert_eq!(claims[0].cause, ClaimCause::Request, "the request is why it goes on, however it was released");
+        assert_eq!(claims[0].cause, ClaimCause::Request, "the cancellation is the claim's cause, however the run was released");
         world.commit_one(completed(&claims[0].fence)).await.unwrap();
     }
 }
@@ -140,7 +140,7 @@ async fn ended_active_run_keeps_updated_at_of_unchanged_status(world: &World) {
             let fence = world.claim_one().await;
             world.commit_one(completed(&fence)).await.unwrap();
         }
-        assert_eq!(world.status(&owner, &id).await, "queued", "as it was before: the next run waits");
+        assert_eq!(world.status(&owner, &id).await, "queued", "unchanged: the next run is queued");
         assert_eq!(changed_at().await, NOW.to_rfc3339());
     }
 }
@@ -190,11 +190,11 @@ async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
     assert_eq!(world.view(&owner, &run.id).await.first_seq, events[0].seq);
     assert_eq!(world.status(&owner, &id).await, "queued");
     let old = world.view(&owner, &fence.run_id).await.run;
-    assert_eq!(old.status, RunStatus::Failed, "what has ended does not change");
+    assert_eq!(old.status, RunStatus::Failed, "an ended run does not change");
     let again = world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(again, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
     let claim = world.claim(1).await.remove(0);
-    assert_eq!(claim.trace, Some(request.trace), "the new run belongs to the request that asked for it");
+    assert_eq!(claim.trace, Some(request.trace), "the new run belongs to the trace of its request");
     let next = claim.fence;
     assert_eq!(next.run_id, run.id);
     let record = world.load(&next).await;
@@ -215,21 +215,21 @@ async fn what_cannot_be_resumed(world: &World) {
     let fence = world.claim_one().await;
     world.commit_one(completed(&fence)).await.unwrap();
     refused(world.store.resume_run(resume(&owner, &queued.id), None).await.unwrap());
-    // A failed run behind which another one is under way.
+    // A failed run cannot be resumed while a later run is under way.
     let fence = world.claimed(&owner).await;
     world.accept(hello(&owner, &fence.conversation_id)).await;
     world.commit_one(failed(&fence)).await.unwrap();
-    assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued", "the next one counts");
+    assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued", "the next run sets the status");
     refused(world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap());
     let next = world.claim_one().await;
     world.commit_one(failed(&next)).await.unwrap();
-    // Nor one after which another one has ended, however that ended.
+    // It cannot be resumed after a later run has ended either.
     let old = refused(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap());
     assert_eq!(old.id, fence.run_id);
     let newest = world.store.resume_run(resume(&owner, &next.run_id), key(&owner, "k", "f")).await.unwrap();
     let Resumed::Run { run, .. } = fresh(newest) else { panic!("a refusal keeps no key") };
     assert_eq!(world.claim_one().await.run_id, run.id);
-    // Nor twice.
+    // A run can be resumed once only.
     refused(world.store.resume_run(resume(&owner, &next.run_id), None).await.unwrap());
     let missing = world.store.resume_run(resume(&owner, &RunId::generate(&UuidIds)), None).await.unwrap();
     assert_eq!(fresh(missing), Resumed::NoRun);
@@ -277,7 +277,7 @@ async fn why_a_run_does_not_move(world: &World) {
     assert_eq!(works.cancel_requested_by.as_deref(), Some("user"));
     assert_eq!(world.store.run_counts().await.unwrap(), [("queued".to_owned(), 3)]);
 
-    // A run that waits for its time is in no queue yet, and the age of a step counts from its end.
+    // A run that waits for its timer is not in the queue yet. A step's age counts from its end.
     let fence = world.claim(1).await.remove(0).fence;
     let step = [
         changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]),

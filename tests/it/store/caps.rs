@@ -1,4 +1,4 @@
-//! At most so many runs of one owner are worked on at a time, whoever claims them.
+//! The limit of concurrent runs for each owner, over all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,16 +32,16 @@ async fn the_rest_of_an_owners_runs_waits(#[values(Kind::Sqlite, Kind::Postgres)
     world.run(&other).await;
     let claims = world.claim(10).await;
     assert_eq!(claims.iter().filter(|claim| claim.owner == busy).count(), 2, "{claims:?}");
-    assert_eq!(claims.len(), 3, "the other owner has its own cap");
+    assert_eq!(claims.len(), 3, "the other owner has a separate limit");
     assert_eq!(world.claim(10).await, []);
-    assert_eq!(world.store.next_claimable_in().await.unwrap(), None, "no time that passes brings another");
+    assert_eq!(world.store.next_claimable_in().await.unwrap(), None, "time alone makes no run claimable");
     assert!(world.store.caps_owners());
     let explain = |index: usize| world.store.explain_run(&busy, &runs[index]);
     let waits = explain(2).await.unwrap().unwrap();
     assert_eq!((waits.owner_cap, waits.queue_position), (Some((2, 2)), Some(0)));
-    assert_eq!(explain(0).await.unwrap().unwrap().owner_cap, None, "it is worked on");
+    assert_eq!(explain(0).await.unwrap().unwrap().owner_cap, None, "this run is claimed");
 
-    // An end makes room, and so does a wait.
+    // An ended run makes room, and so does a waiting one.
     let mut held = claims.into_iter().filter(|claim| claim.owner == busy).map(|claim| claim.fence);
     let (first, second) = (held.next().unwrap(), held.next().unwrap());
     world.commit_one(completed(&first)).await.unwrap();
@@ -53,7 +53,7 @@ async fn the_rest_of_an_owners_runs_waits(#[values(Kind::Sqlite, Kind::Postgres)
     world.store.close().await;
 }
 
-/// One that cannot be claimed, because its owner has enough under way, keeps no other owner's from being taken up.
+/// A suspect run whose owner is at the limit does not block the suspect runs of other owners.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_kill_its_worker_waits_for_its_owner_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -61,15 +61,15 @@ async fn what_may_kill_its_worker_waits_for_its_owner_alone(#[values(Kind::Sqlit
     let (busy, other) = (user(), user());
     let (ahead, first, second) = (world.run(&busy).await.run.id, world.run(&busy).await.run.id, world.run(&other).await.run.id);
     assert_eq!(world.store.claim_runs(&world.node, 1, LONG).await.unwrap().remove(0).fence.run_id, ahead);
-    // The older one has its owner's place taken.
+    // The owner of the older run is at its limit.
     let suspect = |run: &RunId| format!("UPDATE runs SET crashes = {SUSPECT_CRASHES} WHERE id = '{run}'");
     for run in [&first, &second] {
         world.database.rows(&suspect(run)).await;
     }
     assert_eq!(world.claim(10).await.into_iter().map(|claim| claim.fence.run_id).collect::<Vec<_>>(), [second]);
-    // To be cancelled is no danger.
+    // A cancellation cannot kill the worker, so the run is no suspect.
     world.database.rows(&format!("UPDATE runs SET cancel_requested_at = 1 WHERE id = '{first}'")).await;
-    assert_eq!(world.claim(10).await, [], "its owner has no room");
+    assert_eq!(world.claim(10).await, [], "its owner is at the limit");
     world.store.close().await;
 }
 
@@ -84,12 +84,12 @@ async fn the_queue_goes_by_turns(#[values(Kind::Sqlite, Kind::Postgres)] kind: K
     world.claim(2).await;
     let late = world.run(&quiet).await.run.id;
     let explained = world.store.explain_run(&quiet, &late).await.unwrap().unwrap();
-    assert_eq!((explained.queue_position, explained.owner_cap), (Some(0), None), "what is there first need not be claimed first");
+    assert_eq!((explained.queue_position, explained.owner_cap), (Some(0), None), "the oldest run need not be claimed first");
     assert_eq!(world.claim(1).await[0].fence.run_id, late);
     world.store.close().await;
 }
 
-/// Claims and messages that are claimed as they come, all at once: never is the cap exceeded, and all runs end.
+/// Concurrent claims and hand-offs never exceed the limit, and all runs end.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_cap_holds_in_a_crowd(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -144,7 +144,7 @@ async fn end(world: &World, fence: &capstan::domain::record::Fence, ended: &Atom
     ended.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Whether the shortcut claims within the cap is for Postgres to say: SQLite leaves every run to the queue.
+/// Only Postgres has the hand-off: SQLite leaves every run to the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_claimed_with_its_acceptance_within_the_cap_on_postgres() {
     let world = capped(Kind::Postgres, 2).await;

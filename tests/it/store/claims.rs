@@ -1,4 +1,4 @@
-//! Who gets which run, and in which order.
+//! Claims: their order, their cause and their distribution.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ contract! {
     ten_thousand_timers_at_once_keep_nobody_else_waiting,
 }
 
-/// Left to its lease, such a run would be claimed again and again.
+/// An unknown cause counts as a crash. If the claim failed instead, it would repeat after each lease.
 async fn a_claim_for_an_unknown_cause_is_one_after_a_crash(world: &World) {
     let owner = user();
     let (strange, good) = (world.run(&owner).await.run.id, world.run(&owner).await.run.id);
@@ -42,10 +42,10 @@ async fn a_claim_for_an_unknown_cause_is_one_after_a_crash(world: &World) {
     world.commit_one(completed(fence)).await.unwrap();
 }
 
-/// As many as a worker claims at a time.
+/// The number of runs that a worker claims at a time.
 const BATCH: u32 = 64;
 
-/// Runs of four owners that are all to be tried again now.
+/// Retries of four owners, all due now.
 const DUE: usize = 10_000;
 
 /// D-13.
@@ -72,7 +72,7 @@ async fn ten_thousand_timers_at_once_keep_nobody_else_waiting(world: &World) {
     let mut claimed = HashSet::new();
     let mut held: HashMap<_, usize> = HashMap::new();
     for round in 1.. {
-        // In the midst of it somebody else comes now and then.
+        // Meanwhile, another owner starts a run now and then.
         let other = if round % 10 == 0 { Some(world.run(&quiet).await.run.id) } else { None };
         let claims = world.claim(BATCH).await;
         assert!(claims.len() <= BATCH as usize, "{} at once", claims.len());
@@ -106,7 +106,7 @@ async fn a_lease_that_was_left_behind_stops_no_claim(world: &World) {
 
 async fn a_claim_names_the_trace_that_started_the_run(world: &World) {
     let owner = user();
-    // In a new conversation, in an idle one, and behind a run that is under way.
+    // In a new conversation, in an idle one, and behind a run under way.
     let id = conversation();
     let first = hello(&owner, &id);
     world.accept(first.clone()).await;
@@ -117,7 +117,7 @@ async fn a_claim_names_the_trace_that_started_the_run(world: &World) {
     world.commit_one(completed(&claim.fence)).await.unwrap();
     let claim = world.claim(1).await.remove(0);
     assert_eq!(claim.trace, Some(behind.trace.clone()));
-    // It stays the run's own, whoever takes it up.
+    // The trace stays with the run in later claims.
     world.commit_one(released(&claim.fence, Some(0), ReleaseCause::Drain)).await.unwrap();
     let claim = world.claim(1).await.remove(0);
     assert_eq!(claim.trace, Some(behind.trace));
@@ -126,7 +126,7 @@ async fn a_claim_names_the_trace_that_started_the_run(world: &World) {
     world.accept(idle.clone()).await;
     let claim = world.claim(1).await.remove(0);
     assert_eq!(claim.trace, Some(idle.trace));
-    // A run that an earlier version stored has none.
+    // A run of an earlier version has no trace.
     let older = world.run(&owner).await.run;
     world.database.rows("UPDATE runs SET trace_id = NULL").await;
     assert_eq!(world.view(&owner, &older.id).await.run.trace_id, None);
@@ -148,7 +148,7 @@ async fn a_claim_says_what_it_is(world: &World) {
     let record = world.load(&claims[0].fence).await;
     assert_eq!((record.attempt, record.crashes, record.cause), (1, 0, ClaimCause::First));
 
-    // Every claim has a higher epoch than the one before it, and the old fence is void.
+    // Every claim has a higher epoch than the one before, and the old fence is void.
     world.commit_one(released(&claims[0].fence, Some(0), ReleaseCause::Drain)).await.unwrap();
     assert_eq!(world.store.load_run(&claims[0].fence).await.unwrap(), None);
     let again = world.claim(10).await;
@@ -171,7 +171,7 @@ async fn every_run_goes_to_one_of_many_claimers(world: &World) {
         claimers.spawn(async move {
             let node = NodeId::generate(&UuidIds);
             let mut mine = Vec::new();
-            // Another claimer may hold the rows that this one would have taken, so a claim that comes back empty is no proof.
+            // Another claimer may hold the row locks, so an empty claim does not prove an empty queue.
             let mut empty = 0;
             while empty < 20 {
                 let claims = store.claim_runs(&node, 3, LONG).await.unwrap();
@@ -186,7 +186,7 @@ async fn every_run_goes_to_one_of_many_claimers(world: &World) {
     assert_eq!(claimed.into_iter().collect::<HashSet<_>>(), all, "none forgotten");
 }
 
-/// Messages come in while the runs before them end: whichever comes first, no run is left behind and no two are active.
+/// Messages arrive while earlier runs end: no run is left in the queue, and no two are active.
 async fn queued_runs_all_get_their_turn(world: &World) {
     const SENDERS: usize = 4;
     const MESSAGES: usize = 8;
@@ -236,11 +236,11 @@ async fn owners_take_turns(world: &World) {
     for _ in 0..2 {
         world.run(&quiet).await;
     }
-    // Whether in one claim or one by one.
+    // In one claim or in several.
     let both = world.claim(4).await;
     assert_eq!(both.iter().filter(|claim| claim.owner == quiet).count(), 2, "{both:?}");
     let alone = world.claim(5).await;
-    assert_eq!(alone.len(), 5, "nothing idles while there is work: {alone:?}");
+    assert_eq!(alone.len(), 5, "free slots are used while there is work: {alone:?}");
 }
 
 async fn an_owner_with_live_leases_waits(world: &World) {
@@ -265,7 +265,7 @@ async fn the_oldest_of_an_owner_goes_first(world: &World) {
     }
     let mut claimed = Vec::new();
     for limit in [1, 2, 3] {
-        // Within one millisecond the order is that of the ids, which rise with time.
+        // Within one millisecond, the order is that of the ids, which rise with time.
         claimed.extend(world.claim(limit).await.into_iter().map(|claim| claim.fence.run_id));
     }
     assert_eq!(claimed, accepted);

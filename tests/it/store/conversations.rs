@@ -1,4 +1,4 @@
-//! Conversations, lists of them, and whose they are.
+//! Conversations: lists, changes, retention and owners.
 
 use std::collections::HashSet;
 
@@ -100,7 +100,7 @@ async fn an_owner_has_so_many_conversations(world: &World) {
     let begins = |id: &ConversationId| AcceptRun { max_conversations, ..hello(&owner, id) };
     let accepted = world.store.accept_run(begins(&second), key(&owner, "k", "f")).await.unwrap();
     assert!(matches!(fresh(accepted), Accepted::Run { .. }));
-    // Whatever would begin a third one is refused, and nothing is stored with its key.
+    // A third conversation is refused, and its key is not stored.
     let third = conversation();
     for _ in 0..2 {
         let refused = world.store.accept_run(begins(&third), key(&owner, "third", "f")).await.unwrap();
@@ -128,13 +128,13 @@ async fn an_owner_has_so_many_conversations(world: &World) {
         now: NOW,
     };
     assert_eq!(fresh(world.store.copy_conversation(copy.clone(), None).await.unwrap()), Copied::TooMany);
-    // What is there goes on, a request that comes again has its answer, and others have limits of their own.
+    // Existing conversations stay usable, a repeated request gets its answer, and other owners have their own limit.
     let again = world.store.accept_run(begins(&second), key(&owner, "k", "f")).await.unwrap();
     assert!(matches!(again, Keyed::Replayed(Accepted::Run { .. })));
     assert!(matches!(fresh(world.store.accept_run(begins(&second), None).await.unwrap()), Accepted::Run { .. }));
     let theirs = AcceptRun { owner: user(), ..begins(&conversation()) };
     assert!(matches!(fresh(world.store.accept_run(theirs, None).await.unwrap()), Accepted::Run { .. }));
-    // What is archived does not count.
+    // Archived conversations do not count.
     let away = ConversationChange { archived: Some(true), ..ConversationChange::default() };
     world.store.change_conversation(&owner, &first, &away, NOW).await.unwrap().unwrap();
     assert!(matches!(fresh(world.store.copy_conversation(copy, None).await.unwrap()), Copied::Conversation(_)));
@@ -162,7 +162,7 @@ async fn conversations_are_kept_in_order(world: &World) {
     assert_eq!(first.archived_at, Some(NOW.to_rfc3339()));
     assert_eq!(world.store.conversation(&owner, &ids[1]).await.unwrap(), Some(first.clone()));
     let again = world.store.change_conversation(&owner, &ids[1], &away, UnixMillis(NOW.0 + 9)).await.unwrap().unwrap().0;
-    assert_eq!(again.archived_at, first.archived_at, "it was put away before");
+    assert_eq!(again.archived_at, first.archived_at, "it was archived before");
 
     let titles = async |filter: ConversationFilter| -> Vec<String> {
         let found = world.store.conversations(&owner, &filter, &page(10, None)).await.unwrap();
@@ -180,7 +180,7 @@ async fn conversations_are_kept_in_order(world: &World) {
     assert_eq!(titles(ConversationFilter { tag: Some("quoted".to_owned()), ..none() }).await, [""; 0]);
     assert_eq!(titles(ConversationFilter { tag: Some(tags[0].clone()), archived: Some(true), ..none() }).await, [""; 0]);
 
-    // A message brings it back.
+    // A message moves it out of the archive.
     world.accept(hello(&owner, &ids[1])).await;
     assert_eq!(world.store.conversation(&owner, &ids[1]).await.unwrap().unwrap().archived_at, None);
     let back = ConversationChange { archived: Some(false), tags: Some(Vec::new()), ..ConversationChange::default() };
@@ -201,7 +201,7 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     world.store.change_conversation(&owner, &ids[1], &pin, NOW).await.unwrap();
     let archive = ConversationChange { archived: Some(true), ..ConversationChange::default() };
     world.store.change_conversation(&owner, &ids[4], &archive, NOW).await.unwrap();
-    // The database's clock decides; all but the young one are as old as the test's clock is behind it.
+    // The database's clock decides. The test's clock is behind it, so every conversation but the young one is old.
     let young = ids[3].as_str();
     world.database.rows(&format!("UPDATE conversations SET updated_at = 9000000000000 WHERE id = '{young}' RETURNING id")).await;
 
@@ -214,7 +214,7 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
     let before = world.store.log_bounds(&owner, &ids[0]).await.unwrap().unwrap().head;
     let archived = world.store.archive_idle(&ids, DAY).await.unwrap();
-    // Whoever has a list of conversations open hears of it, as of any other change.
+    // Clients with an open list get an event, as for each change.
     let [event] = archived.as_slice() else { panic!("only the one of which it holds: {archived:?}") };
     assert_eq!((&event.conversation_id, event.seq, event.kind.as_ref()), (&ids[0], before + 1, "conversation.updated"));
     assert_eq!(
@@ -225,15 +225,15 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     let put_away = world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap();
     assert!(put_away.archived_at.is_some() && put_away.last_seq == before + 1, "{put_away:?}");
     assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), []);
-    assert!(!world.store.delete_idle(&owner, &ids[0], Tidying::Delete, DAY).await.unwrap(), "it has only just been put away");
-    // Put away as long ago, but pinned, busy, or changed since.
+    assert!(!world.store.delete_idle(&owner, &ids[0], Tidying::Delete, DAY).await.unwrap(), "it was archived only now");
+    // Archived as long ago, but pinned, busy, or changed since.
     let others = ids[1..4].iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
     world.database.rows(&format!("UPDATE conversations SET archived_at = 1 WHERE id IN ({others}) RETURNING id")).await;
     assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
     for id in &ids[1..4] {
         assert!(!world.store.delete_idle(&owner, id, Tidying::Delete, DAY).await.unwrap(), "{id}");
     }
-    assert!(!world.store.delete_idle(&user(), &ids[4], Tidying::Delete, DAY).await.unwrap(), "somebody else's");
+    assert!(!world.store.delete_idle(&user(), &ids[4], Tidying::Delete, DAY).await.unwrap(), "another owner");
     assert!(world.store.delete_idle(&owner, &ids[4], Tidying::Delete, DAY).await.unwrap());
     assert_eq!(world.store.conversation(&owner, &ids[4]).await.unwrap(), None);
     assert!(!world.store.delete_idle(&owner, &ids[4], Tidying::Delete, DAY).await.unwrap());
@@ -270,7 +270,7 @@ async fn conversations_without_a_word_are_deleted(world: &World) {
     for id in &kept {
         assert!(!world.store.delete_idle(&owner, id, Tidying::DeleteEmpty, DAY).await.unwrap(), "{id}");
     }
-    assert!(!world.store.delete_idle(&user(), &empty, Tidying::DeleteEmpty, DAY).await.unwrap(), "somebody else's");
+    assert!(!world.store.delete_idle(&user(), &empty, Tidying::DeleteEmpty, DAY).await.unwrap(), "another owner");
     assert!(world.store.delete_idle(&owner, &empty, Tidying::DeleteEmpty, DAY).await.unwrap());
     assert_eq!(world.store.conversation(&owner, &empty).await.unwrap(), None);
 }
@@ -313,7 +313,7 @@ async fn a_conversation_is_made_once(world: &World) {
     let again = world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(again, Keyed::Replayed(Created::Conversation(made.clone())));
     assert_eq!(world.store.create_conversation(new.clone(), key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
-    // The id is taken, for everybody.
+    // The id is taken for all owners.
     assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), Created::Exists);
     let theirs = NewConversation { owner: user(), title: "Theirs".to_owned(), ..new.clone() };
     assert_eq!(fresh(world.store.create_conversation(theirs, None).await.unwrap()), Created::Exists);
@@ -377,7 +377,7 @@ async fn pages_of_conversations_have_no_gaps(world: &World) {
     let (owner, other) = (user(), user());
     let mut made = HashSet::new();
     for n in 0..23 {
-        // Many share a moment.
+        // Many rows have the same timestamp.
         made.insert(make(world, &owner, "x", UnixMillis(NOW.0 + n / 5)).await);
         make(world, &other, "x", NOW).await;
     }
@@ -387,7 +387,7 @@ async fn pages_of_conversations_have_no_gaps(world: &World) {
         let found = world.store.conversations(&owner, &ConversationFilter::default(), &page(4, after)).await.unwrap();
         assert!(found.items.len() == 4 || found.next.is_none());
         seen.extend(found.items.into_iter().map(|item| (item.created_at, item.id)));
-        // One that is made meanwhile is newer than all that follow.
+        // A row that is created meanwhile is newer than all later pages.
         make(world, &owner, "late", UnixMillis(NOW.0 + 100)).await;
         after = found.next;
         if after.is_none() {
@@ -476,7 +476,7 @@ async fn conversations_are_found_by_title(world: &World) {
     };
     assert_eq!(find("report").await, std::slice::from_ref(&report));
     assert_eq!(find("LY rep").await, [report]);
-    assert_eq!(find("0%").await, [percent], "no pattern");
+    assert_eq!(find("0%").await, [percent], "% is no wildcard");
     assert_eq!(find("_").await, []);
     assert_eq!(find("\\").await, []);
     assert_eq!(find("").await.len(), 3);

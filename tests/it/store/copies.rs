@@ -1,4 +1,4 @@
-//! Conversations that are made of what was said before.
+//! Forks and imports of conversations.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ async fn listed(world: &World, owner: &UserId, id: &ConversationId) -> Vec<Messa
     world.store.messages(owner, id, &page(100, None)).await.unwrap().unwrap().items
 }
 
-/// A turn that ends with an answer.
+/// Runs a message to its answer.
 async fn turn(world: &World, owner: &UserId, id: &ConversationId) -> RunId {
     let run = world.accept(hello(owner, id)).await.run.id;
     let fence = world.claim_one().await;
@@ -80,7 +80,7 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     assert!(after.iter().all(|copy| copy.conversation_id == copy_id && before.iter().all(|old| old.id != copy.id)));
     assert!(after.iter().zip(&before).all(|(copy, old)| copy.parts[0].id() != old.parts[0].id()));
 
-    // Its log tells of it as of turns that are over, each with its bounds.
+    // The log of the copy contains each run with its first and last event.
     let answered = ["message.created", "run.queued", "message.created", "run.completed"];
     let unanswered = ["message.created", "run.queued", "run.failed", "conversation.updated"];
     assert_eq!(world.kinds(&owner, &copy_id).await, [answered, unanswered].concat());
@@ -90,17 +90,17 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
         assert_eq!((view.run.status, view.first_seq, view.last_seq), (status, first, Some(last)));
         assert_eq!(view.run.usage, None);
     }
-    assert_eq!((listed(world, &owner, &id).await, world.log(&owner, &id).await), (before, log), "the source stays as it is");
-    assert!(world.claim(10).await.is_empty(), "nothing is executed");
+    assert_eq!((listed(world, &owner, &id).await, world.log(&owner, &id).await), (before, log), "the source is unchanged");
+    assert!(world.claim(10).await.is_empty(), "no run is queued");
     let used = UsageFilter { owner: Some(owner.clone()), since: UnixMillis(0) };
     let used = world.store.usage(&used, &page(10, None)).await.unwrap().items;
-    assert_eq!(used.iter().map(|row| row.runs).sum::<u64>(), 2, "and nothing is charged");
+    assert_eq!(used.iter().map(|row| row.runs).sum::<u64>(), 2, "and no usage is counted");
 
     let replayed = world.store.copy_conversation(request.clone(), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(replayed, Keyed::Replayed(copied));
     assert_eq!(world.store.copy_conversation(request, key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
 
-    // It goes on from there, and outlives its source.
+    // The fork can continue and outlives its source.
     assert!(world.store.delete_conversation(&owner, &id).await.unwrap().is_some());
     let next = world.accept(hello(&owner, &copy_id)).await.message.id;
     let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
@@ -142,8 +142,12 @@ async fn a_fork_ends_where_it_is_told(world: &World) {
 
     assert_eq!(forked(world, fork(&owner, &id, after(ids[3].clone()))).await, Copied::PartsCalls);
     assert_eq!(forked(world, fork(&owner, &id, before(ids[4].clone()))).await, Copied::PartsCalls);
-    assert_eq!(forked(world, fork(&user(), &id, CopyUntil::End)).await, Copied::NoConversation, "somebody else's");
-    assert_eq!(forked(world, fork(&owner, &none.id, after(ids[0].clone()))).await, Copied::NoPoint, "of another conversation");
+    assert_eq!(forked(world, fork(&user(), &id, CopyUntil::End)).await, Copied::NoConversation, "another owner");
+    assert_eq!(
+        forked(world, fork(&owner, &none.id, after(ids[0].clone()))).await,
+        Copied::NoPoint,
+        "a message of another conversation"
+    );
     assert_eq!(forked(world, fork(&owner, &none.id, CopyUntil::Run(first_run))).await, Copied::NoPoint);
     let mut few = fork(&owner, &id, CopyUntil::End);
     few.limits.messages = 5;
@@ -154,7 +158,7 @@ async fn a_fork_ends_where_it_is_told(world: &World) {
     few.limits.bytes = 1_000;
     assert_eq!(forked(world, few).await, Copied::TooLarge);
 
-    // What is not over is not copied, nor what comes after it.
+    // A run under way is not copied, and neither are the messages after it.
     let third = world.accept(hello(&owner, &id)).await;
     let copied = forked(world, fork(&owner, &id, CopyUntil::End)).await;
     let Copied::Conversation(made) = copied else { panic!("{copied:?}") };
@@ -166,7 +170,7 @@ async fn a_fork_ends_where_it_is_told(world: &World) {
     assert_eq!(listed(world, &owner, &made.id).await.len(), 6);
 }
 
-/// A copied run was never claimed; what continues it can crash as often as its profile allows.
+/// A copied run was never claimed. A run that continues it has the full crash limit.
 async fn copied_runs_keep_the_crash_limit(world: &World) {
     let (owner, id) = (user(), conversation());
     let message = hello(&owner, &id);

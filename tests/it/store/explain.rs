@@ -1,4 +1,4 @@
-//! What is said about a run that does not move, in each state in which it may be.
+//! The explanation of a run that does not move, in each of its states.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use super::fixture::{
 };
 use crate::support::database::Kind;
 
-/// A world with the run that is asked about.
+/// A store with the run to explain.
 struct Scene {
     world: World,
     owner: UserId,
@@ -44,7 +44,7 @@ impl Scene {
         self.write(fence, vec![status, Change::Release { after_ms, cause: ReleaseCause::Waiting }]).await;
     }
 
-    /// A tool is called that does not come to its end.
+    /// Starts a tool call that does not end.
     async fn calls(&self) -> Fence {
         let fence = self.claim().await;
         self.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
@@ -59,7 +59,7 @@ impl Scene {
         self.write(fence, vec![Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)]).await;
     }
 
-    /// The run waits for an answer.
+    /// Makes the run wait for an answer.
     async fn asks(&self) -> InputId {
         let fence = self.claim().await;
         let request = question(&fence, InputKind::UnknownOutcome);
@@ -73,7 +73,7 @@ impl Scene {
         self.world.store.cancel_run(&self.owner, &self.run, "user", NOW, None).await.unwrap();
     }
 
-    /// Changes rows behind the store's back, as only time does.
+    /// Changes rows directly, for states that only time brings about.
     async fn update(&self, sql: &str) {
         self.world.database.rows(sql).await;
     }
@@ -111,7 +111,7 @@ fn question(fence: &Fence, kind: InputKind) -> InputRequest {
 
 type Staged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A state: how it comes about, what is said, and whether the run moves by itself.
+/// A state: how it arises, its explanation, and whether the run moves without help.
 struct State {
     name: &'static str,
     stage: for<'a> fn(&'a mut Scene) -> Staged<'a>,
@@ -318,7 +318,7 @@ async fn every_state_is_told_truly(#[values(Kind::Sqlite, Kind::Postgres)] kind:
             wrong.push(format!("{name}: moving {}: {}", explained.moving, explained.summary));
         }
         world = scene.world;
-        // What else is left of it stands in nobody's way.
+        // No remaining row blocks the next scene.
         for table in ["run_leases", "runs"] {
             world.database.rows(&format!("DELETE FROM {table}")).await;
         }
@@ -327,7 +327,7 @@ async fn every_state_is_told_truly(#[values(Kind::Sqlite, Kind::Postgres)] kind:
     world.store.close().await;
 }
 
-/// A node's id is said, so that its log can be found.
+/// The explanation has the node's id, so that an operator finds its log.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_worker_is_named(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

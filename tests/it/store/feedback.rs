@@ -1,4 +1,4 @@
-//! What users think of answers.
+//! Feedback of users on answers.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn what_is_reviewed_is_told_until_it_is_rated_anew(world: &World) {
     let (owner, id, root) = (user(), conversation(), user());
     let answer = answered(world, &owner, &id).await;
     let review = async |by: Option<&UserId>| world.store.review_feedback(&answer, by, UnixMillis(NOW.0 + 7)).await.unwrap();
-    assert_eq!(review(Some(&root)).await, None, "there is nothing to look at");
+    assert_eq!(review(Some(&root)).await, None, "there is no feedback to review");
     let rate = async |rating| fresh(world.store.give_feedback(give(&owner, &id, &answer, rating, 5), None).await.unwrap());
     let found = async |reviewed| {
         let filter = FeedbackFilter { owner: Some(owner.clone()), reviewed, ..FeedbackFilter::default() };
@@ -45,14 +45,14 @@ async fn what_is_reviewed_is_told_until_it_is_rated_anew(world: &World) {
     assert_eq!(found(Some(false)).await.len(), 1);
     review(Some(&root)).await;
     rate(Rating::Up).await;
-    assert_eq!(found(Some(true)).await, [], "that is something new");
+    assert_eq!(found(Some(true)).await, [], "a changed rating is not reviewed yet");
     review(Some(&root)).await;
     assert!(world.store.withdraw_feedback(&owner, &id, &answer).await.unwrap());
     rate(Rating::Up).await;
     assert_eq!(found(Some(true)).await, []);
 }
 
-/// A turn of which the answer's id is told.
+/// Runs a message and returns the id of its answer.
 async fn answered(world: &World, owner: &UserId, id: &ConversationId) -> MessageId {
     world.accept(hello(owner, id)).await;
     let fence = world.claim_one().await;
@@ -95,7 +95,7 @@ async fn of_an_answer_the_last_word_counts(world: &World) {
     fresh(world.store.give_feedback(up, None).await.unwrap());
     let said = listed(world, &owner, &id).await[1].feedback.clone().unwrap();
     assert_eq!((said.rating, said.comment, said.at), (Rating::Up, None, UnixMillis(NOW.0 + 9).to_rfc3339()));
-    // A late repetition of the first one changes nothing.
+    // A late repetition of the first request changes nothing.
     assert_eq!(
         world.store.give_feedback(down.clone(), key(&owner, "k", "f")).await.unwrap(),
         Keyed::Replayed(FeedbackGiven::Kept(kept))
@@ -103,12 +103,12 @@ async fn of_an_answer_the_last_word_counts(world: &World) {
     assert_eq!(world.store.give_feedback(down, key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
     assert_eq!(listed(world, &owner, &id).await[1].feedback.as_ref().unwrap().rating, Rating::Up);
 
-    // No model reads it.
+    // Feedback is not part of the model's history.
     world.accept(hello(&owner, &id)).await;
     let fence = world.claim_one().await;
     assert_eq!(world.load(&fence).await.history[..2], before[..2]);
     world.commit_one(completed(&fence)).await.unwrap();
-    assert_eq!(world.log(&owner, &id).await[..log.len()], log, "nor does the log have it");
+    assert_eq!(world.log(&owner, &id).await[..log.len()], log, "the log does not contain it either");
 
     assert!(world.store.withdraw_feedback(&owner, &id, &answer).await.unwrap());
     assert!(!world.store.withdraw_feedback(&owner, &id, &answer).await.unwrap());
@@ -126,7 +126,7 @@ async fn only_answers_of_own_conversations_are_rated(world: &World) {
         assert_eq!(rate(give(owner, id, &answer, Rating::Up, 0)).await, FeedbackGiven::NoMessage);
         assert!(!world.store.withdraw_feedback(owner, id, &answer).await.unwrap());
     }
-    // What was said of an answer stays when the answer is taken out, and nothing more is said of it.
+    // Feedback on an answer stays after the answer is superseded, and later feedback is refused.
     rate(give(&owner, &id, &answer, Rating::Down, 0)).await;
     let from = RewindFrom::At(answer.clone());
     let rewind = capstan::store::Rewind { owner: owner.clone(), conversation_id: id.clone(), from, now: NOW };
@@ -135,7 +135,7 @@ async fn only_answers_of_own_conversations_are_rated(world: &World) {
     let own = FeedbackFilter { owner: Some(owner.clone()), ..FeedbackFilter::default() };
     let found = world.store.feedback(&own, &page(10, None)).await.unwrap().items;
     assert_eq!(found.iter().map(|found| (&found.message_id, found.rating)).collect::<Vec<_>>(), [(&answer, Rating::Down)]);
-    // It goes with its conversation.
+    // Feedback is deleted with its conversation.
     assert!(world.store.delete_conversation(&owner, &id).await.unwrap().is_some());
     assert_eq!(world.store.feedback(&own, &page(10, None)).await.unwrap().items, []);
 }
@@ -210,5 +210,5 @@ async fn a_document_brings_its_ratings_and_a_fork_does_not(world: &World) {
     };
     let imported = made(CopySource::Document(CopiedDocument { turns: vec![turn], ..CopiedDocument::default() })).await;
     assert_eq!((imported[0].feedback.as_ref(), &imported[1].feedback), (None, &said[1].feedback));
-    assert_eq!(imported[2].feedback.as_ref().unwrap().at, UnixMillis(NOW.0 + 50).to_rfc3339(), "nothing was said later than now");
+    assert_eq!(imported[2].feedback.as_ref().unwrap().at, UnixMillis(NOW.0 + 50).to_rfc3339(), "no timestamp is in the future");
 }

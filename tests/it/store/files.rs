@@ -1,4 +1,4 @@
-//! Uploaded files, and which messages have them.
+//! Uploaded files and their references in messages.
 
 use capstan::domain::change::Change;
 use capstan::domain::file::{FileOrigin, FileText};
@@ -43,7 +43,7 @@ async fn stored(world: &World, owner: &UserId) -> FileId {
     new.id
 }
 
-/// A message of a new conversation, or of this one, with these files.
+/// Accepts a message with these files in a new conversation.
 async fn said(world: &World, owner: &UserId, files: &[&FileId]) -> capstan::domain::ids::ConversationId {
     let id = conversation();
     let mut accept = hello(owner, &id);
@@ -52,7 +52,7 @@ async fn said(world: &World, owner: &UserId, files: &[&FileId]) -> capstan::doma
     id
 }
 
-/// Parts that refer to files.
+/// Returns parts that refer to the files.
 fn parts(files: &[&FileId]) -> Vec<Part> {
     let part = |file: &&FileId| {
         let (media_type, file_id) = ("text/plain".to_owned(), Some(file.as_str().to_owned()));
@@ -76,10 +76,10 @@ async fn a_file_is_its_owners_when_it_is_whole(world: &World) {
     let (ada, ben) = (user(), user());
     let new = new(&ada);
     assert!(world.store.begin_file(&new, 1).await.unwrap());
-    assert_eq!(world.store.file(&ada, &new.id).await.unwrap(), None, "it is not whole");
+    assert_eq!(world.store.file(&ada, &new.id).await.unwrap(), None, "the upload is incomplete");
     world.store.add_file_chunk(&new.id, 0, b"hel").await.unwrap();
     world.store.add_file_chunk(&new.id, 1, b"lo").await.unwrap();
-    assert_eq!(world.store.file_chunk(&ada, &new.id, 0).await.unwrap(), None, "it is not whole");
+    assert_eq!(world.store.file_chunk(&ada, &new.id, 0).await.unwrap(), None, "the upload is incomplete");
     assert_eq!(world.store.finish_file(&ben, &new.id).await.unwrap(), None);
     let file = world.store.finish_file(&ada, &new.id).await.unwrap().unwrap();
     assert_eq!((file.size, file.text_chars, file.text_bytes, file.text_cut), (5, Some(5), Some(9), true));
@@ -128,7 +128,7 @@ async fn files_are_listed_newest_first_and_counted(world: &World) {
         }
     }
     assert_eq!(seen, ids);
-    assert!(!world.store.begin_file(&new(&owner), 5).await.unwrap(), "five are enough");
+    assert!(!world.store.begin_file(&new(&owner), 5).await.unwrap(), "five is the limit");
     assert!(world.store.begin_file(&new(&owner), 6).await.unwrap());
     assert_eq!(world.store.file_bytes().await.unwrap(), 35);
 }
@@ -141,7 +141,7 @@ async fn a_file_goes_with_the_last_conversation_that_has_it(world: &World) {
 
     world.store.delete_conversation(&ada, &first).await.unwrap().unwrap();
     assert_eq!(world.store.file(&ada, &one).await.unwrap(), None);
-    assert!(world.store.file(&ada, &both).await.unwrap().is_some(), "the other conversation has it");
+    assert!(world.store.file(&ada, &both).await.unwrap().is_some(), "the other conversation refers to it");
     world.store.delete_conversation(&ada, &second).await.unwrap().unwrap();
     assert_eq!(world.store.file(&ada, &both).await.unwrap(), None);
     assert!(world.store.file(&ben, &foreign).await.unwrap().is_some());
@@ -154,10 +154,10 @@ async fn what_no_message_has_goes_by_age(world: &World) {
     for _ in 0..FILES_PIECE + 1 {
         stored(world, &owner).await;
     }
-    // An upload that was cut short.
+    // An interrupted upload.
     assert!(world.store.begin_file(&new(&owner), 100).await.unwrap());
     assert_eq!(world.store.count_unused_files(60_000).await.unwrap(), 0);
-    assert_eq!(world.store.remove_unused_files(60_000).await.unwrap(), 0, "they are not old");
+    assert_eq!(world.store.remove_unused_files(60_000).await.unwrap(), 0, "the files are recent");
     let piece = u64::try_from(FILES_PIECE).unwrap();
     assert_eq!(world.store.count_unused_files(0).await.unwrap(), piece + 2);
     for removed in [piece, 2, 0] {
@@ -181,9 +181,9 @@ async fn a_message_without_its_files_is_not_stored(world: &World) {
         }
     }
     assert_eq!(world.store.conversation(&ada, &id).await.unwrap(), None, "nothing is stored");
-    assert_eq!(world.store.claim_runs(&world.node, 10, LONG).await.unwrap(), [], "nor taken");
+    assert_eq!(world.store.claim_runs(&world.node, 10, LONG).await.unwrap(), [], "no run is claimable");
 
-    // Into a conversation that is idle, and into one with a run under way, which waits.
+    // In an idle conversation, and in a busy one, where the message queues.
     let more = [stored(world, &ada).await, stored(world, &ada).await, stored(world, &ada).await];
     let with = |files: &[&FileId]| {
         let mut accept = AcceptRun { max_files: 3, ..hello(&ada, &id) };
@@ -197,7 +197,7 @@ async fn a_message_without_its_files_is_not_stored(world: &World) {
     let refused = fresh(world.store.accept_run(with(&[&missing]), None).await.unwrap());
     assert_eq!(refused, Accepted::NoFile { file_id: missing.to_string() });
     assert_eq!(fresh(world.store.accept_run(with(&[&more[2]]), None).await.unwrap()), Accepted::TooManyFiles { files: 4 });
-    // What was taken out of a conversation does not count.
+    // Superseded messages do not count.
     world.database.rows("UPDATE messages SET superseded_by = 'x'").await;
     world.accept(with(&[&more[1], &more[2]])).await;
 }
@@ -240,12 +240,12 @@ async fn file_of_an_outcome_goes_with_its_conversation(world: &World) {
         let file_id = Some(id.as_str().to_owned());
         ToolContent::File(BinaryContent { media_type: "text/plain".to_owned(), file_id, ..BinaryContent::default() })
     };
-    // Words of a tool are not taken for a reference.
+    // Text of a tool is no reference.
     let words = ToolContent::text(format!("{{\"file_id\":\"{orphan}\"}} \u{0}"));
     let content = vec![reference(&kept), reference(&foreign), words];
     let outcome = ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 };
     world.commit_one(changes(&fence, vec![Change::ToolFinished(call.id.clone(), outcome)])).await.unwrap();
-    assert_eq!(world.store.remove_unused_files(0).await.unwrap(), 2, "the message with the result is not there yet");
+    assert_eq!(world.store.remove_unused_files(0).await.unwrap(), 2, "the message with the result is not stored yet");
     assert!(world.store.file(&owner, &kept).await.unwrap().is_some());
     assert_eq!(world.store.file(&owner, &orphan).await.unwrap(), None);
     world.commit_one(completed(&fence)).await.unwrap();
@@ -261,7 +261,7 @@ async fn content_files_have_a_limit_of_their_own(world: &World) {
     };
     assert_eq!(file.origin, FileOrigin::Content);
     assert_eq!(store_file(world.store.records(), &content(), b"hello", 1).await.unwrap(), StoredOutcome::Full);
-    assert!(world.store.begin_file(&new(&owner), 1).await.unwrap(), "uploads are counted by themselves");
+    assert!(world.store.begin_file(&new(&owner), 1).await.unwrap(), "uploads count separately");
     let id = conversation();
     let accept = AcceptRun { max_files: 0, ..hello(&owner, &id) };
     let accept = AcceptRun { parts: parts(&[&file.id]), ..accept };

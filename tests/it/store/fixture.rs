@@ -1,4 +1,4 @@
-//! A fresh store and short words for what the stories do with it.
+//! A new store, and helpers for its tests.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use capstan::support::ids::UuidIds;
 use crate::simulation::model::ModelStore;
 use crate::support::database::{Database, Kind};
 
-/// A moment that is not now.
+/// A fixed time in the past.
 pub const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
 
 /// A lease that does not expire within a test.
 pub const LONG: u64 = 600_000;
 
-/// A store of its own.
+/// A store with its database.
 pub struct World {
     pub store: Arc<dyn Store>,
     pub database: Database,
     pub node: NodeId,
-    // Last, so that the database goes before its folder.
+    // Last, so that the database is dropped before its folder.
     _folder: tempfile::TempDir,
 }
 
@@ -64,7 +64,7 @@ pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyCl
     Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned() })
 }
 
-/// The newest messages, or those before a place.
+/// Returns a page of the newest messages, or of those before a cursor.
 pub fn earlier(limit: u32, before: Option<BeforeCursor>) -> EarlierPage {
     EarlierPage { before, limit, bytes: PAGE_BYTES }
 }
@@ -73,7 +73,7 @@ pub fn page<C: FromStr<Err = InvalidCursor>>(limit: u32, after: Option<String>) 
     PageRequest { limit, after: after.map(|after| after.parse().unwrap()) }
 }
 
-/// A message that makes its conversation if it is missing.
+/// Returns a message that creates its conversation if it is missing.
 pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
     AcceptRun {
         owner: owner.clone(),
@@ -94,7 +94,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
     }
 }
 
-/// Some text of a part that nobody looks at.
+/// Returns a text delta with fixed ids.
 pub fn delta(fence: &Fence, text: &str) -> NewEvent {
     let body = EventBody::PartDelta { part_id: PartId::generate(&UuidIds), delta: text.to_owned() };
     NewEvent::new(&body, Some(fence.run_id.clone()), 1, NOW)
@@ -113,7 +113,7 @@ pub fn write(fence: &Fence, body: &EventBody, changes: Vec<Change>) -> RunWrite 
     RunWrite { fence: fence.clone(), events: vec![NewEvent::new(body, Some(fence.run_id.clone()), 1, NOW)], changes, after: 0 }
 }
 
-/// Changes with an event that nobody looks at.
+/// Returns a write of changes with a placeholder event.
 pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
     write(fence, &EventBody::StepCompleted { step: 1, usage: None }, changes)
 }
@@ -135,12 +135,12 @@ pub fn released(fence: &Fence, after_ms: Option<u64>, cause: ReleaseCause) -> Ru
     changes(fence, vec![Change::Release { after_ms, cause }])
 }
 
-/// The run as a worker starts it.
+/// Returns the first write of a worker.
 pub fn started(fence: &Fence) -> RunWrite {
     changes(fence, vec![Change::Started, Change::Status(RunStatus::Processing, None)])
 }
 
-/// What the loop says of its conversation: all but the title.
+/// Returns the engine's event about the conversation, without its title.
 pub fn updated(status: ConversationStatus) -> NewEvent {
     NewEvent::new(&EventBody::ConversationUpdated { title: None, status, supersedes: Vec::new() }, None, 0, NOW)
 }
@@ -220,7 +220,7 @@ impl World {
         Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
     }
 
-    /// A model of a store. It has no database; the stories that are told to it do not look for one.
+    /// Returns the model store, which has no database. Its tests do not query one.
     pub async fn on_the_model() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let database = Database::new(Kind::Sqlite, folder.path()).await;
@@ -232,7 +232,7 @@ impl World {
         stored(fresh(self.store.accept_run(accept, None).await.unwrap()))
     }
 
-    /// A run in a conversation of its own.
+    /// Accepts a run in a new conversation.
     pub async fn run(&self, owner: &UserId) -> Stored {
         self.accept(hello(owner, &conversation())).await
     }
@@ -241,14 +241,14 @@ impl World {
         self.store.claim_runs(&self.node, limit, LONG).await.unwrap()
     }
 
-    /// Claims the only run that can be claimed.
+    /// Claims the only claimable run.
     pub async fn claim_one(&self) -> Fence {
         let mut claims = self.claim(10).await;
         assert_eq!(claims.len(), 1, "{claims:?}");
         claims.remove(0).fence
     }
 
-    /// A claimed run in a conversation of its own.
+    /// Accepts a run in a new conversation and claims it.
     pub async fn claimed(&self, owner: &UserId) -> Fence {
         let run = self.run(owner).await.run;
         let fence = self.claim_one().await;
@@ -256,7 +256,7 @@ impl World {
         fence
     }
 
-    /// Commits a batch; the answers are the numbers of the first events.
+    /// Commits a batch and returns the sequence number of each write's first event.
     pub async fn commit_all(&self, writes: &[RunWrite]) -> Vec<Result<i64, Refused>> {
         let answers = self.store.commit(writes).await.unwrap();
         answers.into_iter().map(|answer| answer.map(|committed| committed.first_seq)).collect()
@@ -276,7 +276,7 @@ impl World {
         self.store.run(owner, id).await.unwrap().expect("the run is there")
     }
 
-    /// Whose a conversation is, by its row.
+    /// Returns the owner in the conversation's row.
     pub async fn owner_of(&self, conversation: &ConversationId) -> UserId {
         let rows = self.database.rows(&format!("SELECT owner_id FROM conversations WHERE id = '{conversation}'")).await;
         UserId::from_stored(rows[0][0].clone().unwrap())
@@ -285,7 +285,7 @@ impl World {
     pub async fn log(&self, owner: &UserId, conversation: &ConversationId) -> Vec<StoredEvent> {
         let log = self.store.events(owner, conversation, 0, 1_000).await.unwrap();
         let numbers: Vec<i64> = log.iter().map(|event| event.seq).collect();
-        assert_eq!(numbers, (1..).take(log.len()).collect::<Vec<i64>>(), "gapless from 1");
+        assert_eq!(numbers, (1..).take(log.len()).collect::<Vec<i64>>(), "without gaps from 1");
         log
     }
 

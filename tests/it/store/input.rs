@@ -1,4 +1,4 @@
-//! Questions to a human: asked by a run's write, answered once, and closed with their run.
+//! Questions: a write of the run asks, one answer resolves, and the end of the run closes.
 
 use capstan::domain::approval::ApprovalScope;
 use capstan::domain::change::{Change, ReleaseCause};
@@ -66,7 +66,7 @@ fn answer(owner: &UserId, id: &InputId) -> ResolveInput {
     ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant: None, now: NOW }
 }
 
-/// A run that waits for the answer to a question.
+/// Starts a run that waits for the answer to a question.
 async fn waiting(world: &World, owner: &UserId) -> (Fence, InputRequest) {
     let fence = world.claimed(owner).await;
     let asked = request(&fence);
@@ -101,7 +101,7 @@ async fn an_answer_wakes_the_run_once(world: &World) {
     assert_eq!((events[0].run_id.as_ref(), events[0].attempt), (Some(&fence.run_id), 1));
     assert_eq!(world.log(&owner, &fence.conversation_id).await, [before, events].concat());
 
-    // The same request again, another request with the key, and another answer.
+    // The repeated request, another request with the key, and another answer.
     let again = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(again, Keyed::Replayed(Resolved::Answered { record: record.clone(), events: Vec::new() }));
     let other = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "other")).await.unwrap();
@@ -125,13 +125,13 @@ async fn an_answer_before_the_wait_is_not_forgotten(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let asked = request(&fence);
-    // In one batch, as the log writer may put them.
+    // In one batch, as the log writer may combine them.
     let writes = [started(&fence), changes(&fence, asks(&asked))];
     assert!(world.commit_all(&writes).await.iter().all(Result::is_ok));
     let resolved = world.store.resolve_input(answer(&owner, &asked.id), None).await.unwrap();
     assert!(matches!(fresh(resolved), Resolved::Answered { .. }));
     assert_eq!(world.claim(10).await, [], "its worker has it");
-    // Another wait than that for the answer is not cut short.
+    // The answer does not end a later wait for something else.
     world.commit_one(waits(&fence)).await.unwrap();
     let next = world.claim_one().await;
     let status = Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff));
@@ -162,7 +162,7 @@ async fn a_closed_question_takes_no_answer(world: &World) {
     assert_eq!(record.expires_at.as_deref(), Some("1970-01-01T00:00:00.005Z"));
 }
 
-/// The server of a call may ask while its run is being cancelled, of which the worker that ends the run knows nothing.
+/// An MCP server may ask while its run is being cancelled, unknown to the worker that ends the run.
 async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) {
     let owner = user();
     let (fence, other) = (world.claimed(&owner).await, world.claimed(&owner).await);
@@ -171,7 +171,7 @@ async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) 
     world.commit_one(changes(&other, asks(&elsewhere))).await.unwrap();
     world.commit_one(changes(&fence, [asks(&given), asks(&before)].concat())).await.unwrap();
     fresh(world.store.resolve_input(answer(&owner, &given.id), None).await.unwrap());
-    // One of them in the same batch as the end.
+    // One of them is asked in the same batch as the end.
     let ends = Change::Finish { status: RunStatus::Cancelled, finish_reason: None, error: None, joined: None };
     let writes = [changes(&fence, asks(&within)), changes(&fence, vec![ends])];
     assert!(world.commit_all(&writes).await.iter().all(Result::is_ok));
@@ -190,7 +190,7 @@ async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) 
     assert_eq!(open.items.iter().map(|record| &record.request.id).collect::<Vec<_>>(), [&elsewhere.id]);
 }
 
-/// An answer that came while a worker had the run, and was loaded by the next one, does not cut another wait short.
+/// An answer that arrived under an earlier claim and was loaded by the next one does not end a later wait.
 async fn an_answer_is_forgotten_by_the_next_claim(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
@@ -228,7 +228,7 @@ async fn a_question_is_open_for_a_time(world: &World) {
     assert!(matches!(answered, Resolved::Answered { .. }));
 }
 
-/// However long ago it was asked when the run begins to wait.
+/// The run wakes at the expiry, however long before the wait it was asked.
 async fn a_run_wakes_when_its_first_question_expires(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
@@ -251,7 +251,7 @@ async fn questions_are_listed_page_by_page(world: &World) {
     world.commit_one(started(&fence)).await.unwrap();
     world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
     world.store.resolve_input(answer(&owner, &asked[2].id), None).await.unwrap();
-    // Of one moment: by id, the newest first.
+    // With equal times, by id, newest first.
     asked.sort_by(|one, another| another.id.cmp(&one.id));
     let ids = |records: &[InputRecord]| records.iter().map(|record| record.request.id.clone()).collect::<Vec<_>>();
     let wanted: Vec<InputId> = asked.iter().map(|asked| asked.id.clone()).collect();
@@ -301,7 +301,7 @@ async fn a_run_that_waits_for_an_answer_is_not_resumed_by_hand(world: &World) {
     let resumed = fresh(world.store.resume_run(resume, None).await.unwrap());
     assert!(matches!(&resumed, Resumed::NotResumable { run } if run.reason == Some(WaitReason::Input)), "{resumed:?}");
     assert_eq!(world.claim(10).await, []);
-    // To cancel it is another thing.
+    // Cancelling the run is possible.
     world.store.cancel_run(&owner, &fence.run_id, "user", NOW, None).await.unwrap();
     let next = world.claim_one().await;
     world.commit_one(released(&next, Some(0), ReleaseCause::Drain)).await.unwrap();
@@ -343,7 +343,7 @@ async fn an_approval_may_hold_for_later_calls(world: &World) {
         assert_eq!(events[0].kind, "approval.resolved");
     }
     let here = world.store.tool_grants(&owner, Some(&fence.conversation_id)).await.unwrap();
-    assert_eq!(here.len(), 2, "the same one given again changes nothing: {here:?}");
+    assert_eq!(here.len(), 2, "a repeated grant changes nothing: {here:?}");
     assert!(here.iter().all(|grant| grant.covers(Some("files"), "write", "h") && !grant.covers(None, "write", "h")));
     let elsewhere = world.store.tool_grants(&owner, Some(&ConversationId::generate(&UuidIds))).await.unwrap();
     assert_eq!(elsewhere.iter().map(|grant| &grant.id).collect::<Vec<_>>(), [&given[1].id]);

@@ -1,4 +1,4 @@
-//! Users and their keys.
+//! Users and their API keys.
 
 use capstan::domain::ids::{KeyId, UserId};
 use capstan::domain::principal::{User, UserRole};
@@ -25,7 +25,7 @@ async fn a_user_is_made_once(world: &World) {
     assert_eq!(ensure(world, "ann", UserRole::Member).await, made);
     let raised = User { role: UserRole::Admin, ..made };
     assert_eq!(ensure(world, "ann", UserRole::Admin).await, raised);
-    assert_eq!(ensure(world, "ann", UserRole::Member).await, raised, "no way down by accident");
+    assert_eq!(ensure(world, "ann", UserRole::Member).await, raised, "no accidental loss of the role");
     assert_ne!(ensure(world, "Ann", UserRole::Member).await.id, raised.id);
     world.store.set_role(&raised.id, UserRole::Member).await.unwrap();
     let lowered = world.store.user_named("ann").await.unwrap().unwrap();
@@ -53,7 +53,7 @@ async fn a_key_names_its_user(world: &World) {
     assert!(!twice.unwrap_err().is_transient());
     let nobody = UserId::generate(&UuidIds);
     let orphan = world.store.create_key(KeyId::generate(&UuidIds), &nobody, "hash-3", "cap_ab", NOW).await;
-    assert!(orphan.is_err(), "a key belongs to somebody");
+    assert!(orphan.is_err(), "a key needs a user");
 }
 
 async fn a_revoked_key_is_nobodys(world: &World) {
@@ -72,7 +72,7 @@ async fn a_revoked_key_is_nobodys(world: &World) {
     let later = UnixMillis(NOW.0 + 2);
     assert!(!world.store.revoke_key(&KeyId::generate(&UuidIds), later).await.unwrap(), "there is no such key");
     assert!(world.store.revoke_key(&first, later).await.unwrap());
-    assert!(!world.store.revoke_key(&first, UnixMillis(NOW.0 + 3)).await.unwrap(), "revoked is revoked");
+    assert!(!world.store.revoke_key(&first, UnixMillis(NOW.0 + 3)).await.unwrap(), "the first revocation is kept");
     assert_eq!(live().await, ["hash-2"]);
     assert_eq!(world.store.user_by_key_hash("hash-1").await.unwrap(), None);
     assert!(world.store.has_keys().await.unwrap());

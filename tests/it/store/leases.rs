@@ -1,4 +1,4 @@
-//! Leases that end: by release, by time, by a restart.
+//! The end of leases: by release, by expiry, by a restart.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,16 +43,16 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     world.commit_one(started(&old)).await.unwrap();
     let new = world.store.raise_fence(&old, 1).await.unwrap().expect("the fence is the newest");
     assert_eq!(new, Fence { epoch: old.epoch + 1, ..old.clone() });
-    // What was on its way is not written any more, and nothing is loaded or renewed.
+    // A pending write is refused, and the old fence cannot load or renew.
     assert_eq!(world.commit_all(&[deltas(&old, 1), deltas(&other, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
     assert_eq!(world.store.load_run(&old).await.unwrap(), None);
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap().renewed, []);
-    // It is not raised again: who has not heard of it is told, and only who has the claim. D-02.
+    // A lost reply is repeated instead of raising the fence again, and only for the holder of the claim. D-02.
     assert_eq!(world.store.raise_fence(&old, 1).await.unwrap().as_ref(), Some(&new));
     for attempt in [0, 2] {
-        assert_eq!(world.store.raise_fence(&old, attempt).await.unwrap(), None, "another claim's");
+        assert_eq!(world.store.raise_fence(&old, attempt).await.unwrap(), None, "another claim's attempt");
     }
-    // The run is still the same claim's.
+    // The run still has the same claim.
     assert_eq!(
         world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap().renewed,
         std::slice::from_ref(&new.run_id)
@@ -60,21 +60,21 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     let record = world.load(&new).await;
     assert_eq!((record.attempt, record.crashes, record.status), (1, 0, RunStatus::Processing));
     assert!(world.commit_one(completed(&new)).await.is_ok());
-    assert_eq!(world.store.raise_fence(&new, 1).await.unwrap(), None, "it has ended");
+    assert_eq!(world.store.raise_fence(&new, 1).await.unwrap(), None, "the run has ended");
     assert_eq!(world.claim(10).await, []);
 }
 
-/// The fence of another claim follows one's own, too, and is not one's own.
+/// The fence of a later claim has a higher epoch, too, but belongs to another worker.
 async fn a_fence_of_a_later_claim_is_nobody_elses(world: &World) {
     let old = dead_claims(world, 1).await.remove(0);
     sweep(world, 10, true).await;
     let new = world.claim_one().await;
     assert!(new.run_id == old.run_id && new.epoch > old.epoch);
     assert_eq!(world.store.raise_fence(&old, 1).await.unwrap(), None);
-    assert!(world.commit_one(deltas(&new, 1)).await.is_ok(), "nothing was raised");
+    assert!(world.commit_one(deltas(&new, 1)).await.is_ok(), "the fence was not raised");
 }
 
-/// Claims `count` runs with a lease that is over as soon as it is written.
+/// Claims `count` runs with a lease that expires at once.
 async fn dead_claims(world: &World, count: u32) -> Vec<Fence> {
     let owner = user();
     for _ in 0..count {
@@ -85,7 +85,7 @@ async fn dead_claims(world: &World, count: u32) -> Vec<Fence> {
     claims.into_iter().map(|claim| claim.fence).collect()
 }
 
-/// D-11: all that a dead worker had in hand is counted, and only one of them may have killed it.
+/// D-11: all runs of a killed worker count a crash, and only one of them may be the cause.
 async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
     let old: Vec<RunId> = dead_claims(world, 4).await.into_iter().map(|fence| fence.run_id).collect();
     for claims in 1..=2 {
@@ -94,7 +94,7 @@ async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
             swept += sweep(world, 10, true).await.taken.len();
         }
         if claims == 1 {
-            assert_eq!(world.store.claim_runs(&world.node, 10, 1).await.unwrap().len(), 4, "one death may be chance");
+            assert_eq!(world.store.claim_runs(&world.node, 10, 1).await.unwrap().len(), 4, "one crash may be chance");
         }
     }
     let young = world.run(&user()).await.run.id;
@@ -103,10 +103,10 @@ async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
     assert_eq!((crashes.len(), crashes.get(&young)), (2, Some(&0)), "{claims:?}");
     let first = claims.iter().find(|claim| claim.crashes == SUSPECT_CRASHES).expect("one of the four").fence.clone();
     assert!(old.contains(&first.run_id));
-    assert_eq!(world.claim(10).await, [], "the others wait for it");
+    assert_eq!(world.claim(10).await, [], "the other suspects wait for it");
     let other = NodeId::generate(&UuidIds);
     let elsewhere = world.store.claim_runs(&other, 10, LONG).await.unwrap();
-    assert_eq!(elsewhere.len(), 1, "each node has one");
+    assert_eq!(elsewhere.len(), 1, "each node claims one");
 
     let (bare, whole) = (world.store.load_bare(&first).await.unwrap().expect("the fence is the newest"), world.load(&first).await);
     assert!(!whole.history.is_empty());
@@ -116,21 +116,21 @@ async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
     assert_eq!((world.store.load_bare(&stale).await.unwrap(), world.claim(10).await), (None, Vec::new()));
     world.store.clear_of_crashes(&first).await.unwrap();
     let next = world.claim(10).await;
-    assert_eq!(next.iter().map(|claim| claim.crashes).collect::<Vec<_>>(), [SUSPECT_CRASHES], "the next one");
+    assert_eq!(next.iter().map(|claim| claim.crashes).collect::<Vec<_>>(), [SUSPECT_CRASHES], "the next suspect");
     assert_eq!(world.claim(10).await, []);
-    // What takes long is not waited for: thirty leases of 10 ms are over soon.
+    // The time limit is generous: thirty leases of 10 ms expire soon.
     let last = until("the last one", DEADLINE, || async {
         let claims = world.store.claim_runs(&world.node, 10, 10).await.unwrap();
         (!claims.is_empty()).then_some(claims)
     });
     assert_eq!(last.await.iter().map(|claim| claim.crashes).collect::<Vec<_>>(), [SUSPECT_CRASHES]);
-    // One that was cleared has as many crashes after the next one as before this.
+    // A run that survived its claim loses one crash of its count.
     assert_eq!(world.load(&first).await.crashes, SUSPECT_CRASHES - 1);
     assert!(world.commit_one(completed(&first)).await.is_ok());
     assert_eq!(world.store.load_bare(&first).await.unwrap(), None);
 }
 
-/// Whoever is to be tried more often waits for nobody before that.
+/// A run with a high crash limit is claimed alone only near its limit.
 async fn what_has_many_chances_is_not_claimed_alone(world: &World) {
     let owner = user();
     for _ in 0..3 {
@@ -147,7 +147,7 @@ async fn what_has_many_chances_is_not_claimed_alone(world: &World) {
     }
 }
 
-/// Sweeps until something comes of it.
+/// Sweeps until the result is not empty.
 async fn sweep(world: &World, limit: u32, despite_outage: bool) -> Sweep {
     until("a sweep that finds something", DEADLINE, || async {
         let sweep = world.store.sweep(limit, despite_outage).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_timer_fires_once_and_not_early(world: &World) {
         (!claims.is_empty()).then_some(claims)
     })
     .await;
-    // Both clocks cut off parts of a millisecond.
+    // Both clocks truncate milliseconds.
     assert!(began.elapsed() >= Duration::from_millis(299), "{:?}", began.elapsed());
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Timer));
     assert_eq!(world.claim(10).await, []);
@@ -192,18 +192,18 @@ async fn a_wait_without_end_is_not_claimed(world: &World) {
     assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
     assert_eq!(world.claim(10).await, []);
     assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the lease was given up");
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the lease was released");
 }
 
 async fn renewal_keeps_a_lease(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
-    // Late, but within the grace: the worker lives.
+    // Late, but within the grace time: the worker is alive.
     let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
     assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok());
     assert_eq!(world.store.renew_leases(&world.node, &[], LONG, 0).await.unwrap().renewed, []);
-    // Only its own node renews it, only with the newest epoch.
+    // Only the node that holds the lease renews it, and only with the newest epoch.
     let other = NodeId::generate(&UuidIds);
     assert_eq!(world.store.renew_leases(&other, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed, []);
     let stale = Fence { epoch: fence.epoch - 1, ..fence.clone() };
@@ -214,35 +214,35 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who has given it up writes nothing more");
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the fence of a released lease is void");
     let again = world.store.claim_runs(&world.node, 10, 1).await.unwrap().remove(0);
-    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::First, &fence.run_id), "nobody has begun it");
+    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::First, &fence.run_id), "the run has not begun");
     let record = world.load(&again.fence).await;
-    assert_eq!((record.attempt, record.crashes), (2, 0), "none is counted");
-    // Told once more, when somebody else has it: nothing is taken from them, and their crash is one.
+    assert_eq!((record.attempt, record.crashes), (2, 0), "no crash is counted");
+    // A repeated release does not affect the next worker, whose crash counts.
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
     sweep(world, 10, true).await;
     world.store.give_up_leases(&[fence, again.fence]).await.unwrap();
     let last = world.claim(10).await.remove(0);
     assert_eq!(world.load(&last.fence).await.crashes, 1);
-    // Nobody has decided what that death means.
+    // No worker has processed the cause of that crash.
     assert_eq!(last.cause, ClaimCause::Crash);
     world.store.give_up_leases(&[last.fence]).await.unwrap();
     let last = world.claim(10).await.remove(0);
     assert_eq!(last.cause, ClaimCause::Crash);
-    // Who goes on with it has.
+    // The next worker has.
     world.commit_one(started(&last.fence)).await.unwrap();
     world.store.give_up_leases(&[last.fence]).await.unwrap();
     let last = world.claim(10).await.remove(0);
     assert_eq!(last.cause, ClaimCause::HandedBack);
-    // A run that is over stays so.
+    // An ended run stays ended.
     world.commit_one(completed(&last.fence)).await.unwrap();
     world.store.give_up_leases(&[last.fence]).await.unwrap();
     assert_eq!(world.claim(10).await, []);
     world.store.give_up_leases(&[]).await.unwrap();
 }
 
-/// A node finds its orphaned claims in this way.
+/// A node finds its orphaned claims in this list.
 async fn renewal_lists_the_leases_that_were_not_named(world: &World) {
     let (known, ended, orphaned) = (world.claimed(&user()).await, world.claimed(&user()).await, world.claimed(&user()).await);
     world.run(&user()).await;
@@ -265,18 +265,18 @@ async fn renewal_lists_the_leases_that_were_not_named(world: &World) {
         (renewal.unnamed[0].age >= Duration::from_millis(5)).then_some(())
     })
     .await;
-    // A claim that is released is no crash, whichever node claims the run next.
+    // Releasing a claim counts no crash, whichever node claims the run next.
     world.store.give_up_leases(std::slice::from_ref(&orphaned)).await.unwrap();
     let again = world.store.claim_runs(&other, 10, LONG).await.unwrap().remove(0);
     assert_eq!((&again.fence.run_id, again.crashes), (&orphaned.run_id, 0));
-    assert_eq!(world.commit_one(deltas(&orphaned, 1)).await, Err(Refused::Fenced), "a late reply harms nothing");
+    assert_eq!(world.commit_one(deltas(&orphaned, 1)).await, Err(Refused::Fenced), "a late write is refused");
     assert_eq!(renew(std::slice::from_ref(&raised)).await, (vec![known.run_id], vec![]));
 }
 
 async fn renewal_does_not_revive_a_lost_lease(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
     until("the grace to be over", DEADLINE, || async {
-        // With a lease of nothing, a renewal in time does not keep it alive either.
+        // With a lease of zero length, a renewal in time does not keep it alive either.
         let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), 0, 1).await.unwrap().renewed;
         renewed.is_empty().then_some(())
     })
@@ -286,12 +286,12 @@ async fn renewal_does_not_revive_a_lost_lease(world: &World) {
 
 async fn an_expired_lease_is_swept_and_fenced(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
-    assert!(world.commit_one(deltas(&fence, 1)).await.is_ok(), "not taken away yet");
+    assert!(world.commit_one(deltas(&fence, 1)).await.is_ok(), "the grace time is not over");
     let swept = sweep(world, 10, false).await;
     assert_eq!(swept.taken.iter().map(|taken| &taken.run_id).collect::<Vec<_>>(), [&fence.run_id]);
     assert!(!swept.outage_suspected);
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who lost its lease writes nothing more");
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the fence of a lost lease is void");
     assert_eq!(world.commit_one(completed(&fence)).await, Err(Refused::Fenced));
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap().renewed, []);
     let claims = world.claim(10).await;
@@ -322,14 +322,14 @@ async fn a_sweep_has_a_limit(world: &World) {
 async fn an_outage_is_not_taken_for_deaths(world: &World) {
     let dead = dead_claims(world, 4).await;
     let suspected = sweep(world, 10, false).await;
-    // A first look may come between the ends of the leases, when there are still too few.
+    // An early sweep may find only some of the leases expired, which is too few.
     if suspected.outage_suspected {
         assert_eq!(suspected.taken, []);
-        assert_eq!(world.claim(10).await, [], "nothing is taken");
+        assert_eq!(world.claim(10).await, [], "no run is taken over");
         let forced = world.store.sweep(10, true).await.unwrap();
         assert_eq!((forced.taken.len(), forced.outage_suspected), (dead.len(), false));
     }
-    // Four deaths among many that live are deaths.
+    // Four expired leases among many live ones are crashes.
     world.claim(100).await;
     let owner = user();
     for _ in 0..5 {
@@ -350,11 +350,11 @@ async fn an_outage_is_not_taken_for_deaths(world: &World) {
 async fn a_restart_takes_over_what_is_left(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
-    assert_eq!(world.store.expire_foreign_leases(&world.node).await.unwrap(), 0, "its own are no foreign ones");
+    assert_eq!(world.store.expire_foreign_leases(&world.node).await.unwrap(), 0, "its own leases are not foreign");
     let reborn = NodeId::generate(&UuidIds);
     let expired = world.store.expire_foreign_leases(&reborn).await.unwrap();
     match world.database.kind {
-        Kind::Postgres => assert_eq!(expired, 0, "other nodes may live"),
+        Kind::Postgres => assert_eq!(expired, 0, "other nodes may be alive"),
         Kind::Sqlite => {
             assert_eq!(expired, 1);
             assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));

@@ -1,4 +1,4 @@
-//! What a worker finds when it takes a run up.
+//! The record that a worker loads after a claim.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ contract! {
     a_message_that_cannot_be_read_hides_no_other_signal,
 }
 
-/// A call that is made again has the key of the first one, and one with other arguments is another call.
+/// A repeated call has the key of the first one. With other arguments it is another call.
 async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
     let fence = world.claimed(&user()).await;
     let message = assistant(&fence, "again");
@@ -55,7 +55,7 @@ async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
         Change::StepStarted { step: 2, kind: StepKind::Tools },
         Change::AddMessage(message.clone()),
         Change::AddToolCalls(calls.clone()),
-        // In the write that makes it, and in a later one.
+        // In the write that starts the call, and in a later one.
         edit(&calls[1]),
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_call_keeps_its_key_until_its_arguments_change(world: &World) {
     assert_eq!(kept, expected);
 }
 
-/// Old and new versions work on one database while one replaces the other.
+/// Old and new versions share one database during a rolling deploy.
 async fn what_a_newer_version_has_added_is_left_out(world: &World) {
     let fence = world.claimed(&user()).await;
     let known = world.load(&fence).await;
@@ -181,7 +181,7 @@ async fn everything_comes_back(world: &World) {
     let record = world.load(&fence).await;
     let row = |step, kind, status| StepRow { run_id: fence.run_id.clone(), step, kind, status };
     let expected = RunRecord {
-        // It goes on: what its claim was for is done with.
+        // A start of the step completes the claim's cause.
         cause: ClaimCause::HandedBack,
         status: RunStatus::ToolLoop,
         tools: Some(tools()),
@@ -200,7 +200,7 @@ async fn everything_comes_back(world: &World) {
     assert_eq!(record, expected);
     let run = world.view(&owner, &fence.run_id).await.run;
     assert_eq!((run.usage, run.attempt), (Some(usage), 1));
-    // A step that begins again is one row.
+    // A step that starts again is one row.
     world.commit_one(changes(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }])).await.unwrap();
     assert_eq!(world.load(&fence).await.steps.len(), 2);
 }
@@ -209,28 +209,32 @@ async fn history_goes_run_by_run(world: &World) {
     let (owner, id) = (user(), conversation());
     let first = world.accept(hello(&owner, &id)).await;
     let fence = world.claim_one().await;
-    // The second message comes before the first answer.
+    // The second message arrives before the first answer.
     let second = world.accept(hello(&owner, &id)).await;
     let answer = assistant(&fence, "first answer");
     world.commit_one(changes(&fence, vec![Change::AddMessage(answer.clone())])).await.unwrap();
-    assert_eq!(world.load(&fence).await.history, [first.message.clone(), answer.clone()], "the second waits for its run");
+    assert_eq!(
+        world.load(&fence).await.history,
+        [first.message.clone(), answer.clone()],
+        "the second message belongs to the queued run"
+    );
     world.commit_one(completed(&fence)).await.unwrap();
 
     let fence = world.claim_one().await;
     assert_eq!(fence.run_id, second.run.id);
     let history = [first.message.clone(), answer.clone(), second.message.clone()];
     assert_eq!(world.load(&fence).await.history, history);
-    // Pages go by the order in which messages came.
+    // Pages are in the order in which messages arrived.
     let page = world.store.messages(&owner, &id, &super::fixture::page(10, None)).await.unwrap().unwrap();
     assert_eq!(page.items, [first.message, second.message, answer]);
 }
 
-/// For an agent that wants it: in its own conversation, and the same however often the run is loaded.
+/// For agents with this option: failures count within the conversation, with the same result for each load.
 async fn what_has_failed_before_counts_until_it_works(world: &World) {
     use ToolCallState::{Done, Failed, Unknown};
     let (owner, id) = (user(), conversation());
     let counting = AgentProfile { breaker_scope: BreakerScope::Conversation, ..AgentProfile::default() };
-    // A run whose calls come to this, and what it has found when it began.
+    // Runs calls with these outcomes and returns the counters at the start of the run.
     let run = async |profile: &AgentProfile, made: &[(&str, ToolCallState)]| {
         world.accept(AcceptRun { profile: profile.clone(), ..hello(&owner, &id) }).await;
         let fence = world.claim_one().await;
@@ -249,7 +253,7 @@ async fn what_has_failed_before_counts_until_it_works(world: &World) {
         step.extend(ended);
         world.commit_one(started(&fence)).await.unwrap();
         world.commit_one(changes(&fence, step)).await.unwrap();
-        assert_eq!(world.load(&fence).await.counters, counters, "its own calls are not among them");
+        assert_eq!(world.load(&fence).await.counters, counters, "the run's own calls are not counted");
         world.commit_one(completed(&fence)).await.unwrap();
         counters.failed_before.into_iter().collect::<Vec<(String, u32)>>()
     };
@@ -258,7 +262,7 @@ async fn what_has_failed_before_counts_until_it_works(world: &World) {
     assert_eq!(run(&counting, &[("read", Failed), ("read", Unknown)]).await, named(&[("read", 1), ("write", 1)]));
     assert_eq!(run(&counting, &[("write", Failed), ("read", Done)]).await, named(&[("read", 2), ("write", 1)]));
     assert_eq!(run(&counting, &[("write", Done), ("write", Failed)]).await, named(&[("write", 2)]));
-    assert_eq!(run(&AgentProfile::default(), &[]).await, named(&[]), "an agent that counts its runs alone");
+    assert_eq!(run(&AgentProfile::default(), &[]).await, named(&[]), "an agent without the option");
     assert_eq!(run(&counting, &[]).await, named(&[("write", 1)]));
     for other in [hello(&owner, &conversation()), hello(&user(), &conversation())] {
         world.accept(AcceptRun { profile: counting.clone(), ..other }).await;
@@ -277,7 +281,7 @@ async fn what_a_summary_stands_for_is_not_loaded(world: &World) {
     let whole = world.load(&fence).await;
     assert_eq!((whole.history.len(), &whole.summary, whole.covered), (4, &None, 0));
 
-    // Of two in one write the last one counts, and it is written over by another one.
+    // Of two summaries in one write the last one counts, and a later write replaces it.
     let summary = |covers: &Message, messages| ContextSummary {
         covers: covers.id.clone(),
         messages,
@@ -291,25 +295,25 @@ async fn what_a_summary_stands_for_is_not_loaded(world: &World) {
     }
     let known = Some(summary(&answers[1], 3));
     let found = world.load(&fence).await;
-    assert_eq!((&found.summary, found.covered), (&known, 1), "what the user has said in the run is there");
+    assert_eq!((&found.summary, found.covered), (&known, 1), "the message of the current run is loaded");
     assert_eq!(found.history, [&asked, &whole.history[3]].map(Clone::clone));
     world.commit_one(completed(&fence)).await.unwrap();
 
-    // The next run goes on from it, however it is claimed.
+    // The next run starts from the summary, after any kind of claim.
     let next = world.accept(hello(&owner, &id)).await.message;
     let fence = world.claim_one().await;
     let found = world.load(&fence).await;
-    assert_eq!((&found.summary, found.covered), (&known, 1), "it may go on from the run that was asked");
+    assert_eq!((&found.summary, found.covered), (&known, 1), "the summary covers one message here");
     assert_eq!(found.history, [&asked, &whole.history[3], &next].map(Clone::clone));
 
-    // It stands for nothing where its last message is not part of the conversation any more.
+    // A summary whose last message was superseded is not used.
     let gone = format!("UPDATE messages SET superseded_by = '{}' WHERE id = '{}'", fence.run_id, answers[1].id);
     world.database.rows(&gone).await;
     let found = world.load(&fence).await;
     assert_eq!((found.history.len(), &found.summary, found.covered), (4, &None, 0));
     world.commit_one(completed(&fence)).await.unwrap();
 
-    // And it goes with its conversation.
+    // It is deleted with its conversation.
     world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(world.database.rows(&format!("SELECT covers FROM context_summaries WHERE conversation_id = '{id}'")).await.len(), 0);
 }
@@ -336,7 +340,7 @@ async fn older_messages_are_left_out_on_demand(world: &World) {
     assert_eq!((messages, summary.messages, summary.asked.as_slice()), (2, 2, std::slice::from_ref(&asked.id)));
     assert!(summary.text.ends_with("assistant: one"), "{}", summary.text);
     assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["context.compacted"]);
-    // Asked once more with the key, nothing happens; without it, there is nothing to do, and nothing is said.
+    // The repeated request returns its answer. Without the key, there is nothing to do and no event.
     let same = Compacted::Done { messages, summary: Some(summary.clone()), events: Vec::new() };
     assert_eq!(ask(&compact, claim()).await, Keyed::Replayed(same));
     let nothing = Compacted::Done { messages: 0, summary: Some(summary.clone()), events: Vec::new() };
@@ -361,9 +365,9 @@ async fn tool_calls_move_only_forwards(world: &World) {
     world.commit_one(changes(&fence, vec![finish.clone()])).await.unwrap();
     assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Refused::Fenced), "two outcomes");
     assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Refused::Fenced), "started after its outcome");
-    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), head + 1, "what is refused leaves no event");
+    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), head + 1, "a refused write leaves no event");
 
-    // A call that never ran gets its outcome all the same, but not one of another run.
+    // A call that never ran still gets an outcome, but not a call of another run.
     let other = world.claimed(&user()).await;
     let failed = Change::ToolFinished(calls[1].id.clone(), ToolOutcome::failed("no \u{0} such tool", 0));
     assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(Refused::Fenced));
@@ -384,7 +388,7 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     let round = Handle::Round(Box::new(Round { state, questions: 1, number: 1, ..Round::default() }));
     let handle =
         |at: usize, handle: Option<&Handle>| changes(&fence, vec![Change::ToolHandle(calls[at].id.clone(), handle.cloned())]);
-    assert_eq!(world.commit_one(handle(0, Some(&task("early")))).await, Err(Refused::Fenced), "it has not been started");
+    assert_eq!(world.commit_one(handle(0, Some(&task("early")))).await, Err(Refused::Fenced), "it has not started");
     let started = calls.iter().map(|call| Change::ToolStarted(call.id.clone())).collect();
     world.commit_one(changes(&fence, started)).await.unwrap();
     world.commit_one(handle(0, Some(&task("task \u{1F600}")))).await.unwrap();
@@ -395,11 +399,11 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     world.commit_one(handle(1, None)).await.unwrap();
     let finish = Change::ToolFinished(calls[0].id.clone(), outcome());
     world.commit_one(changes(&fence, vec![finish])).await.unwrap();
-    assert_eq!(world.commit_one(handle(0, Some(&task("late")))).await, Err(Refused::Fenced), "it is over");
+    assert_eq!(world.commit_one(handle(0, Some(&task("late")))).await, Err(Refused::Fenced), "it has ended");
     assert_eq!(handles().await, [Some(task("task \u{1F600}")), None]);
     let states: Vec<_> = world.load(&fence).await.calls.iter().map(|call| call.state).collect();
     assert_eq!(states, [ToolCallState::Done, ToolCallState::Started]);
-    // Nor is another run's.
+    // The fence of another run cannot set it either.
     let other = world.claimed(&user()).await;
     let strange = changes(&other, vec![Change::ToolHandle(calls[1].id.clone(), Some(task("strange")))]);
     assert_eq!(world.commit_one(strange).await, Err(Refused::Fenced));
@@ -435,13 +439,13 @@ async fn a_message_that_cannot_be_read_hides_no_other_signal(world: &World) {
     let [hurt, cancelled] = &signals[..] else { panic!("two signals: {signals:?}") };
     assert_eq!((&hurt.run_id, hurt.is_damaged, hurt.joined.len()), (&damaged.run_id, true, 1));
     assert_eq!((&cancelled.run_id, cancelled.is_damaged, cancelled.cancel_by.as_deref()), (&other.run_id, false, Some("user")));
-    // And a run with such a message can be cancelled itself.
+    // A run with such a message can still be cancelled.
     world.store.cancel_run(&owner, &damaged.run_id, "user", NOW, None).await.unwrap();
     let signals = world.store.control_signals(std::slice::from_ref(&damaged.run_id)).await.unwrap();
     assert_eq!((signals[0].is_damaged, signals[0].cancel_by.as_deref()), (true, Some("user")));
 }
 
-/// The same message anew.
+/// Returns a copy of the message with new ids.
 fn steer_again(steer: &AcceptRun) -> AcceptRun {
     AcceptRun { run_id: RunId::generate(&UuidIds), message_id: MessageId::generate(&UuidIds), ..steer.clone() }
 }
@@ -459,7 +463,7 @@ async fn hints_of_the_loop_have_not_joined(world: &World) {
     world.commit_one(changes(&fence, vec![Change::AddMessage(hint.clone())])).await.unwrap();
     assert_eq!(world.load(&fence).await.history[1], hint);
     assert_eq!(world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap(), []);
-    // A run that is not there any more is told of, so that its worker stops.
+    // A missing run is reported, so that its worker stops.
     let missing = RunId::generate(&UuidIds);
     let gone = ControlSignal { run_id: missing.clone(), cancel_by: None, joined: Vec::new(), is_damaged: false, gone: true };
     assert_eq!(world.store.control_signals(&[fence.run_id, missing]).await.unwrap(), [gone]);

@@ -1,4 +1,4 @@
-//! The log: numbers, fences, batches.
+//! The event log: sequence numbers, fences and batches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ contract! {
     what_could_not_be_read_again_is_not_written,
 }
 
-/// A fence as it was before the newest claim.
+/// Returns the fence of the previous claim.
 fn stale(fence: &Fence) -> Fence {
     Fence { epoch: fence.epoch - 1, ..fence.clone() }
 }
@@ -113,19 +113,19 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     let message = assistant(&one, "twice");
     world.commit_one(changes(&one, vec![Change::AddMessage(message.clone())])).await.unwrap();
     let again = changes(&one, vec![Change::Status(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
-    // What the same run wrote before it stays. What it wrote after it would leave a hole.
+    // Earlier writes of the same run stay. Later ones would leave a gap, so they are refused.
     let answers = world.commit_all(&[deltas(&one, 1), deltas(&two, 1), again, deltas(&one, 1), deltas(&two, 1)]).await;
     assert_eq!(answers, [Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Ok(5)]);
     assert_eq!(world.load(&one).await.status, RunStatus::Queued);
     assert_eq!(world.log(&owner, &one.conversation_id).await.len(), 5);
 
-    // The same for a rule that needs no look at the rows.
+    // The same for a rule that is checked without the rows.
     let wrong = changes(&one, vec![Change::Status(RunStatus::Completed, None)]);
     let answers = world.commit_all(&[deltas(&one, 1), wrong, deltas(&one, 1), deltas(&two, 1)]).await;
     assert_eq!(answers, [Ok(6), Err(Refused::Fenced), Err(Refused::Fenced), Ok(6)]);
 }
 
-/// However deep: either it is refused, and its neighbours go through, or it can be read again.
+/// At each depth, the write is refused alone, or it can be read back.
 async fn what_could_not_be_read_again_is_not_written(world: &World) {
     let owner = user();
     let neighbour = world.claimed(&owner).await;
@@ -164,7 +164,7 @@ async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
     let owner = user();
     let fences = [world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await];
     let mut writers = tokio::task::JoinSet::new();
-    // Two batches with the same runs in other orders, beside use cases that append to the same logs.
+    // Two batches with the same runs in opposite orders, beside requests that append to the same logs.
     for turned in [false, true] {
         let (store, mut fences) = (world.store.clone(), fences.clone());
         if turned {
@@ -197,7 +197,7 @@ async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
     }
 }
 
-/// D-01.
+/// D-01. Events were lost after they were confirmed, so further writes are refused.
 async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
     let owner = user();
     let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
@@ -209,7 +209,7 @@ async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
     assert!(matches!(answers.as_slice(), [Err(Refused::Fenced), Ok(_)]), "{answers:?}");
     assert_eq!(world.log(&owner, &one.conversation_id).await.last().unwrap().seq, next);
 
-    // No end either, and it is not for a message that joined: whoever believes that would ask for ever who it was.
+    // The end is refused as well, but not because of a joined message. With that reason the worker would retry forever.
     let end = |heard, after| {
         let mut end = RunWrite { after, ..completed(&one) };
         for change in &mut end.changes {
@@ -232,7 +232,7 @@ async fn events_come_back_as_they_were_written(world: &World) {
     let fence = world.claimed(&owner).await;
     let texts = ["", "\0", "\\u0000", "ä\u{1F600}\n", "\"}],[\"", &"x".repeat(70_000)];
     let mut events: Vec<_> = texts.iter().map(|text| delta(&fence, text)).collect();
-    // D-17: of a version that is not written yet.
+    // D-17: an event of a future version.
     events.push(NewEvent { kind: "future.told", data: r#"{"what":[1]}"#.to_owned(), ..delta(&fence, "") });
     let first =
         world.commit_one(RunWrite { fence: fence.clone(), events: events.clone(), changes: vec![], after: 0 }).await.unwrap();
@@ -246,13 +246,13 @@ async fn events_come_back_as_they_were_written(world: &World) {
     assert_eq!(part, log[1..3]);
     assert_eq!(world.store.events(&owner, &fence.conversation_id, first + 100, 10).await.unwrap(), []);
     assert_eq!(world.store.events(&owner, &conversation(), 0, 10).await.unwrap(), []);
-    assert_eq!(world.store.events(&user(), &fence.conversation_id, 0, 10).await.unwrap(), [], "somebody else's");
+    assert_eq!(world.store.events(&user(), &fence.conversation_id, 0, 10).await.unwrap(), [], "another owner");
 }
 
 async fn pages_of_events_end_when_they_are_large(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
-    // In bytes, not in characters.
+    // The limit is in bytes, not in characters.
     let large = "é".repeat(PAGE_BYTES / 8);
     let events = (0..10).map(|_| delta(&fence, &large)).collect();
     world.commit_one(RunWrite { fence: fence.clone(), events, changes: Vec::new(), after: 0 }).await.unwrap();
@@ -271,7 +271,7 @@ async fn pages_of_events_end_when_they_are_large(world: &World) {
         cursor = *seen.last().unwrap();
     }
     assert_eq!(seen, (1..=end).collect::<Vec<i64>>());
-    // One that is larger than a page comes alone.
+    // An event that is larger than a page is a page by itself.
     let huge = delta(&fence, &"x".repeat(PAGE_BYTES * 2));
     world
         .commit_one(RunWrite { fence: fence.clone(), events: vec![huge.clone(), huge], changes: Vec::new(), after: 0 })
@@ -301,7 +301,7 @@ async fn bounds_and_heads(world: &World) {
     assert_eq!(bounds, Some(LogBounds { oldest: 1, head: 5 }));
     assert_eq!(world.store.log_bounds(&owner, &empty).await.unwrap(), Some(LogBounds { oldest: 1, head: 0 }));
     assert_eq!(world.store.log_bounds(&owner, &conversation()).await.unwrap(), None);
-    assert_eq!(world.store.log_bounds(&user(), &one.conversation_id).await.unwrap(), None, "somebody else's");
+    assert_eq!(world.store.log_bounds(&user(), &one.conversation_id).await.unwrap(), None, "another owner");
     let ids: Vec<ConversationId> = vec![one.conversation_id.clone(), two.conversation_id.clone(), conversation()];
     let mut heads = world.store.heads(&ids).await.unwrap();
     heads.sort_by_key(|(_, head)| *head);
@@ -324,7 +324,7 @@ async fn bounds_and_heads(world: &World) {
     assert_eq!(world.store.news(&[(one.conversation_id.clone(), 1)], 500).await.unwrap(), [(one.conversation_id, events)]);
 }
 
-/// Writes with what the loop says of the conversation before their own event. What the answers tell of it is what is stored.
+/// Commits writes with the engine's conversation event. Returns the completed events, which must equal the stored ones.
 async fn told(world: &World, owner: &UserId, writes: &[(RunWrite, ConversationStatus)]) -> Vec<String> {
     let writes = writes.iter().map(|(write, status)| {
         let events = [updated(*status)].into_iter().chain(write.events.clone()).collect();
@@ -337,7 +337,7 @@ async fn told(world: &World, owner: &UserId, writes: &[(RunWrite, ConversationSt
         let Committed { first_seq, completed, .. } = answer.unwrap();
         let stored = world.store.events(owner, &write.fence.conversation_id, first_seq - 1, 1).await.unwrap().remove(0);
         assert_eq!((stored.seq, stored.kind.as_ref(), stored.at, &stored.run_id), (first_seq, "conversation.updated", NOW, &None));
-        assert_eq!(completed, [(0, stored.data.clone())], "what is published is what is stored");
+        assert_eq!(completed, [(0, stored.data.clone())], "the published event is the stored one");
         world.log(owner, &write.fence.conversation_id).await;
         told.push(stored.data);
     }
@@ -354,7 +354,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
     let batch = [
         (status(&one, RunStatus::Processing), Processing),
         (status(&two, RunStatus::Processing), Processing),
-        // There and back again in one batch.
+        // The status changes and changes back in one batch.
         (status(&one, RunStatus::ToolLoop), ToolLoop),
         (status(&one, RunStatus::Processing), Processing),
     ];
@@ -371,7 +371,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
     );
     assert_eq!(said[1], r#"{"title":"A title","status":"processing"}"#);
 
-    // A run waits behind the first one, and the second one is renamed while it runs.
+    // A run queues behind the first one, and the second one's conversation is renamed meanwhile.
     world.accept(hello(&owner, &one.conversation_id)).await;
     world.store.change_conversation(&owner, &one.conversation_id, &ConversationChange::title("One"), NOW).await.unwrap().unwrap();
     world.store.change_conversation(&owner, &two.conversation_id, &ConversationChange::title("Two"), NOW).await.unwrap().unwrap();
@@ -393,7 +393,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
     assert_eq!(world.status(&owner, &one.conversation_id).await, "queued");
     assert_eq!(world.status(&owner, &two.conversation_id).await, "failed");
 
-    // What changes nothing has nothing to say.
+    // A status without change has no event.
     let idle = RunWrite { fence: three.clone(), events: vec![updated(Idle)], changes: Vec::new(), after: 0 };
     assert_eq!(world.commit_one(idle).await, Err(Refused::Fenced));
 }
@@ -402,7 +402,7 @@ async fn an_end_is_complete_in_one_transaction(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     world.commit_one(started(&fence)).await.unwrap();
-    // The terminal event is the one that counts, wherever it stands.
+    // The terminal event counts at any position.
     let mut end = failed(&fence);
     end.events.insert(0, delta(&fence, "before"));
     end.events.push(updated(ConversationStatus::Failed));
@@ -464,7 +464,7 @@ async fn an_empty_batch_is_nothing(world: &World) {
 async fn unchanged_status_keeps_updated_at(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
-    // The clock of the model stands still at `NOW`.
+    // The model's clock stands still at `NOW`.
     let before = UnixMillis(NOW.0 - 1_000);
     let status = |status| changes(&fence, vec![Change::Status(status, None)]);
     let updated_at = async || world.store.conversation(&owner, &fence.conversation_id).await.unwrap().unwrap().updated_at;
@@ -475,7 +475,7 @@ async fn unchanged_status_keeps_updated_at(world: &World) {
         .unwrap()
         .unwrap();
     world.commit_one(status(RunStatus::Queued)).await.unwrap();
-    assert_eq!(updated_at().await, before.to_rfc3339(), "it was queued before");
+    assert_eq!(updated_at().await, before.to_rfc3339(), "the status was queued before");
     world.commit_one(status(RunStatus::Processing)).await.unwrap();
     let changed = updated_at().await;
     assert_ne!(changed, before.to_rfc3339());

@@ -1,4 +1,4 @@
-//! Logins at MCP servers: who ends them, and who refreshes what came of them.
+//! OAuth logins at MCP servers, and the exclusive refresh of their tokens.
 
 use capstan::domain::ids::{McpServerId, UserId};
 use capstan::store::{LoginTaker, McpTokens, ProviderLogin, SealedRow, SecretOf};
@@ -44,7 +44,7 @@ async fn a_login_is_taken_once_by_its_owner_or_its_browser(world: &World) {
     assert_eq!(taken, Some((at.clone(), login(&ann))));
     assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann.clone())).await.unwrap(), None, "once");
     store.create_mcp_login("late", &at, &login(&ann), 0).await.unwrap();
-    assert_eq!(store.take_mcp_login("late", &LoginTaker::Owner(ann)).await.unwrap(), None, "in time");
+    assert_eq!(store.take_mcp_login("late", &LoginTaker::Owner(ann)).await.unwrap(), None, "the login has expired");
 }
 
 async fn the_newest_login_of_a_user_at_a_server_counts(world: &World) {
@@ -76,7 +76,7 @@ async fn tokens_are_kept_until_others_come(world: &World) {
     assert!(store.forget_mcp_tokens(&first.server, Some(2)).await.unwrap());
     assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), None);
     assert!(!store.forget_mcp_tokens(&first.server, None).await.unwrap());
-    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann)).await.unwrap(), None, "it went with the last");
+    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann)).await.unwrap(), None, "it was deleted with the tokens");
 }
 
 async fn one_refreshes_at_a_time(world: &World) {
@@ -86,13 +86,13 @@ async fn one_refreshes_at_a_time(world: &World) {
     let claims = (0..8).map(|_| store.claim_mcp_tokens(at, 1, 60_000));
     let claims = futures_util::future::join_all(claims).await;
     assert_eq!(claims.into_iter().filter(|claimed| *claimed.as_ref().unwrap()).count(), 1);
-    // Given back, it is another one's; and nobody has one for ever.
+    // A released claim can be taken by another process, and a claim expires.
     assert!(store.end_mcp_refresh(at, 1, None).await.unwrap());
     assert!(store.claim_mcp_tokens(at, 1, 0).await.unwrap());
     assert!(store.claim_mcp_tokens(at, 1, 60_000).await.unwrap());
     let anew = sealed("YW5ldw==");
     assert!(store.end_mcp_refresh(at, 1, Some((&anew, Some(1_000)))).await.unwrap());
-    assert!(!store.claim_mcp_tokens(at, 1, 60_000).await.unwrap(), "that version is no more");
+    assert!(!store.claim_mcp_tokens(at, 1, 60_000).await.unwrap(), "that version was replaced");
     let now = store.mcp_tokens(at).await.unwrap().unwrap();
     assert_eq!((now.version, now.sealed), (2, anew));
     assert!(store.claim_mcp_tokens(at, 2, 60_000).await.unwrap());
@@ -106,7 +106,7 @@ async fn a_refresh_that_was_overtaken_changes_nothing(world: &World) {
     store.put_mcp_tokens(&anew).await.unwrap();
     assert!(!store.end_mcp_refresh(&kept.server, 1, Some((&sealed("bGF0ZQ=="), None))).await.unwrap());
     assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), Some(McpTokens { version: 2, ..anew }));
-    assert!(store.claim_mcp_tokens(&kept.server, 2, 60_000).await.unwrap(), "a new login waits for no old refresh");
+    assert!(store.claim_mcp_tokens(&kept.server, 2, 60_000).await.unwrap(), "a new login does not wait for an old refresh");
 }
 
 async fn tokens_are_sealed_anew_without_another_version(world: &World) {
@@ -151,6 +151,6 @@ async fn tokens_of_servers_that_nobody_has_are_forgotten(world: &World) {
     for tokens in [&seen, &recent, &of_kept] {
         assert!(store.mcp_tokens(&tokens.server).await.unwrap().is_some(), "{tokens:?}");
     }
-    assert_eq!(world.database.rows("SELECT state_hash FROM mcp_logins").await.len(), 1, "the one that may still be ended");
+    assert_eq!(world.database.rows("SELECT state_hash FROM mcp_logins").await.len(), 1, "the login that may still complete");
     assert_eq!(store.forget_unseen_mcp_tokens(90_000).await.unwrap(), 0);
 }

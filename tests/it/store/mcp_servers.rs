@@ -1,4 +1,4 @@
-//! MCP servers that people keep, and their sealed secrets.
+//! User MCP servers and their encrypted secrets.
 
 use std::sync::Arc;
 
@@ -121,11 +121,11 @@ async fn a_change_is_made_from_the_newest_version(world: &World) {
     assert_eq!(world.store.change_mcp_server(&changed).await.unwrap(), NamedChanged::Changed(2));
     let stored = world.store.mcp_server(&ann, &first.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { version: 2, ..changed.clone() }));
-    assert_eq!(world.store.change_mcp_server(&changed).await.unwrap(), NamedChanged::Stale, "made from version 1");
+    assert_eq!(world.store.change_mcp_server(&changed).await.unwrap(), NamedChanged::Stale, "based on version 1");
     let taken = McpServerRecord { name: "taken".to_owned(), version: 2, ..changed.clone() };
     assert_eq!(world.store.change_mcp_server(&taken).await.unwrap(), NamedChanged::NameTaken);
 
-    // Of many who change the same version, one does.
+    // Of concurrent changes to one version, one succeeds.
     let mut together = tokio::task::JoinSet::new();
     for round in 0..8 {
         let store = Arc::clone(&world.store);
@@ -142,7 +142,7 @@ async fn a_generation_is_no_version(world: &World) {
     assert!(world.store.renew_mcp_server(Some(&ann), &own.id).await.unwrap());
     let stored = world.store.mcp_server(&ann, &own.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { generation: 2, ..own.clone() }));
-    // Whoever changes it meanwhile takes nothing back.
+    // A concurrent change does not undo it.
     assert_eq!(world.store.change_mcp_server(&own).await.unwrap(), NamedChanged::Changed(2));
     let stored = world.store.mcp_server(&ann, &own.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { generation: 2, version: 2, ..own }));
@@ -187,7 +187,7 @@ async fn a_repeated_request_replaces_once(world: &World) {
     let stored = world.store.mcp_server(&ann, &first.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { version: 2, ..replaced.clone() }));
 
-    // What was changed in between stays, also where the repeated request has read it.
+    // A change in between stays, even if the repeated request has read it.
     let between = McpServerRecord { enabled: false, version: 2, ..replaced.clone() };
     assert_eq!(world.store.change_mcp_server(&between).await.unwrap(), NamedChanged::Changed(3));
     let again = McpServerRecord { version: 3, ..replaced.clone() };
@@ -196,16 +196,16 @@ async fn a_repeated_request_replaces_once(world: &World) {
     let stored = world.store.mcp_server(&ann, &first.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { version: 3, ..between }));
 
-    // What has changed nothing is tried anew.
+    // A request without effect is attempted again.
     let taken = McpServerRecord { name: "taken".to_owned(), ..again.clone() };
-    assert_eq!(replace(&replaced, "l", "f").await, Keyed::Fresh(NamedChanged::Stale), "made from version 1");
+    assert_eq!(replace(&replaced, "l", "f").await, Keyed::Fresh(NamedChanged::Stale), "based on version 1");
     assert_eq!(replace(&taken, "l", "f").await, Keyed::Fresh(NamedChanged::NameTaken));
     assert_eq!(replace(&again, "l", "f").await, Keyed::Fresh(NamedChanged::Changed(4)));
     let without_a_key = McpServerRecord { version: 4, ..again };
     let outcome = world.store.replace_mcp_server(&without_a_key, None).await.unwrap();
     assert_eq!(outcome, Keyed::Fresh(NamedChanged::Changed(5)));
 
-    // Of many that come at the same time with one key, one does, and the others hear of that.
+    // Of concurrent requests with one key, one is executed, and the others get its answer.
     let mut together = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (store, mine) = (Arc::clone(&world.store), McpServerRecord { version: 5, ..without_a_key.clone() });
@@ -252,8 +252,8 @@ async fn secrets_are_sealed_anew_beside_those_of_providers(world: &World) {
     assert_eq!(world.store.sealed_rows(Some(&rows[0].id), 10).await.unwrap(), rows[1..]);
     let anew = Sealed { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
     assert!(world.store.reseal(&rows[0], Some(&anew)).await.unwrap());
-    assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was sealed anew before");
+    assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
     let stored = world.store.mcp_server(&ann, &own.id).await.unwrap();
     assert_eq!(stored, Some(McpServerRecord { secrets: Some(anew), version: 2, ..own.clone() }));
-    assert_eq!(world.store.change_mcp_server(&own).await.unwrap(), NamedChanged::Stale, "it would bring the old seal back");
+    assert_eq!(world.store.change_mcp_server(&own).await.unwrap(), NamedChanged::Stale, "it would restore the old encryption");
 }

@@ -1,4 +1,4 @@
-//! Databases that the migrations fit, and databases that they do not.
+//! Schema versions that the migrations accept, and schemas that they refuse.
 
 use std::collections::BTreeSet;
 use std::str::FromStr as _;
@@ -49,7 +49,7 @@ async fn changed_migration_is_refused(#[values(Kind::Sqlite, Kind::Postgres)] ki
     assert!(refusal.contains("its version 2 is not the one"), "{refusal}");
 }
 
-/// The table as the migrator makes it.
+/// The table that the migrator creates.
 const SQLITE_VERSIONS: &str = "CREATE TABLE _sqlx_migrations (
     version BIGINT PRIMARY KEY, description TEXT NOT NULL, installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
     success BOOLEAN NOT NULL, checksum BLOB NOT NULL, execution_time BIGINT NOT NULL)";
@@ -57,7 +57,7 @@ const POSTGRES_VERSIONS: &str = "CREATE TABLE _sqlx_migrations (
     version BIGINT PRIMARY KEY, description TEXT NOT NULL, installed_on TIMESTAMPTZ NOT NULL DEFAULT now(),
     success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, execution_time BIGINT NOT NULL)";
 
-/// Of the first and of the newest development version.
+/// The first and the newest development version.
 #[rstest]
 #[tokio::test]
 async fn schema_from_before_release_is_refused(
@@ -92,7 +92,7 @@ async fn schema_from_before_release_is_refused(
         Kind::Sqlite => "SELECT name FROM sqlite_schema WHERE name = 'users'",
         Kind::Postgres => "SELECT table_name::text FROM information_schema.tables WHERE table_name = 'users'",
     };
-    assert!(database.rows(tables).await.is_empty(), "a refused database is left as it was");
+    assert!(database.rows(tables).await.is_empty(), "a refused database is unchanged");
 }
 
 #[rstest]
@@ -113,7 +113,7 @@ async fn migrations_of_both_databases_have_the_same_names(#[values(Kind::Sqlite,
     assert_eq!(postgres, applied);
 }
 
-/// An order by bytes is the same on every cluster, and an index serves only the collation that it was made with.
+/// Byte order is the same on every cluster, and an index serves only its own collation.
 #[tokio::test]
 async fn indexed_text_has_collation_c() {
     let world = World::new(Kind::Postgres).await;
@@ -134,7 +134,7 @@ async fn whole_numbers_are_bigint() {
     world.store.close().await;
 }
 
-/// An older version works on while a newer one waits for a lock on its tables.
+/// An older version keeps working while a newer one waits for a table lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migration_that_waits_blocks_no_writer() {
     let world = World::new(Kind::Postgres).await;
@@ -147,7 +147,7 @@ async fn migration_that_waits_blocks_no_writer() {
     ] {
         world.database.rows(undo).await;
     }
-    // The migration creates triggers on this table, which no other transaction may be writing.
+    // The migration creates triggers on this table, which needs a lock that conflicts with open writes.
     let mut writer = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
     sqlx::query("BEGIN").execute(&mut writer).await.unwrap();
     sqlx::query("LOCK TABLE messages IN ROW EXCLUSIVE MODE").execute(&mut writer).await.unwrap();

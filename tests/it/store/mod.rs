@@ -1,9 +1,9 @@
-//! The contract of the store: each story is told to both backends, by the same code. And to the model of the store on which the
-//! simulation stands, so that what holds there holds for them.
+//! The contract of the store: each test runs on both databases with the same code. It also runs on the model store of the
+//! simulation, so that simulation results apply to the databases.
 
-/// Makes a test of each story on each store: `story::sqlite`, `story::postgres`, and `on_the_model::story`. A database that cannot be
-/// reached fails its test. Stories after the semicolon are not for the model: they look into the database itself, or are about
-/// what the model does without.
+/// Creates a test of each contract on each store: `story::sqlite`, `story::postgres`, and `on_the_model::story`. A database
+/// that cannot be reached fails its test. Tests after the semicolon do not run on the model: they query the database, or use
+/// features that the model lacks.
 macro_rules! contract {
     ($($story:ident,)* $(; $($of_databases:ident,)*)?) => {
         contract!(@databases $($story,)* $($($of_databases,)*)?);

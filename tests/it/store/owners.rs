@@ -1,11 +1,11 @@
-//! Which owner a row belongs to: every table says it.
+//! Every table has a column for the owner of its rows, or a reason not to.
 
 use std::collections::BTreeSet;
 
 use super::fixture::World;
 use crate::support::database::Kind;
 
-/// Tables without a column for the owner, and why.
+/// Tables without an owner column, and why.
 const NOBODYS: [(&str, &str); 9] = [
     ("_sqlx_migrations", "the schema"),
     ("users", "the owners"),

@@ -1,4 +1,4 @@
-//! Definitions of tools that were seen.
+//! Tool reviews: stored tool definitions and their acceptance.
 
 use capstan::domain::ids::{PinId, UserId};
 use capstan::domain::pin::PinStatus;
@@ -40,8 +40,8 @@ async fn the_first_definition_is_accepted_and_another_one_is_not(world: &World) 
         let again = [changed.clone(), both[1].clone()];
         assert_eq!(store.sight_tools(&again).await.unwrap(), vec![changed.id.clone()]);
     }
-    assert_eq!(store.sight_tools(&both).await.unwrap(), [], "what was accepted stays so");
-    assert_eq!(store.tool_pins(&member, None).await.unwrap().len(), 3, "of the changed ones the newest is kept");
+    assert_eq!(store.sight_tools(&both).await.unwrap(), [], "an accepted definition stays accepted");
+    assert_eq!(store.tool_pins(&member, None).await.unwrap().len(), 3, "only the newest changed definition is kept");
     let changed = store.tool_pins(&member, Some(PinStatus::Changed)).await.unwrap();
     let [pin] = changed.as_slice() else { panic!("{changed:?}") };
     assert_eq!((&pin.id, pin.definition.description.as_str()), (&worse.id, "reads and sends more"));

@@ -1,5 +1,5 @@
-//! What only Postgres has: row locks that are waited for, snapshots that are older than a lock, notifications, other
-//! processes with a newer schema.
+//! Behaviour that only Postgres has: row locks that block, snapshots older than a lock, notifications, and processes with a
+//! newer schema.
 
 use std::collections::HashSet;
 use std::str::FromStr as _;
@@ -29,14 +29,14 @@ use crate::support::wait::{until, within};
 
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
-/// A session beside the store's, in a transaction.
+/// Opens a separate session with a transaction.
 async fn session(world: &World) -> PgConnection {
     let mut session = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
     sqlx::query("BEGIN").execute(&mut session).await.unwrap();
     session
 }
 
-/// One which holds the head of a conversation.
+/// Opens a session that locks the head of a conversation.
 async fn hold_head(world: &World, conversation: &str) -> PgConnection {
     let mut session = session(world).await;
     sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = $1 FOR UPDATE")
@@ -47,7 +47,7 @@ async fn hold_head(world: &World, conversation: &str) -> PgConnection {
     session
 }
 
-/// Waits until so many of the store's statements wait for a lock.
+/// Waits until `how_many` statements of the store wait for a lock.
 pub(super) async fn blocked(world: &World, how_many: i64) {
     until("statements that wait for a lock", SOON, || async {
         let waiting = "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -95,10 +95,10 @@ async fn a_claim_never_waits() {
     world.store.close().await;
 }
 
-/// I14. Messages for a conversation whose head is held wait with one of the workers' connections at most.
+/// I14. Messages for a conversation with a locked head occupy at most one connection of the workers' pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_wait_leave_workers_their_connections() {
-    // Nobody who waits here takes the database for dead.
+    // No waiting request may time out here.
     let world = World::with(Kind::Postgres, &StoreOptions { request_timeout: SOON, ..StoreOptions::default() }).await;
     let owner = user();
     let (held, busy) = (world.claimed(&owner).await, world.claimed(&owner).await);
@@ -110,7 +110,7 @@ async fn messages_that_wait_leave_workers_their_connections() {
         let (store, message) = (world.store.clone(), hello(&owner, &held.conversation_id));
         waiting.spawn(async move { store.accept_run(message, None).await.map(|_| ()) });
         blocked(&world, count).await;
-        // From here on the log writer has a connection again that was used just now.
+        // From here on, the log writer has a recently used connection again.
         world.commit_one(deltas(&busy, 1)).await.unwrap();
     }
     let claims = within("a claim", Duration::from_secs(1), world.claim(10)).await;
@@ -122,7 +122,7 @@ async fn messages_that_wait_leave_workers_their_connections() {
     world.store.close().await;
 }
 
-/// D-05, I14. Requests and workers take all their connections, and each waits for an answer.
+/// D-05, I14. Requests and workers occupy all connections of their pools, and each waits for a lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed_while_everybody_else_waits() {
     let world = World::with(Kind::Postgres, &StoreOptions { max_connections: 8, ..StoreOptions::default() }).await;
@@ -145,11 +145,11 @@ async fn a_lease_is_renewed_while_everybody_else_waits() {
     let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap().renewed;
     assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
-    assert!(!looks.is_empty() && looks.try_join_next().is_none(), "who looks into the queue waits still");
+    assert!(!looks.is_empty() && looks.try_join_next().is_none(), "reads of the queue are still waiting");
     for answer in within("the burst", SOON, burst.join_all()).await {
         assert!(answer.unwrap_err().is_transient());
     }
-    // The wait for a lock, and some; whoever found no connection has known earlier.
+    // The lock timeout and some margin. Requests without a connection have failed earlier.
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     within("the looks", SOON, looks.join_all()).await;
@@ -157,8 +157,8 @@ async fn a_lease_is_renewed_while_everybody_else_waits() {
     world.store.close().await;
 }
 
-/// I13. A statement, a lock and a session that was cut off within a transaction are waited for only so long, whichever pool they are of. The
-/// pools are nobody's but the store's: what their connections would answer to SHOW is written down by triggers, where they write.
+/// I13. Statements, lock waits and idle transactions have a timeout in every pool. The pools are private to the store, so
+/// triggers record the settings of the connections that write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_connection_to_postgres_has_its_time_outs() {
     let world = World::new(Kind::Postgres).await;
@@ -178,7 +178,7 @@ async fn every_connection_to_postgres_has_its_time_outs() {
     ] {
         world.database.rows(watch).await;
     }
-    // On a connection for requests, on one of the log writer, and on one for leases.
+    // A connection of the request pool, of the log writer's pool, and of the lease pool.
     let (id, title, now) = (conversation(), "A title".to_owned(), NOW);
     let new = NewConversation {
         id,
@@ -204,16 +204,16 @@ async fn every_connection_to_postgres_has_its_time_outs() {
     world.store.close().await;
 }
 
-/// D-08. Of two who wait for each other Postgres sends one away, which is no fault of a run: the commit is made again.
+/// D-08. Postgres ends one of two deadlocked transactions. The store retries the commit, and the run is not affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_was_sent_away_is_made_again() {
     let world = World::new(Kind::Postgres).await;
     let owner = user();
     let mut fences = vec![world.claimed(&owner).await, world.claimed(&owner).await];
-    // The order in which a commit locks heads; the other one locks against it.
+    // A commit locks heads in this order, and the other session locks in reverse order.
     fences.sort_by(|one, other| one.conversation_id.cmp(&other.conversation_id));
     let mut other = hold_head(&world, fences[1].conversation_id.as_str()).await;
-    // It never looks for a deadlock, so that the commit is the one who is sent away.
+    // The other session never checks for deadlocks, so Postgres ends the store's commit.
     sqlx::query("SET LOCAL deadlock_timeout = '60s'").execute(&mut other).await.unwrap();
     let commit = async {
         let batch = [deltas(&fences[0], 1), deltas(&fences[1], 1)];
@@ -254,7 +254,7 @@ async fn sweepers_share_the_dead_without_doubles() {
         let (store, count) = (world.store.clone(), Arc::clone(&count));
         sweepers.spawn(async move {
             let mut mine = Vec::new();
-            // Locked rows are skipped: a sweep may come back empty while others still hold what is left.
+            // Locked rows are skipped, so a sweep may return nothing while other sweepers hold the remaining rows.
             while count.load(Ordering::SeqCst) < 20 {
                 let taken = store.sweep(3, true).await.unwrap().taken;
                 count.fetch_add(taken.len(), Ordering::SeqCst);
@@ -264,19 +264,19 @@ async fn sweepers_share_the_dead_without_doubles() {
         });
     }
     let taken: Vec<_> = within("the sweepers", SOON, sweepers.join_all()).await.into_iter().flatten().collect();
-    assert_eq!((taken.len(), taken.into_iter().collect::<HashSet<_>>()), (dead.len(), dead), "each by one of them");
+    assert_eq!((taken.len(), taken.into_iter().collect::<HashSet<_>>()), (dead.len(), dead), "each by exactly one sweeper");
     let claims = world.claim(100).await;
     assert_eq!(claims.len(), 20);
     world.store.close().await;
 }
 
-/// D-01: a claim that was confirmed is lost, as after a failover to a replica that was behind, and its holder lives.
+/// D-01: a confirmed claim is lost, as after a failover to a replica that was behind, and its worker is still alive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_of_a_lost_claim_has_no_other_ones_fence() {
     let world = World::new(Kind::Postgres).await;
     let (owner, id, other) = (user(), conversation(), NodeId::generate(&UuidIds));
     let epoch = format!("(SELECT epoch FROM conversation_heads WHERE conversation_id = '{id}')");
-    // By the queue, and the next message as it is accepted; then the same when all epochs were lifted for a copy that was accepted.
+    // Claimed from the queue, and claimed by the hand-off. Then again after a restore raised all epochs.
     for (is_taken_on, lift) in [(false, 0), (true, 0), (true, 1_000), (false, 0)] {
         let ahead = format!("UPDATE conversation_heads SET epoch = epoch + {lift} WHERE conversation_id = '{id}'");
         world.database.rows(&ahead).await;
@@ -325,7 +325,7 @@ async fn claimers_share_the_queue_without_doubles() {
         claimers.spawn(async move {
             let node = NodeId::generate(&UuidIds);
             let mut mine = Vec::new();
-            // Locked rows are skipped: a claim may come back empty while others still hold what is left.
+            // Locked rows are skipped, so a claim may return nothing while other claimers hold the remaining rows.
             while store.next_claimable_in().await.unwrap().is_some() {
                 mine.extend(store.claim_runs(&node, 3, LONG).await.unwrap().into_iter().map(|claim| claim.fence));
             }
@@ -338,8 +338,8 @@ async fn claimers_share_the_queue_without_doubles() {
     world.store.close().await;
 }
 
-/// The end's statement begins before the message is committed and waits for the head behind it: what it sees of `runs` is
-/// older than the lock that it gets.
+/// The end's statement starts before the message commits, and waits behind it for the head's lock. Its snapshot of `runs` is
+/// older than that lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
     let world = World::new(Kind::Postgres).await;
@@ -365,8 +365,8 @@ async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
     world.store.close().await;
 }
 
-/// The statement begins before the new title is committed and waits for the head behind it: what it sees of the conversation
-/// is older than the lock that it gets.
+/// The statement starts before the new title commits, and waits behind it for the head's lock. Its snapshot of the conversation
+/// is older than that lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waited_tells_the_title_that_was_given_meanwhile() {
     let world = World::new(Kind::Postgres).await;
@@ -388,7 +388,7 @@ async fn a_commit_that_waited_tells_the_title_that_was_given_meanwhile() {
     world.store.close().await;
 }
 
-/// The same key for requests about different runs, whose heads are different locks. The first one has written the key and not
+/// The same key in requests about different runs, whose heads are separate locks. The first request has written the key and not
 /// yet committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
@@ -431,12 +431,12 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     let Keyed::Replayed(Cancelled::Over { run, .. }) = cancelled.unwrap() else { panic!("what came of the first one") };
     assert_eq!(run.id, first.id);
     assert_eq!(resumed.unwrap(), Keyed::Mismatch);
-    assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "nothing was done");
-    assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "nothing was done");
+    assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "the request had no effect");
+    assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "the request had no effect");
     world.store.close().await;
 }
 
-/// D-14: the other end of a connection is gone, and nothing says so.
+/// D-14: the peer of a connection is gone without closing it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
     let world = World::new(Kind::Postgres).await;
@@ -444,7 +444,7 @@ async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
     let limit = Duration::from_secs(2);
     let here = PgNotifier::new(&world.database.url_through(link.address), "here").unwrap().bearing_silence(limit);
     let elsewhere = PgNotifier::new(&world.database.url, "elsewhere").unwrap();
-    // As every process does: it is heard by itself, too.
+    // Each process also receives its own notifications.
     let presence = async {
         let mut pause = tokio::time::interval(limit / 10);
         loop {
@@ -456,10 +456,10 @@ async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
         let mut heard = Box::pin(here.listen());
         assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
         let nothing = tokio::time::timeout(limit * 2, heard.next()).await;
-        assert!(nothing.is_err(), "it hears itself, and keeps that to itself: {nothing:?}");
+        assert!(nothing.is_err(), "its own notification is not passed on: {nothing:?}");
         link.hush();
         assert_eq!(within("another connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
-        // Until what it says goes through again, it hears nothing of itself on that one, either.
+        // Its own notifications must arrive on the new connection, too.
         let heard_again = async {
             loop {
                 elsewhere.announce_queue().await.unwrap();
@@ -475,7 +475,7 @@ async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
         () = story => {}
         () = presence => {}
     }
-    // What it says goes out again, too.
+    // Outgoing notifications work again, too.
     let mut heard = Box::pin(elsewhere.listen());
     assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
     until("a hint to go out", SOON, || async { here.announce_queue().await.ok() }).await;
@@ -492,7 +492,11 @@ async fn what_is_announced_is_heard_elsewhere() {
     let here = PgNotifier::new(&world.database.url, "here").unwrap();
     let elsewhere = PgNotifier::new(&world.database.url, "elsewhere").unwrap();
     let mut heard = Box::pin(elsewhere.listen());
-    assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown), "look, now that it listens");
+    assert_eq!(
+        within("the connection", SOON, heard.next()).await,
+        Some(Notice::LogUnknown),
+        "after listening starts, subscribers check the log"
+    );
 
     let two = vec![conversation(), conversation()];
     here.announce(&two).await.unwrap();
@@ -504,7 +508,7 @@ async fn what_is_announced_is_heard_elsewhere() {
     here.announce_presence().await.unwrap();
     assert_eq!(within("presence", SOON, heard.next()).await, Some(Notice::Present));
 
-    // A connection that is lost is made again, and what was missed meanwhile is looked for.
+    // A lost connection is reopened, and subscribers check for missed events.
     let listening = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity
                      WHERE datname = current_database() AND query LIKE 'LISTEN%'";
     assert_eq!(world.database.rows(listening).await.len(), 1);
@@ -519,13 +523,13 @@ async fn what_is_announced_is_heard_elsewhere() {
 
 #[tokio::test]
 async fn a_database_that_does_not_answer_is_unavailable() {
-    // Nobody listens on the port of a listener that is gone.
+    // A closed listener's port refuses connections.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let refused = open(&format!("postgres://nobody@127.0.0.1:{port}/none"), &StoreOptions::default()).await.err().unwrap();
     assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
 }
 
-/// Many pieces, and a process that dies between two of them.
+/// Deletion in many pieces, and a process that is killed between two of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
     let world = World::new(Kind::Postgres).await;
@@ -557,7 +561,7 @@ async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
     assert_eq!(world.store.conversation(&owner, id).await.unwrap(), None);
     assert_eq!(world.store.delete_conversation(&owner, id).await.unwrap(), None);
     assert_eq!(world.commit_one(deltas(&cut, 1)).await, Err(Refused::Fenced));
-    // Nobody gets what is left by taking its id.
+    // A new conversation with the same id does not get the remaining rows.
     let accept = capstan::store::AcceptRun { create_with_title: Some(String::new()), ..hello(&owner, id) };
     assert_eq!(fresh(world.store.accept_run(accept, None).await.unwrap()), capstan::store::Accepted::NoConversation);
     world.store.remove_expired_idempotency(3_600_000).await.unwrap();
@@ -565,8 +569,8 @@ async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
     world.accept(hello(&owner, id)).await;
 }
 
-/// Somebody holds the head of one conversation for long: all runs of the process wait behind the batch, so it is not tried again and
-/// again.
+/// A session holds the head of one conversation for long. All runs of the process wait behind the batch, so the batch is not
+/// retried repeatedly.
 #[tokio::test]
 async fn a_batch_waits_for_a_lock_once() {
     let world = World::new(Kind::Postgres).await;
@@ -576,12 +580,12 @@ async fn a_batch_waits_for_a_lock_once() {
     let began = std::time::Instant::now();
     let refused = world.store.commit(&[deltas(&fences[0], 1), deltas(&fences[1], 1)]).await;
     assert!(matches!(refused, Err(StoreError::Contended(_))), "{refused:?}");
-    // A session waits for 2 s.
+    // A session's lock timeout is 2 s.
     assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
     drop(holder);
 }
 
-/// Whoever gives leases up waits for nobody, and says whose are left.
+/// Releasing leases does not wait for locks, and returns the leases that remain.
 #[tokio::test]
 async fn a_lease_whose_rows_are_locked_is_given_up_later() {
     let world = World::new(Kind::Postgres).await;
@@ -595,11 +599,12 @@ async fn a_lease_whose_rows_are_locked_is_given_up_later() {
     sqlx::query("ROLLBACK").execute(&mut session).await.unwrap();
     assert_eq!(world.store.give_up_leases(&lost).await.unwrap(), []);
     let again = world.claim_one().await;
-    assert_eq!((again.run_id.clone(), world.load(&again).await.crashes), (held.run_id, 0), "no worker has died");
+    assert_eq!((again.run_id.clone(), world.load(&again).await.crashes), (held.run_id, 0), "no crash is counted");
     world.store.close().await;
 }
 
-/// Runs of one owner wait for each other without a connection: the owner's others, and everybody else, have theirs.
+/// Reservations of one owner wait for each other without a connection. Other requests of the owner, and other owners, still get
+/// connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reservations_of_one_owner_keep_nobody_elses_connection() {
     let world = World::with(Kind::Postgres, &StoreOptions { max_connections: 6, ..StoreOptions::default() }).await;
@@ -626,9 +631,9 @@ async fn reservations_of_one_owner_keep_nobody_elses_connection() {
         let granted = within("another owner", SOON, world.store.reserve(&of_bob, &bob, &reserve)).await.unwrap();
         assert!(matches!(granted, Some(Reserved::Granted { .. })), "{granted:?}");
     }
-    assert!(waiting.try_join_next().is_none(), "whoever waited for a turn was overtaken");
+    assert!(waiting.try_join_next().is_none(), "another waiting reservation went first");
     for answer in within("those who wait", SOON, waiting.join_all()).await {
-        assert_eq!(answer, Some(Reserved::Busy), "nobody waits for ever");
+        assert_eq!(answer, Some(Reserved::Busy), "the wait is limited");
     }
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     let granted = world.store.reserve(&of_ann, &ann, &reserve).await.unwrap();

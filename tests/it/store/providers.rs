@@ -1,4 +1,4 @@
-//! Providers that people keep, their sealed keys, and logins.
+//! User providers, their encrypted keys, and logins.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ async fn a_name_stands_for_the_owners_own_first(world: &World) {
     let own = made(world, Some(&ann), "name").await;
     assert_eq!(named(world, &ann, "name").await, Some(own.id.clone()));
     assert_eq!(named(world, &bob, "name").await, Some(global.id.clone()));
-    // One that is switched off stands for nothing.
+    // A disabled provider does not take precedence.
     let off = ProviderRecord { enabled: false, ..own };
     assert_eq!(world.store.change_provider(&off).await.unwrap(), ProviderChanged::Changed(2));
     assert_eq!(named(world, &ann, "name").await, Some(global.id));
@@ -146,13 +146,13 @@ async fn a_change_is_made_from_the_newest_version(world: &World) {
     assert_eq!(world.store.change_provider(&changed).await.unwrap(), ProviderChanged::Changed(2));
     let stored = world.store.provider(&ann, &first.id).await.unwrap();
     assert_eq!(stored, Some(ProviderRecord { version: 2, ..changed.clone() }));
-    assert_eq!(world.store.change_provider(&changed).await.unwrap(), ProviderChanged::Stale, "made from version 1");
+    assert_eq!(world.store.change_provider(&changed).await.unwrap(), ProviderChanged::Stale, "based on version 1");
     let taken = ProviderRecord { name: "taken".to_owned(), version: 2, ..changed.clone() };
     assert_eq!(world.store.change_provider(&taken).await.unwrap(), ProviderChanged::NameTaken);
     let nothing = ProviderRecord { id: ProviderId::generate(&UuidIds), ..taken };
     assert_eq!(world.store.change_provider(&nothing).await.unwrap(), ProviderChanged::Stale);
 
-    // Of many who change the same version, one does.
+    // Of concurrent changes to one version, one succeeds.
     let mut together = tokio::task::JoinSet::new();
     for round in 0..8 {
         let store = Arc::clone(&world.store);
@@ -183,7 +183,7 @@ async fn a_repeated_request_makes_one(world: &World) {
     let again = provider(Some(&ann), "one");
     assert_eq!(world.store.create_provider(&again, MOST, key(&ann, "k", "f")).await.unwrap(), Keyed::Replayed(made));
     assert_eq!(world.store.create_provider(&again, MOST, key(&ann, "k", "other")).await.unwrap(), Keyed::Mismatch);
-    // What was refused may be tried again with the same key.
+    // A refused request may be repeated with the same key.
     let taken = world.store.create_provider(&again, MOST, key(&ann, "k2", "f")).await.unwrap();
     assert_eq!(taken, Keyed::Fresh(ProviderMade::NameTaken));
     let other = provider(Some(&ann), "other");
@@ -231,18 +231,18 @@ async fn secrets_can_be_sealed_anew(world: &World) {
 
     let anew = Sealed { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
     assert!(world.store.reseal(&rows[0], Some(&anew)).await.unwrap());
-    assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was sealed anew before");
+    assert!(!world.store.reseal(&rows[0], Some(&anew)).await.unwrap(), "it was encrypted again before");
     let stored = world.store.provider(&ann, &own.id).await.unwrap().unwrap();
     let key = Some(StoredSecret { sealed: anew, hint: Some("abcd".to_owned()) });
-    assert_eq!(stored, ProviderRecord { key, version: 2, ..own.clone() }, "all else is the same");
-    // A change that was made from the version before would bring the old seal back.
+    assert_eq!(stored, ProviderRecord { key, version: 2, ..own.clone() }, "other fields are unchanged");
+    // A change that is based on the earlier version would restore the old encryption.
     assert_eq!(world.store.change_provider(&own).await.unwrap(), ProviderChanged::Stale);
     let counts = [("master-1".to_owned(), 1), ("master-2".to_owned(), 1)];
     assert_eq!(world.store.master_keys_in_use().await.unwrap(), counts);
 
     assert!(world.store.reseal(&rows[1], None).await.unwrap());
     let stored = world.store.provider(&ann, &global.id).await.unwrap();
-    assert_eq!(stored, Some(ProviderRecord { key: None, version: 2, ..global }), "without its key it is another");
+    assert_eq!(stored, Some(ProviderRecord { key: None, version: 2, ..global }), "a provider without its key is a new version");
 }
 
 async fn a_login_is_given_to_one(world: &World) {
@@ -252,7 +252,7 @@ async fn a_login_is_given_to_one(world: &World) {
     for round in 0..10 {
         let state = format!("state-{round}");
         world.store.create_login(&state, &login, 600_000).await.unwrap();
-        // Whoever has learnt the state alone takes nothing out.
+        // The state alone does not take a login.
         for stranger in [LoginTaker::Owner(user()), LoginTaker::Browser("other".to_owned()), LoginTaker::Browser(String::new())] {
             assert_eq!(world.store.take_login(&state, &stranger).await.unwrap(), None, "{stranger:?}");
         }
@@ -267,7 +267,7 @@ async fn a_login_is_given_to_one(world: &World) {
     let login = ProviderLogin { key_hash: None, ..login };
     world.store.create_login("old", &login, 600_000).await.unwrap();
     world.store.create_login("new", &login, 600_000).await.unwrap();
-    assert_eq!(world.store.take_login("old", &takers[0]).await.unwrap(), None, "the newest login of an owner counts");
+    assert_eq!(world.store.take_login("old", &takers[0]).await.unwrap(), None, "only the newest login of an owner is valid");
     assert_eq!(world.store.take_login("new", &takers[0]).await.unwrap(), Some(login.clone()));
     world.store.create_login("expired", &login, 0).await.unwrap();
     assert_eq!(world.store.take_login("expired", &takers[1]).await.unwrap(), None);

@@ -1,4 +1,4 @@
-//! Old deltas are folded.
+//! Delta compaction.
 
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::fold::{FoldedDelta, fold_deltas, swallows};
@@ -30,7 +30,7 @@ async fn say(world: &World, fence: &Fence, part_id: &PartId, words: &[&str]) {
     world.commit_one(write).await.unwrap();
 }
 
-/// A run that ended, with so many words in one part.
+/// Returns an ended run with one part of this many words.
 async fn talkative(world: &World, words: usize) -> Fence {
     let fence = world.claimed(&user()).await;
     let words: Vec<String> = (0..words).map(|n| format!("{n} ")).collect();
@@ -53,7 +53,7 @@ async fn whole_log(world: &World, conversation: &ConversationId) -> Vec<StoredEv
     }
 }
 
-/// All that was said, in order, by part.
+/// Returns the text of each part, in order.
 fn text(log: &[StoredEvent]) -> Vec<(String, String)> {
     let mut parts: Vec<(String, String)> = Vec::new();
     for event in log.iter().filter(|event| event.kind == "part.delta") {
@@ -71,7 +71,7 @@ fn folder(world: &World, mode: FoldMode) -> Folder {
     Folder::new(world.store.clone(), 0, mode)
 }
 
-/// Goes on to the end: how many runs and events it was.
+/// Runs a pass to its end. Returns the numbers of runs and events.
 async fn finish(mut folder: Folder) -> (u64, u64) {
     while folder.step().await.unwrap() == FoldStep::Went {}
     (folder.runs(), folder.events())
@@ -82,7 +82,7 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     let fence = world.claimed(&owner).await;
     let parts = [PartId::generate(&UuidIds), PartId::generate(&UuidIds)];
     say(world, &fence, &parts[0], &["a\"", "b\\", "c\u{1F600}"]).await;
-    // A message for later stands between the words.
+    // A queued message is stored between the words.
     world.accept(hello(&owner, &fence.conversation_id)).await;
     say(world, &fence, &parts[0], &["d", "e"]).await;
     say(world, &fence, &parts[1], &["f", "g", "h\u{0}"]).await;
@@ -90,7 +90,7 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     let before = whole_log(world, &fence.conversation_id).await;
 
     assert_eq!(finish(folder(world, FoldMode::Count)).await, (1, 5));
-    assert_eq!(whole_log(world, &fence.conversation_id).await, before, "to count changes nothing");
+    assert_eq!(whole_log(world, &fence.conversation_id).await, before, "counting changes nothing");
     assert_eq!(finish(folder(world, FoldMode::Fold)).await, (1, 5));
     let after = whole_log(world, &fence.conversation_id).await;
     assert_eq!(text(&after), text(&before));
@@ -100,7 +100,7 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
         assert_eq!((&event.kind, &event.run_id, event.attempt, event.at), (&was.kind, &was.run_id, was.attempt, was.at));
         assert!(event.kind == "part.delta" || event.data == was.data);
     }
-    // From each event that is left one can go on; from those that are gone one cannot.
+    // A remaining event is a valid cursor, and a removed one is not.
     for cursor in before.iter().map(|event| event.seq) {
         let next = world.store.events(&owner, &fence.conversation_id, cursor, 1).await.unwrap();
         let is_there = after.iter().any(|event| event.seq == cursor);
@@ -108,7 +108,7 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     }
     let bounds = world.store.log_bounds(&owner, &fence.conversation_id).await.unwrap().unwrap();
     assert_eq!((bounds.oldest, Some(bounds.head)), (1, before.last().map(|event| event.seq)));
-    assert_eq!(finish(folder(world, FoldMode::Fold)).await, (0, 0), "once is enough");
+    assert_eq!(finish(folder(world, FoldMode::Fold)).await, (0, 0), "a second pass finds nothing");
     assert_eq!(folder(world, FoldMode::Fold).left().await.unwrap(), 0);
 }
 
@@ -127,7 +127,7 @@ async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
     assert!(world.store.fold_deltas(&fence.conversation_id, &[], Some(&fence.run_id)).await.unwrap());
     assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap(), []);
 
-    // A run under way is not touched by the end of the one before it in the same conversation.
+    // A run under way is not affected by the end of the previous run in its conversation.
     let owner = user();
     let first = world.claimed(&owner).await;
     world.accept(capstan::store::AcceptRun { on_busy: OnBusy::Queue, ..hello(&owner, &first.conversation_id) }).await;
@@ -145,15 +145,15 @@ async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
 async fn a_pass_that_was_cut_short_is_gone_on_with(world: &World) {
     let fence = talkative(world, 1_300).await;
     let before = whole_log(world, &fence.conversation_id).await;
-    // Each pass dies after one piece. What it leaves is whole.
+    // Each pass stops after one piece and leaves a valid log.
     for passes in 1.. {
         let mut folder = folder(world, FoldMode::Fold);
-        assert_eq!(folder.left().await.unwrap(), 1, "it is not through yet");
+        assert_eq!(folder.left().await.unwrap(), 1, "it has not finished");
         assert_eq!(folder.step().await.unwrap(), FoldStep::Went);
         let log = whole_log(world, &fence.conversation_id).await;
         assert_eq!(text(&log), text(&before));
         if log.len() == before.len() - 1_299 {
-            assert!(passes > 1, "it was cut short at least once");
+            assert!(passes > 1, "it was interrupted at least once");
             break;
         }
         assert!(passes < 10, "{} of {} events are left", log.len(), before.len());
@@ -170,7 +170,7 @@ async fn two_at_once_do_it_once(world: &World) {
         logs.push((fence, log));
     }
     let mut events = 0;
-    // Whoever meets the other one leaves the rest to it; if both do, the next pass does it.
+    // A pass that meets the other one leaves the rest to it. If both do, the next pass finishes.
     for _ in 0..10 {
         let ((_, some), (_, others)) = tokio::join!(finish(folder(world, FoldMode::Fold)), finish(folder(world, FoldMode::Fold)));
         events += some + others;

@@ -1,4 +1,4 @@
-//! A turn that is answered once more, and a call that is made once more.
+//! Retries of runs and of tool calls, and undoing of calls.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     world.commit_one(changes(&first, vec![Change::AddMessage(hint.clone())])).await.unwrap();
     world.commit_one(changes(&first, vec![Change::AddMessage(answer.clone())])).await.unwrap();
     world.commit_one(failed(&first)).await.unwrap();
-    // One that went on after it belongs to the same turn.
+    // A run that resumed it belongs to the same message.
     let resumed = ask(world, retry(&owner, &first.run_id, GoOn::Resume)).await;
     assert_eq!(superseded(&resumed), Vec::<String>::new());
     let second = world.claim_one().await;
@@ -77,23 +77,23 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     assert_eq!(superseded(&again), gone.map(MessageId::as_str));
     let Resumed::Run { run, .. } = again else { unreachable!() };
     assert_eq!((&run.id, run.status, run.finish_reason), (&request.new_run_id, RunStatus::Queued, None));
-    assert_eq!(run.trace_id.as_ref(), Some(&request.trace), "it is in the trace of the request that asked for it");
+    assert_eq!(run.trace_id.as_ref(), Some(&request.trace), "it has the trace of the request that asked for it");
     assert_eq!(world.view(&owner, &run.id).await.run, run);
     let replayed = world.store.resume_run(request, key(&owner, "k", "f")).await.unwrap();
     assert_eq!(replayed, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
-    assert_eq!(world.view(&owner, &second.run_id).await.run.status, RunStatus::Completed, "what has ended does not change");
+    assert_eq!(world.view(&owner, &second.run_id).await.run.status, RunStatus::Completed, "an ended run does not change");
 
     let third = world.claim_one().await;
     let record = world.load(&third).await;
     assert_eq!((record.cause, record.tools.is_none()), (ClaimCause::First, true));
     assert!(record.history.iter().all(|message| !gone.contains(&&message.id)));
-    assert_eq!(record.history.len(), 1, "what the user said");
+    assert_eq!(record.history.len(), 1, "the user's message only");
     let better = assistant(&third, "better");
     world.commit_one(changes(&third, vec![Change::AddMessage(better.clone())])).await.unwrap();
     world.commit_one(completed(&third)).await.unwrap();
     let left = listed(world, &owner, &third).await;
     assert!(left.contains(&better.id) && gone.iter().all(|id| !left.contains(*id)), "{left:?}");
-    // Once more: the message is still the first run's.
+    // Another retry: the message is still the first run's.
     assert_eq!(superseded(&ask(world, retry(&owner, &third.run_id, GoOn::Turn)).await), [better.id.as_str()]);
 }
 
@@ -119,8 +119,8 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
     let read = async |owner: &UserId, call: &CallId| world.store.call_batch(owner, &fence.run_id, call).await.unwrap();
     let batch = read(&owner, &calls[1].id).await.unwrap();
     assert_eq!((&batch.original, &batch.message, &batch.calls), (&message.id, &message, &calls));
-    assert_eq!(batch.twin, None, "none of them was made");
-    assert_eq!(read(&user(), &calls[1].id).await, None, "somebody else's");
+    assert_eq!(batch.twin, None, "none of them ran");
+    assert_eq!(read(&user(), &calls[1].id).await, None, "another owner");
     assert_eq!(read(&owner, &CallId::generate(&UuidIds)).await, None);
 
     let new = RunId::generate(&UuidIds);
@@ -172,7 +172,7 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     let run = world.run(&owner).await.run;
     assert_eq!(refused(again(&run).await), run, "it waits for a worker");
     let fence = world.claim_one().await;
-    // The newest one is over, and another is still under way.
+    // The newest ended run is followed by one under way.
     let behind = world.accept(hello(&owner, &fence.conversation_id)).await.run;
     fresh(world.store.cancel_run(&owner, &behind.id, "user", NOW, None).await.unwrap());
     refused(again(&behind).await);
@@ -181,7 +181,7 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     let Resumed::Run { run: next, .. } = again(&behind).await else { panic!("the newest goes on") };
     refused(again(&behind).await);
     refused(again(&next).await);
-    assert_eq!(ask(world, retry(&user(), &behind.id, GoOn::Turn)).await, Resumed::NoRun, "somebody else's");
+    assert_eq!(ask(world, retry(&user(), &behind.id, GoOn::Turn)).await, Resumed::NoRun, "another owner");
 }
 
 async fn a_retry_counts_like_a_message(world: &World) {
@@ -196,7 +196,7 @@ async fn a_retry_counts_like_a_message(world: &World) {
     assert!(matches!(ask(world, with_room(2, GoOn::Turn)).await, Resumed::Run { .. }));
 }
 
-/// A run that takes a call of another one back.
+/// Returns a run that undoes a call of another run.
 fn undo(owner: &UserId, (run, message, call): (&RunId, &Message, &ToolCall), confirmed: bool) -> ResumeRun {
     let new = RunId::generate(&UuidIds);
     let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
@@ -217,7 +217,7 @@ fn outcome(state: ToolCallState) -> ToolOutcome {
     ToolOutcome { state, content: vec![ToolContent::text("said")], is_error: state != ToolCallState::Done, duration_ms: 1 }
 }
 
-/// A turn with a call that was made, and what it was made with.
+/// Runs a message with a call. Returns the message of the call and the call.
 async fn turn_with_a_call(world: &World, fence: &Fence) -> (Message, ToolCall) {
     let message = assistant(fence, "calls");
     let call = planned_call(fence, &message.id, 0);
@@ -253,12 +253,12 @@ async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
     }
     let again = ask(world, retry(&owner, &second.run_id, GoOn::Turn)).await;
     let gone = superseded(&again);
-    assert_eq!(gone, [answer.id.to_string(), undone[1].to_string()], "what was taken back of the turn itself goes with it");
+    assert_eq!(gone, [answer.id.to_string(), undone[1].to_string()], "an undo of the retried run is removed with it");
     let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
     assert!(read.contains(&undone[0]) && read.contains(&said.id), "{read:?}");
 }
 
-/// The first try was cancelled before it began. The retry has its key, and is what is taken back.
+/// The first attempt was cancelled before the call began. The retry has the call's key, and is undone.
 async fn what_was_made_by_a_retry_only_is_taken_back(world: &World) {
     let owner = user();
     let first = world.claimed(&owner).await;
@@ -312,10 +312,10 @@ async fn a_call_is_taken_back_once(world: &World) {
     world.commit_one(changes(&fence, work)).await.unwrap();
     world.commit_one(completed(&fence)).await.unwrap();
     let batch = world.store.call_batch(&owner, &fence.run_id, &repeated.id).await.unwrap().unwrap();
-    assert_eq!((batch.twin, batch.calls.len()), (Some(call.id.clone()), 2), "the same was made");
+    assert_eq!((batch.twin, batch.calls.len()), (Some(call.id.clone()), 2), "the same call ran");
     let undo = |confirmed| undo(&owner, (&fence.run_id, &message, &call), confirmed);
     let is_refused = async |resume: ResumeRun| matches!(ask(world, resume).await, Resumed::NotResumable { .. });
-    // One that was denied took no effect; one that failed may have; and after one that did, nothing more is to be done.
+    // A denied undo took no effect, and a failed one may have. After a completed undo, no further one is possible.
     for (state, is_free) in [
         (ToolCallState::Denied, true),
         (ToolCallState::Failed, false),
@@ -324,7 +324,7 @@ async fn a_call_is_taken_back_once(world: &World) {
     ] {
         let resumed = ask(world, undo(true)).await;
         assert!(superseded(&resumed).is_empty());
-        assert!(is_refused(undo(true)).await, "one is under way");
+        assert!(is_refused(undo(true)).await, "an undo is under way");
         let undoing = world.claim_one().await;
         let record = world.load(&undoing).await;
         assert_eq!((&record.calls[0].undoes, record.tools.is_some()), (&Some(call.id.clone()), true));
@@ -333,20 +333,20 @@ async fn a_call_is_taken_back_once(world: &World) {
         world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(failed(&undoing)).await.unwrap();
         for how in [GoOn::Turn, GoOn::Resume] {
-            assert!(is_refused(retry(&owner, &undoing.run_id, how)).await, "such a run has nobody to answer");
+            assert!(is_refused(retry(&owner, &undoing.run_id, how)).await, "an undo run has no message to answer");
         }
         if !is_free {
             assert!(is_refused(undo(false)).await, "{state:?}");
         }
     }
-    assert!(is_refused(undo(true)).await, "it is done");
-    // What only took a call back answers nothing: the turn before it is still the newest.
+    assert!(is_refused(undo(true)).await, "the call is undone");
+    // A run that only undoes a call answers nothing: the run before it is still the newest.
     assert!(matches!(ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await, Resumed::Run { .. }));
 }
 
-/// A retry of a call takes the results of its neighbours over, and the key that it had.
+/// A retry of a call reuses the results of the other calls, and keeps the call's key.
 async fn what_was_taken_back_is_not_taken_over(world: &World) {
-    // Whether it is the call itself that was taken back or its neighbour, and what became of that.
+    // The undone call is the retried one or another one of its answer, with each outcome of the undo.
     for (is_itself, became, is_free) in [
         (false, ToolCallState::Done, false),
         (true, ToolCallState::Done, false),
@@ -406,7 +406,7 @@ async fn what_was_taken_back_is_not_taken_over(world: &World) {
         } else {
             assert_eq!(resumed, Resumed::TakenBack, "{is_itself} {became:?}");
             assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), log, "nothing is written");
-            // The turn can be answered once more: what was taken back goes with the call.
+            // The message can be answered again: the undone call is superseded with its answer.
             let again = ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await;
             assert_eq!(superseded(&again).len(), 2);
         }
@@ -422,7 +422,7 @@ async fn what_goes_on_has_the_profile_of_its_run(world: &World) {
     let first = stored(fresh(world.store.accept_run(accept, None).await.unwrap())).run.id;
     let read = async |owner: &UserId, run: &RunId| world.store.run_profile(owner, run).await.unwrap();
     assert_eq!(read(&owner, &first).await.as_ref(), Some(&profile));
-    assert_eq!(read(&user(), &first).await, None, "somebody else's");
+    assert_eq!(read(&user(), &first).await, None, "another owner");
     assert_eq!(read(&owner, &RunId::generate(&UuidIds)).await, None);
 
     let fence = world.claim_one().await;

@@ -1,4 +1,4 @@
-//! A conversation that is taken back to an earlier message.
+//! Rewinding a conversation to an earlier message.
 
 use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
@@ -43,7 +43,7 @@ async fn listed(world: &World, owner: &UserId, id: &ConversationId) -> Vec<Messa
     page.items.into_iter().map(|message| message.id).collect()
 }
 
-/// A turn that ends with an answer: the message, and the answer.
+/// Runs a message to its answer. Returns both.
 async fn turn(world: &World, owner: &UserId, id: &ConversationId) -> (MessageId, Message) {
     let asked = world.accept(hello(owner, id)).await.message.id;
     let fence = world.claim_one().await;
@@ -65,7 +65,7 @@ async fn later_messages_are_taken_out(world: &World) {
     let (second, second_answer) = turn(world, &owner, &id).await;
     let before = world.log(&owner, &id).await;
 
-    // To the last message: nothing changes.
+    // A rewind to the last message changes nothing.
     let none = rewind(world, &owner, &id, RewindFrom::After(second_answer.id.clone())).await;
     assert_eq!((taken(&none).len(), world.log(&owner, &id).await.len()), (0, before.len()));
 
@@ -76,23 +76,23 @@ async fn later_messages_are_taken_out(world: &World) {
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap().as_ref(), Some(&*conversation));
     assert_eq!((conversation.status, &conversation.updated_at), (ConversationStatus::Idle, &LATER.to_rfc3339()));
     let log = world.log(&owner, &id).await;
-    assert_eq!((&log[..before.len()], &log[before.len()..]), (&before[..], &events[..]), "the log keeps what was said");
+    assert_eq!((&log[..before.len()], &log[before.len()..]), (&before[..], &events[..]), "the log keeps its events");
     let data = format!(r#"{{"title":"A title","status":"idle","supersedes":["{second}","{}"]}}"#, second_answer.id);
     assert_eq!((events[0].kind.as_ref(), &events[0].data), ("conversation.updated", &data));
     assert_eq!(listed(world, &owner, &id).await, [first.clone(), first_answer.id.clone()]);
     let replayed = world.store.rewind_conversation(again.clone(), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(replayed, Keyed::Replayed(Rewound::Conversation { conversation, superseded, events: Vec::new() }));
     assert_eq!(world.store.rewind_conversation(again, key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
-    assert_eq!(rewind(world, &owner, &id, RewindFrom::After(second.clone())).await, Rewound::NoMessage, "not any more");
+    assert_eq!(rewind(world, &owner, &id, RewindFrom::After(second.clone())).await, Rewound::NoMessage, "the message is gone");
 
-    // The model of the next turn reads what is left.
+    // The model of the next run reads the remaining messages.
     let third = world.accept(hello(&owner, &id)).await.message.id;
     let fence = world.claim_one().await;
     let read: Vec<_> = world.load(&fence).await.history.into_iter().map(|message| message.id).collect();
     assert_eq!(read, [first.clone(), first_answer.id.clone(), third.clone()]);
     world.commit_one(failed(&fence)).await.unwrap();
 
-    // To before everything.
+    // To before the first message.
     let all = rewind(world, &owner, &id, RewindFrom::At(first.clone())).await;
     assert_eq!(taken(&all), [first, first_answer.id, third]);
     assert_eq!(listed(world, &owner, &id).await, []);
@@ -117,10 +117,10 @@ async fn nothing_is_taken_out_where_that_cannot_be(world: &World) {
         assert_eq!(rewind(world, &owner, &id, from).await, Rewound::PartsCalls);
     }
     let other = world.run(&owner).await.message.id;
-    assert_eq!(rewind(world, &owner, &id, RewindFrom::At(other)).await, Rewound::NoMessage, "of another conversation");
+    assert_eq!(rewind(world, &owner, &id, RewindFrom::At(other)).await, Rewound::NoMessage, "a message of another conversation");
     let unknown = MessageId::generate(&UuidIds);
     assert_eq!(rewind(world, &owner, &id, RewindFrom::At(unknown)).await, Rewound::NoMessage);
-    assert_eq!(rewind(world, &user(), &id, RewindFrom::At(asked.clone())).await, Rewound::NoConversation, "somebody else's");
+    assert_eq!(rewind(world, &user(), &id, RewindFrom::At(asked.clone())).await, Rewound::NoConversation, "another owner");
     assert_eq!(rewind(world, &owner, &conversation(), RewindFrom::At(asked.clone())).await, Rewound::NoConversation);
     assert_eq!((world.log(&owner, &id).await, listed(world, &owner, &id).await.len()), (log, 4));
     assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(asked)).await), [answer.id, one.id, two.id]);
@@ -135,14 +135,14 @@ async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
     world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "half"))])).await.unwrap();
     world.commit_one(failed(&fence)).await.unwrap();
 
-    // To the message of the turn: it is answered again.
+    // To the run's own message: it can be answered again.
     assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(second.message.id.clone())).await).len(), 1);
     let Resumed::Run { run, .. } = go_on(&second.run.id, GoOn::Turn).await else { panic!("its message is still there") };
     let fence = world.claim_one().await;
     assert_eq!((&fence.run_id, world.load(&fence).await.history.len()), (&run.id, 3));
     world.commit_one(failed(&fence)).await.unwrap();
 
-    // To before it: there is nothing to answer.
+    // To before it: no message is left to answer.
     assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(first_answer.id.clone())).await).len(), 1);
     for how in [GoOn::Turn, GoOn::Resume] {
         let refused = go_on(&run.id, how).await;
@@ -150,15 +150,15 @@ async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
     }
 }
 
-/// The first of two turns is what is left.
+/// The first of two runs remains.
 async fn an_earlier_turn_is_answered_again(world: &World) {
     for from_answer in [false, true] {
         let (owner, id) = (user(), conversation());
         let (asked, answer) = turn(world, &owner, &id).await;
         let (_, later) = turn(world, &owner, &id).await;
         let refused = go_on(world, &owner, &answer.run_id, GoOn::Turn).await;
-        assert!(matches!(refused, Resumed::NotResumable { .. }), "another turn came after it: {refused:?}");
-        // A retry of what is taken out goes with it, though it has said nothing.
+        assert!(matches!(refused, Resumed::NotResumable { .. }), "a later run exists: {refused:?}");
+        // A retry of a removed run is removed with it, although it has no message.
         let Resumed::Run { run: silent, .. } = go_on(world, &owner, &later.run_id, GoOn::Turn).await else { panic!("the newest") };
         world.commit_one(failed(&world.claim_one().await)).await.unwrap();
         let to = if from_answer { &answer.id } else { &asked };
@@ -172,26 +172,26 @@ async fn an_earlier_turn_is_answered_again(world: &World) {
 
         let resumed = go_on(world, &owner, &answer.run_id, GoOn::Turn).await;
         let Resumed::Run { run, events } = resumed else { panic!("it is the newest turn that is left: {resumed:?}") };
-        assert_eq!(events[0].data.contains(answer.id.as_str()), from_answer, "the old answer does not stand beside the new one");
+        assert_eq!(events[0].data.contains(answer.id.as_str()), from_answer, "the old answer is not beside the new one");
         let fence = world.claim_one().await;
         assert_eq!(fence.run_id, run.id);
         let read: Vec<_> = world.load(&fence).await.history.into_iter().map(|message| message.id).collect();
         assert_eq!(read, [asked]);
-        // It has failed before it said anything: it is the one that is gone on from, and no other.
+        // It failed before its first message. It can be resumed, and no other run can.
         world.commit_one(failed(&fence)).await.unwrap();
         for run in [&answer.run_id, &later.run_id, &silent.id] {
             let refused = go_on(world, &owner, run, GoOn::Turn).await;
             assert!(matches!(refused, Resumed::NotResumable { .. }), "it has been retried: {refused:?}");
         }
         let resumable = world.store.explain_run(&owner, &run.id).await.unwrap().unwrap().resumable;
-        assert!(resumable, "which is what is told of it");
+        assert!(resumable, "the view says so");
         let resumed = go_on(world, &owner, &run.id, GoOn::Resume).await;
         assert!(matches!(resumed, Resumed::Run { .. }), "{resumed:?}");
         let fence = world.claim_one().await;
         world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "better"))])).await.unwrap();
         world.commit_one(completed(&fence)).await.unwrap();
 
-        // And once more after another turn.
+        // And again after a later run.
         let better = listed(world, &owner, &id).await.pop().unwrap();
         turn(world, &owner, &id).await;
         rewind(world, &owner, &id, RewindFrom::After(better.clone())).await;
@@ -202,7 +202,7 @@ async fn an_earlier_turn_is_answered_again(world: &World) {
     }
 }
 
-/// A message of which only the run is known that was the first to answer it.
+/// The message row names only the first run that answered it.
 async fn a_retry_that_was_taken_out_stands_in_nobodys_way(world: &World) {
     let (owner, id) = (user(), conversation());
     let (asked, answer) = turn(world, &owner, &id).await;
@@ -243,10 +243,10 @@ async fn a_message_is_said_anew_in_one_step(world: &World) {
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_ref()).collect();
     assert_eq!(kinds, ["conversation.updated", "message.created", "run.queued", "conversation.updated"]);
     assert!(events[0].data.contains(&format!(r#""supersedes":["{second}","{}"]"#, second_answer.id)), "{}", events[0].data);
-    assert_eq!(first_seq, events[1].seq, "its run begins with its message");
+    assert_eq!(first_seq, events[1].seq, "the run begins with its message");
     assert_eq!(listed(world, &owner, &id).await, [first.clone(), first_answer.id.clone(), message.id.clone()]);
 
-    // The same request again finds what came of it, and another one that its message is gone.
+    // The repeated request gets its answer, and another one finds that its message is gone.
     let replayed = edit(world, &owner, &id, &second, Some("k")).await;
     let Keyed::Replayed(Edited::Accepted(replayed)) = replayed else { panic!("it is what came of it: {replayed:?}") };
     assert!(matches!(&*replayed, Accepted::Run { run: same, .. } if *same == run), "{replayed:?}");
@@ -258,7 +258,7 @@ async fn a_message_is_said_anew_in_one_step(world: &World) {
     world.commit_one(completed(&fence)).await.unwrap();
     assert_eq!(fresh(edit(world, &owner, &id, &second, None).await), Edited::NoMessage);
 
-    // Nothing of what is refused is left.
+    // A refused request leaves nothing.
     let (log, messages) = (world.log(&owner, &id).await, listed(world, &owner, &id).await);
     assert_eq!(fresh(edit(world, &owner, &id, &first_answer.id, Some("other")).await), Edited::NotTheUsers);
     let nobodys = Edited::Accepted(Box::new(Accepted::NoConversation));

@@ -1,4 +1,4 @@
-//! Lists of runs, the newest run of a conversation, and the agent and model that it keeps.
+//! Lists of runs, the newest run of a conversation, and its default agent and model.
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::conversation::AgentChoice;
@@ -23,7 +23,7 @@ async fn accept(world: &World, owner: &UserId, id: &ConversationId, agent: &str,
     world.accept(AcceptRun { profile, now: UnixMillis(NOW.0 + at), ..hello(owner, id) }).await.run.id
 }
 
-/// Reads all pages of two runs each.
+/// Returns all runs, read in pages of two.
 async fn list(world: &World, owner: &UserId, filter: &RunFilter) -> Vec<RunId> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
@@ -46,7 +46,7 @@ async fn pages_of_runs_are_newest_first_and_have_no_gaps(world: &World) {
     assert_eq!(list(world, &owner, &RunFilter::default()).await, made);
     let of_one: Vec<RunId> = made.iter().skip(1).step_by(2).cloned().collect();
     assert_eq!(list(world, &owner, &RunFilter { conversation: Some(one), ..RunFilter::default() }).await, of_one);
-    // Runs of one moment are all listed; those of a conversation in its order, not in that of their clocks.
+    // Runs with equal times are all listed. Runs of one conversation are in its order, not in that of their clocks.
     let (owner, id) = (user(), conversation());
     let mut made = Vec::new();
     for at in [5, 5, 5, 0, 5] {
@@ -123,11 +123,11 @@ async fn a_conversation_keeps_what_messages_name(world: &World) {
         fresh(world.store.accept_run(AcceptRun { choice: names, on_busy, ..hello(&owner, id) }, None).await.unwrap())
     };
     let ends = async || world.commit_one(completed(&world.claim_one().await)).await.unwrap();
-    // The first message makes the conversation, and names both.
+    // The first message creates the conversation and names both.
     let id = conversation();
     say(&id, choice(Some("poet@2"), Some("a/b")), OnBusy::Queue).await;
     assert_eq!(kept(world, &owner, &id).await, choice(Some("poet@2"), Some("a/b")));
-    // To a conversation that is busy, then to one that is not.
+    // To a busy conversation, then to an idle one.
     say(&id, choice(None, Some("c/d")), OnBusy::Queue).await;
     assert_eq!(kept(world, &owner, &id).await, choice(Some("poet@2"), Some("c/d")));
     say(&id, choice(Some("cook"), None), OnBusy::Steer).await;
@@ -140,7 +140,7 @@ async fn a_conversation_keeps_what_messages_name(world: &World) {
     say(&id, choice(Some("default"), None), OnBusy::Queue).await;
     assert_eq!(kept(world, &owner, &id).await, choice(Some("default"), Some("c/d")));
     ends().await;
-    // A first message that names none: the conversation keeps the agent of its run.
+    // A first message without names: the conversation keeps the agent of its run.
     let id = conversation();
     say(&id, choice(None, None), OnBusy::Queue).await;
     assert_eq!(kept(world, &owner, &id).await, choice(Some("default"), None));

@@ -72,13 +72,13 @@ async fn words_are_found_by_their_beginnings_and_by_their_owner_only(world: &Wor
             .unwrap_or_else(|error| panic!("{signs:?}: {error}"));
     }
 
-    // As it was written, whatever the database takes for its small letters.
+    // The snippet shows the original text, independent of the database's lower-case rules.
     let trip = said(world, &ben, "We meet in İstanbul, at the STRAẞE.").await;
     for query in ["İstanbul", "\"in İstanbul\"", "STRAẞE", "İst"] {
         assert_eq!(places(world, &ben, query).await, std::slice::from_ref(&trip), "{query:?}");
     }
 
-    // Pages, and conversations that are put away.
+    // Pages, and archived conversations.
     let terms = Terms::read("rent").unwrap();
     let first = world.store.search(&ada, &terms, None, &page::<SearchCursor>(1, None)).await.unwrap();
     assert_eq!(first.items[0].message.conversation_id, other);
@@ -115,7 +115,7 @@ async fn what_is_said_before_and_after_a_rewind_is_told_apart(world: &World) {
     assert_eq!(find(world, &owner, "lighthouse").await, []);
 }
 
-/// A call beside the words of an answer.
+/// Returns a call beside the text of an answer.
 fn call(arguments: Value) -> Part {
     Part::ToolCall(ToolCallPart {
         id: PartId::generate(&UuidIds),
@@ -128,7 +128,7 @@ fn call(arguments: Value) -> Part {
     })
 }
 
-/// What a call says of a ticket is nothing that is said of its message.
+/// The words of a call's arguments are not part of the message's text.
 async fn only_what_clients_hide_is_not_found(world: &World) {
     let owner = user();
     world.run(&owner).await;
@@ -150,7 +150,7 @@ async fn only_what_clients_hide_is_not_found(world: &World) {
     let mut told: Vec<String> = find(world, &owner, "harbour").await.iter().map(|found| found.message.text()).collect();
     told.sort_unstable();
     let mut wanted = vec!["A harbour at dawn.", "A harbour at night.", "A harbour at noon."];
-    // On Postgres no text can hold the character that the arguments seem to name, and such a message has no words at all.
+    // Postgres text cannot hold the character that the arguments escape, so the message has no words there.
     if world.database.kind == Kind::Sqlite {
         wanted.push("A harbour in fog.");
     }

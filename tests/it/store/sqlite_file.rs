@@ -1,4 +1,4 @@
-//! What only a file has: its lock, a second process, a crash.
+//! Behaviour that only a database file has: its lock, a second process, a crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ async fn a_second_server_is_refused() {
     command.close().await;
     assert_eq!(world.store.user_by_key_hash("hash").await.unwrap(), Some(ann));
 
-    // Closing gives the folder back.
+    // Closing releases the folder.
     world.store.close().await;
     open(&world.database.url, &StoreOptions::default()).await.unwrap().close().await;
 }
@@ -58,8 +58,8 @@ async fn what_was_written_is_there_after_a_restart() {
     store.close().await;
 }
 
-/// I15. Each commit of the writer waits for the disk, unless somebody has said that it need not. The connection is nobody's but the store's:
-/// what it answers to these pragmas is written down by a trigger, where it writes.
+/// I15. Each commit of the writer waits for the disk unless the settings say otherwise. The connection is private to the store,
+/// so a trigger records its pragmas.
 #[tokio::test]
 async fn a_commit_waits_for_the_disk_by_default() {
     let normal = StoreOptions { durability: Durability::Normal, ..StoreOptions::default() };
@@ -81,9 +81,9 @@ async fn a_commit_waits_for_the_disk_by_default() {
     }
 }
 
-/// 300 runs that stream at once: the batch of a busy log writer. Prints what it took.
+/// 300 concurrent streaming runs: the batch of a busy log writer. Prints the time it takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(clippy::print_stdout, reason = "the figures are for whoever runs the test with --no-capture")]
+#[expect(clippy::print_stdout, reason = "the figures are shown with --no-capture")]
 async fn a_batch_of_300_deltas_is_one_short_transaction() {
     let world = World::new(Kind::Sqlite).await;
     let owner = user();
@@ -104,13 +104,13 @@ async fn a_batch_of_300_deltas_is_one_short_transaction() {
     }
     times.sort();
     println!("commit of 300 deltas: p50 {:?}, p90 {:?}, max {:?}", times[25], times[45], times[49]);
-    // Far above what it takes, far below what one statement for each row would: guards the shape, not the figure. The best of all, which
-    // says that on a machine and a disk that are busy with something else, too.
+    // Far above the usual time, and far below the time of one statement for each row: this guards the shape, not the figure.
+    // The best of all attempts counts, because machine and disk may be busy.
     assert!(times[0] < std::time::Duration::from_millis(100), "{:?}", times[0]);
     world.store.close().await;
 }
 
-/// However many messages come at once, a lease is renewed between two of them.
+/// A lease renewal does not wait for a whole burst of messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_messages_keeps_no_lease_waiting() {
     let world = World::new(Kind::Sqlite).await;
@@ -131,7 +131,7 @@ async fn a_burst_of_messages_keeps_no_lease_waiting() {
     world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
     world.commit_one(deltas(&fence, 1)).await.unwrap();
     let meanwhile = accepted.load(Ordering::SeqCst) - before;
-    assert!(meanwhile < 50, "{meanwhile} messages were accepted before a lease was renewed and a word written");
+    assert!(meanwhile < 50, "{meanwhile} messages were accepted before a lease was renewed and an event written");
     while let Some(done) = burst.join_next().await {
         done.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Every statement of the aggregates that are written once is one that both databases can prepare.
+//! Both databases can prepare every shared statement.
 
 use capstan::store::statements;
 use sqlx::postgres::PgConnection;

@@ -1,4 +1,4 @@
-//! Tickets for streams, which are good once.
+//! Single-use tickets for streams.
 
 use capstan::domain::ids::{ConversationId, RunId};
 use capstan::domain::ticket::{StreamTicket, TicketTarget};
@@ -14,7 +14,6 @@ contract! {
     an_expired_ticket_is_nobodys,
 }
 
-/// Longer than any test.
 const LONG: u32 = 600_000;
 
 fn ticket(target: TicketTarget) -> StreamTicket {
@@ -60,11 +59,11 @@ async fn an_expired_ticket_is_nobodys(world: &World) {
     let soon = world.store.create_ticket("long", &made, LONG).await.unwrap();
     for hash in ["old-1", "old-2", "old-3"] {
         let expired = world.store.create_ticket(hash, &made, 0).await.unwrap();
-        // Both are the database's clock, which has moved on by less than a test takes.
+        // Both use the database's clock, which advanced by less than the duration of a test.
         assert!((soon.0 - expired.0 - i64::from(LONG)).abs() < 60_000, "{soon:?} {expired:?}");
     }
     assert_eq!(world.store.take_ticket("old-1").await.unwrap(), None);
-    assert_eq!(world.store.remove_expired_tickets().await.unwrap(), 2, "one was taken in vain");
+    assert_eq!(world.store.remove_expired_tickets().await.unwrap(), 2, "one was used after its expiry");
     assert_eq!(world.store.remove_expired_tickets().await.unwrap(), 0);
     assert_eq!(world.store.take_ticket("long").await.unwrap(), Some(made));
 }

@@ -1,4 +1,4 @@
-//! Titles that models make.
+//! Titles that models write.
 
 use capstan::domain::agent::{AgentProfile, TitlePolicy};
 use capstan::domain::conversation::AgentChoice;
@@ -48,7 +48,7 @@ async fn a_title_is_asked_for_once_and_what_it_uses_is_counted(world: &World) {
     let (owner, id) = (user(), conversation());
     world.accept(said(&owner, &id, "Where is\ntea from?")).await;
     world.commit_one(completed(&world.claim_one().await)).await.unwrap();
-    assert_eq!(world.store.claim_title(&user(), &id).await.unwrap(), None, "somebody else's");
+    assert_eq!(world.store.claim_title(&user(), &id).await.unwrap(), None, "another owner");
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap().as_deref(), Some("Where is tea from?"));
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap(), None);
     let before = world.log(&owner, &id).await.len();
@@ -58,7 +58,7 @@ async fn a_title_is_asked_for_once_and_what_it_uses_is_counted(world: &World) {
     assert_eq!((&*events[0].kind, events[0].data.as_str()), ("conversation.updated", r#"{"title":"Tea","status":"idle"}"#));
     let shown = world.store.conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!((shown.title.as_str(), shown.updated_at, shown.last_seq), ("Tea", LATER.to_rfc3339(), events[0].seq));
-    // Another turn changes nothing.
+    // Another run changes nothing.
     world.accept(said(&owner, &id, "And coffee?")).await;
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap(), None);
     assert_eq!(title(world, &owner, &id).await, "Tea");
@@ -80,14 +80,14 @@ async fn a_title_is_asked_for_once_and_what_it_uses_is_counted(world: &World) {
 
 async fn no_title_takes_the_place_of_one_that_is_somebodys(world: &World) {
     let owner = user();
-    // Given meanwhile, though it is the same one.
+    // The user sets a title meanwhile, even the same one.
     let id = conversation();
     world.accept(said(&owner, &id, "tea")).await;
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap().as_deref(), Some("tea"));
     world.store.change_conversation(&owner, &id, &ConversationChange::title("tea"), LATER).await.unwrap().unwrap();
     assert_eq!(world.store.finish_title(made(&owner, &id, "tea", Some("Tea"))).await.unwrap(), []);
     assert_eq!((title(world, &owner, &id).await.as_str(), world.store.claim_title(&owner, &id).await.unwrap()), ("tea", None));
-    // Given before. Other changes mean nothing.
+    // The user had set a title before. Other changes do not matter.
     let id = conversation();
     world.accept(said(&owner, &id, "tea")).await;
     let pinned = ConversationChange { pinned: Some(true), ..ConversationChange::default() };
@@ -106,7 +106,7 @@ async fn no_title_takes_the_place_of_one_that_is_somebodys(world: &World) {
     fresh(world.store.copy_conversation(copy, None).await.unwrap());
     assert_eq!(world.store.claim_title(&owner, &copy_id).await.unwrap(), None, "a copy keeps its title");
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap().as_deref(), Some("tea"));
-    // Nothing was made.
+    // The model wrote no title.
     assert_eq!(world.store.finish_title(TitleMade { usage: None, ..made(&owner, &id, "tea", None) }).await.unwrap(), []);
     assert_eq!(title(world, &owner, &id).await, "tea");
     for given in ["Mine", ""] {

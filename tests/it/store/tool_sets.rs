@@ -1,4 +1,4 @@
-//! Sets of tools are kept as long as a run names them.
+//! Tool sets are kept as long as a run refers to them.
 
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -60,16 +60,16 @@ async fn a_set_goes_with_the_last_run_that_names_it(world: &World) {
     delete(world, &first).await;
     delete(world, &third).await;
     assert_eq!(unused(world).await, 1);
-    assert_eq!(world.store.remove_unused_tool_sets().await.unwrap(), 1, "the other one is named by a run that has ended");
+    assert_eq!(world.store.remove_unused_tool_sets().await.unwrap(), 1, "an ended run refers to the other one");
     assert_eq!((unused(world).await, world.store.remove_unused_tool_sets().await.unwrap()), (0, 0));
     delete(world, &second).await;
     assert_eq!(world.store.remove_unused_tool_sets().await.unwrap(), 1);
-    // What is gone is made again by the next run that has it.
+    // A deleted set is created again by the next run that uses it.
     let again = with_tools(world, &own).await;
     assert_eq!(world.load(&again).await.tools, Some(own));
 }
 
-/// A worker of any version takes a set that is there already by leaving its row alone.
+/// Workers of any version leave the row of an existing set unchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_set_that_a_run_is_just_taking_stays_on_postgres() {
     let world = World::new(Kind::Postgres).await;
@@ -87,7 +87,7 @@ async fn a_set_that_a_run_is_just_taking_stays_on_postgres() {
         .unwrap();
     let named = sqlx::query("UPDATE runs SET tools_hash = $1 WHERE id = $2").bind(&hash).bind(second.run_id.as_str());
     named.execute(&mut *tx).await.unwrap();
-    // Nobody else sees yet that it is in use, and whoever writes is not waited for long.
+    // The reference is not committed yet, and the cleanup does not wait long for the writer.
     assert_eq!(unused(&world).await, 1);
     let kept = world.store.remove_unused_tool_sets().await.unwrap_err();
     assert!(kept.is_transient(), "{kept:?}");

@@ -1,4 +1,4 @@
-//! What runs have used, added up.
+//! Sums of usage.
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::Change;
@@ -17,7 +17,7 @@ contract! {
     pages_and_filters,
 }
 
-/// A run of a day after the first that has used something.
+/// Stores a run with this usage, `day` days after the first.
 async fn used(world: &World, owner: &UserId, day: i64, model: &str, usage: Usage) {
     let profile = AgentProfile { model: model.to_owned(), ..AgentProfile::default() };
     let accept = capstan::store::AcceptRun { profile, now: UnixMillis(NOW.0 + day * DAY_MS), ..hello(owner, &conversation()) };

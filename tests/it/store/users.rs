@@ -1,5 +1,4 @@
-//! Users who leave take with them all that is theirs, those who are no administrators any more keep nothing of the role, and groups are
-//! those that were said last.
+//! Users: removal with their rows, the loss of the administrator role, and groups.
 
 use capstan::domain::ids::{KeyId, UserId};
 use capstan::domain::mcp_server::McpServerRecord;
@@ -22,7 +21,7 @@ contract! {
     groups_are_those_that_were_said_last,
 }
 
-/// Tables whose rows hang on conversations.
+/// Tables whose rows belong to conversations.
 const OF_CONVERSATIONS: [&str; 11] = [
     "conversations",
     "conversation_heads",
@@ -37,7 +36,7 @@ const OF_CONVERSATIONS: [&str; 11] = [
     "message_words",
 ];
 
-/// Every table with an owner, by what the database says of itself.
+/// Returns every table with an owner column, from the database's catalogue.
 async fn owned_tables(world: &World) -> Vec<String> {
     let tables = match world.database.kind {
         Kind::Sqlite => {
@@ -52,7 +51,7 @@ async fn owned_tables(world: &World) -> Vec<String> {
     world.database.rows(tables).await.into_iter().filter_map(|row| row[0].clone()).collect()
 }
 
-/// Puts a row of this owner into a table, with something in each column that wants something.
+/// Inserts a row of this owner into a table, with a value in each required column.
 async fn fill(world: &World, table: &str, owner: &UserId) {
     let columns = match world.database.kind {
         Kind::Sqlite => {
@@ -106,7 +105,7 @@ async fn whoever_leaves_takes_all_that_is_theirs(world: &World) {
     let owned = store.owned_by(&leaves).await.unwrap();
     assert_eq!(owned, Owned { conversations: 1, records: u64::try_from(beside.len()).unwrap() }, "{beside:?}");
 
-    assert!(!store.remove_user(&leaves).await.unwrap(), "there is a conversation still");
+    assert!(!store.remove_user(&leaves).await.unwrap(), "a conversation is left");
     assert_eq!(store.owned_by(&leaves).await.unwrap(), owned);
     let conversations = store.conversations(&leaves, &Default::default(), &super::fixture::page(10, None)).await.unwrap();
     for conversation in conversations.items {
@@ -118,7 +117,7 @@ async fn whoever_leaves_takes_all_that_is_theirs(world: &World) {
     }
     assert_eq!(store.user_named("ada").await.unwrap(), None);
     assert_eq!(store.user_by_key_hash("ada").await.unwrap(), None);
-    assert_eq!(store.owned_by(&stays).await.unwrap(), owned, "others keep theirs");
+    assert_eq!(store.owned_by(&stays).await.unwrap(), owned, "other users keep their rows");
     assert!(store.user_by_key_hash("bob").await.unwrap().is_some());
 }
 
@@ -142,12 +141,12 @@ async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(wo
         store.create_provider(record, MOST, None).await.unwrap();
     }
 
-    // The role that they have already takes nothing away.
+    // Setting the current role changes nothing.
     store.set_role(&ann, UserRole::Admin).await.unwrap();
     assert_eq!(store.mcp_server(&ann, &own.id).await.unwrap(), Some(own.clone()));
     assert_eq!(store.provider(&ann, &own_models.id).await.unwrap(), Some(own_models.clone()));
 
-    // The second time there is nothing left to do, and the third they are an administrator again who has said nothing new.
+    // The second change has nothing left to do. After the third, the administrator's servers stay limited.
     for role in [UserRole::Member, UserRole::Member, UserRole::Admin] {
         store.set_role(&ann, role).await.unwrap();
         let stored = store.mcp_server(&ann, &own.id).await.unwrap().unwrap();
@@ -158,12 +157,12 @@ async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(wo
         let stored = store.provider(&ann, &own_models.id).await.unwrap();
         assert_eq!(stored, Some(ProviderRecord { reach: Reach::Public, version: 2, ..own_models.clone() }));
     }
-    // Whoever was about to change them as an administrator does not bring the reach back.
+    // A concurrent change that began under the administrator role does not restore the wide scope.
     assert_eq!(store.change_mcp_server(&own).await.unwrap(), NamedChanged::Stale);
     assert_eq!(store.change_provider(&own_models).await.unwrap(), ProviderChanged::Stale);
 
     assert_eq!(store.mcp_server(&ann, &near.id).await.unwrap(), Some(near));
-    assert_eq!(store.mcp_server(&ann, &of_all.id).await.unwrap(), Some(of_all), "what is everybody's is not theirs");
+    assert_eq!(store.mcp_server(&ann, &of_all.id).await.unwrap(), Some(of_all), "global servers are not theirs");
     assert_eq!(store.mcp_server(&bob, &of_bob.id).await.unwrap(), Some(of_bob));
     assert_eq!(store.provider(&bob, &models_of_bob.id).await.unwrap(), Some(models_of_bob));
 }
@@ -173,7 +172,7 @@ async fn groups_are_those_that_were_said_last(world: &World) {
     let (ada, bob) = (user(), user());
     for (id, name) in [(&ada, "ada"), (&bob, "bob")] {
         store.ensure_user(id.clone(), name, UserRole::Member, NOW).await.unwrap();
-        assert!(store.groups_of(id).await.unwrap().is_empty(), "nobody has said any");
+        assert!(store.groups_of(id).await.unwrap().is_empty(), "no groups are set");
     }
     for groups in [&["editors", "staff"][..], &["staff"][..], &[][..], &["others"][..]] {
         let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();

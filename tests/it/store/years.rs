@@ -1,8 +1,8 @@
-//! A Postgres that has been in use for long: what is over costs nothing any more.
+//! A Postgres database after long use: ended runs cost nothing.
 //!
-//! The full measurement: `CAPSTAN_FINISHED_RUNS=1000000 CAPSTAN_CLAIMS=5000 cargo nextest run --features failpoints --no-capture
-//! finished_runs`, `CAPSTAN_SNAPSHOT_RUNS=360000 CAPSTAN_CLAIMS=5000` with `passed_by_claims`, and `CAPSTAN_RENEWALS=1200` with
-//! `renewed_for_an_hour`.
+//! The full measurement: `CAPSTAN_FINISHED_RUNS=1000000 CAPSTAN_CLAIMS=5000 cargo nextest run --features failpoints
+//! --no-capture finished_runs`, `CAPSTAN_SNAPSHOT_RUNS=360000 CAPSTAN_CLAIMS=5000` with `passed_by_claims`, and
+//! `CAPSTAN_RENEWALS=1200` with `renewed_for_an_hour`.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,12 @@ use crate::support::database::Kind;
 use crate::support::measure::{percentile, size};
 use crate::support::{tell, wait};
 
-/// Runs under way.
 const ACTIVE: u32 = 1_000;
 
-/// Owners of what is over.
+/// Owners of ended runs.
 const OWNERS: usize = 2;
 
-/// How often each statement is tried.
+/// How often each statement is measured.
 const TRIES: usize = 20;
 
 fn owner(number: usize) -> UserId {
@@ -40,8 +39,8 @@ fn conversation_of(number: usize) -> ConversationId {
     ConversationId::parse(&format!("conv_{number:032x}")).unwrap()
 }
 
-/// Copies all rows of a conversation with one run, `count` times, with other ids: those that [`owner`], [`run`] and
-/// [`conversation_of`] say, from `first` on.
+/// Copies all rows of a conversation with one run, `count` times. The new ids come from [`owner`], [`run`] and
+/// [`conversation_of`], starting at `first`.
 async fn multiply(world: &World, template: &Fence, first: usize, count: usize) {
     let hex = |prefix: &str, number: &str| format!("'{prefix}_' || lpad(to_hex({number}), 32, '0')");
     let (conversation, run, owner) = (hex("conv", "n"), hex("run", "n"), hex("user", &format!("n % {OWNERS}")));
@@ -67,7 +66,7 @@ async fn multiply(world: &World, template: &Fence, first: usize, count: usize) {
     }
 }
 
-/// Workers that have as many runs as [`ACTIVE`] under way.
+/// Starts workers with [`ACTIVE`] runs under way.
 async fn busy(world: &World) -> Vec<Fence> {
     let template = world.run(&user()).await.run;
     let template = Fence { run_id: template.id, conversation_id: template.conversation_id, epoch: 0 };
@@ -77,7 +76,7 @@ async fn busy(world: &World) -> Vec<Fence> {
     claims.into_iter().map(|claim| claim.fence).collect()
 }
 
-/// Waits until all connections of the store are gone: that is when the database knows what they have done.
+/// Waits until all connections of the store are closed: only then are their statistics complete.
 async fn settled(world: &World) {
     let there =
         "SELECT CAST(count(*) AS text) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'capstan'";
@@ -87,7 +86,7 @@ async fn settled(world: &World) {
     .await;
 }
 
-/// Rows that were looked at so far, whether in a table or in an index.
+/// Returns the number of rows read so far, from tables and indexes.
 async fn looked_at(world: &World) -> i64 {
     settled(world).await;
     let tables = "SELECT CAST((SELECT sum(seq_tup_read) FROM pg_stat_user_tables) + \
@@ -95,7 +94,7 @@ async fn looked_at(world: &World) -> i64 {
     world.database.count(tables).await
 }
 
-/// How many rows one of [`TRIES`] looks at.
+/// Returns how many rows one of [`TRIES`] reads.
 async fn cost(world: &World, what: &str, one: impl AsyncFn(&dyn Store, usize)) -> i64 {
     let before = looked_at(world).await;
     let store = open(&world.database.url, &StoreOptions::default()).await.unwrap();
@@ -110,7 +109,7 @@ async fn cost(world: &World, what: &str, one: impl AsyncFn(&dyn Store, usize)) -
     rows
 }
 
-/// Claims while messages come in, and gives how long each took that brought something.
+/// Claims runs while messages arrive. Returns the time of each successful claim.
 async fn claims(world: &World, wanted: usize) -> Vec<Duration> {
     let store = open(&world.database.url, &StoreOptions::default()).await.unwrap();
     let accepting = async {
@@ -121,7 +120,7 @@ async fn claims(world: &World, wanted: usize) -> Vec<Duration> {
     let claiming = async {
         let mut times = Vec::new();
         while times.len() < wanted {
-            // As often as a server does with 200 runs/s.
+            // As often as a server does at 200 runs/s.
             if times.len().is_multiple_of(200) {
                 store.raise_low_water().await.unwrap();
             }
@@ -176,7 +175,7 @@ async fn finished_runs_cost_nothing_on_postgres() {
         "{finished} finished runs, {ACTIVE} under way: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each",
         times.len()
     ));
-    // Each lease under way is counted for its owner.
+    // Each live lease is counted for its owner.
     assert!(rows < 2 * i64::from(ACTIVE) + 1_000, "{rows} rows for each claim");
 
     let costs = [
@@ -250,14 +249,14 @@ async fn finished_runs_cost_nothing_on_postgres() {
         .await,
         cost(&world, "counts for metrics", async |store, _| assert!(!store.run_counts().await.unwrap().is_empty())).await,
     ];
-    // Some look at all runs under way. All that is over of one owner would be half of everything.
+    // Some statements read all runs under way. Reading one owner's ended runs would be half of all rows.
     assert!(costs.iter().all(|rows| *rows < i64::try_from(finished / 5).unwrap()), "{costs:?}");
-    // In the suite other tests have the machine, too.
+    // In the suite, other tests share the machine.
     let limit = if finished == USUAL { 100 } else { 10 };
     assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
 }
 
-/// As long as somebody holds a snapshot, each claim leaves a dead entry in the index of the queue.
+/// While a session holds a snapshot, each claim leaves a dead entry in the index of the queue.
 #[tokio::test]
 async fn a_snapshot_that_is_held_open_is_seen_on_postgres() {
     let world = World::new(Kind::Postgres).await;
@@ -274,7 +273,7 @@ async fn a_snapshot_that_is_held_open_is_seen_on_postgres() {
     wait::until("its end", Duration::from_secs(20), || async { (age().await < Duration::from_millis(300)).then_some(()) }).await;
 }
 
-/// The world's database after `count` runs have left the queue, in half an hour, with their leases.
+/// Returns the store after `count` runs have left the queue over half an hour, with their leases.
 async fn hurry_through_the_queue(world: &World, count: usize) {
     let template = world.claimed(&user()).await;
     for write in [started(&template), completed(&template)] {
@@ -301,8 +300,8 @@ async fn hurry_through_the_queue(world: &World, count: usize) {
     }
 }
 
-/// What has left the queue since somebody took a snapshot cannot be cleaned away, and is passed by nobody. In half an hour, with
-/// 200 runs a second, these are 360,000. D-07.
+/// Entries that left the queue after a snapshot was taken cannot be vacuumed, but claims must not read them. In half an hour
+/// with 200 runs a second, they are 360,000. D-07.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_held_snapshot_keeps_is_not_passed_by_claims_on_postgres() {
     const USUAL: usize = 20_000;
@@ -323,15 +322,15 @@ async fn what_a_held_snapshot_keeps_is_not_passed_by_claims_on_postgres() {
         times.len()
     ));
     report.close().await.unwrap();
-    // What the claims of the test itself leave behind is passed for some seconds: of many claims that is much.
+    // The dead entries of the test's own claims are read for some seconds, which matters if there are many claims.
     assert!(gone > USUAL || rows < i64::try_from(gone / 5).unwrap(), "{rows} rows for each claim");
-    // In the suite other tests have the machine, too.
+    // In the suite, other tests share the machine.
     let limit = if gone == USUAL { 200 } else { 50 };
     assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
 }
 
-/// As many renewals as in an hour with an interval of 3 seconds are 1,200; here they follow one another at once. Measure it where
-/// no transaction, in whichever database of the server, is open for long: until it ends, no old version of a row can go.
+/// An hour has 1,200 renewals at an interval of 3 seconds, and here they follow each other at once. Measure without a long
+/// transaction in any database of the server: it keeps old row versions from being vacuumed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_renewed_for_an_hour_stay_small_on_postgres() {
     let rounds = size("CAPSTAN_RENEWALS", 100);

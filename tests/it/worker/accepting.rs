@@ -1,4 +1,4 @@
-//! Messages whose acceptance was stored and its reply lost.
+//! Accepted messages whose reply from the database was lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Answer, Harness, until, without_sweep};
 use crate::support::database::Kind;
 
-/// A message for a new conversation.
+/// Returns a message for a new conversation.
 fn message(h: &Harness) -> StartRun {
     StartRun {
         content: Content::Text("go".to_owned()),
@@ -31,8 +31,8 @@ fn message(h: &Harness) -> StartRun {
     }
 }
 
-/// D-02, I3. The claim is written with the message, and the reply to both is lost: the worker's node releases the claim, and the client,
-/// which asks again by its key, has its one run. Postgres alone claims as it accepts.
+/// D-02, I3. The claim is stored with the message, and the reply is lost. The worker's node releases the orphaned claim. The
+/// client repeats the request with its key and gets its only run. Only Postgres claims during the acceptance.
 #[tokio::test(flavor = "multi_thread")]
 async fn accepted_run_with_lost_reply_is_released_on_postgres() {
     for is_stored in [true, false] {
@@ -58,11 +58,11 @@ async fn accepted_run_with_lost_reply_is_released_on_postgres() {
         let crashes = h.store.explain_run(&h.owner, &done.id).await.unwrap().unwrap().crashes;
         assert_eq!((done.attempt, crashes), (if is_stored { 2 } else { 1 }, 0), "stored: {is_stored}");
         assert_eq!(h.model.request_count(), 1);
-        assert_eq!(h.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1, "one run by the key");
+        assert_eq!(h.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1, "one run for the key");
     }
 }
 
-/// D-02. The reply to the acceptance comes after the release, and its hand-off finds a void fence: it asks no model.
+/// D-02. The reply arrives after the release. Its hand-off finds a void fence and asks no model.
 #[tokio::test(flavor = "multi_thread")]
 async fn hand_off_after_the_release_asks_no_model_on_postgres() {
     let h = Harness::on(Kind::Postgres).await;
@@ -95,5 +95,5 @@ async fn hand_off_after_the_release_asks_no_model_on_postgres() {
     let run = h.run(&started.unwrap().run.id).await;
     let crashes = h.store.explain_run(&h.owner, &run.id).await.unwrap().unwrap().crashes;
     assert_eq!((run.status, run.attempt, crashes), (RunStatus::Completed, 2, 0));
-    assert_eq!(h.model.request_count(), 1, "the late hand-off has asked nothing");
+    assert_eq!(h.model.request_count(), 1, "the late hand-off asked no model");
 }

@@ -1,4 +1,4 @@
-//! What servers ask in the middle of a call, when the answer comes in the last moment.
+//! Questions of MCP servers during a call whose answer arrives at the last moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::faulty::{Fate, FaultyStore};
 use super::harness::{Answer, Harness, ScriptedTools, options};
 
-/// Tools that ask their user before they do anything, and tell what was answered.
+/// Tools that ask their user before they act, and report the answer.
 struct Curious(Arc<ScriptedTools>);
 
 #[async_trait]
@@ -52,8 +52,8 @@ impl Toolbox for Curious {
     async fn shutdown(&self) {}
 }
 
-/// A call of a tool that asks, whose question is open for a moment and, with `answers`, is answered when it is to be closed. Gives what the tool
-/// was told, the state of the question, and how often the log says that it was closed without an answer.
+/// Calls a tool whose question is open for a moment. With `answers`, the answer arrives while the question is being closed.
+/// Returns the tool's answer, the question's state, and the number of expiry events.
 async fn asked_for_a_moment(answers: bool) -> (String, String, usize) {
     let h = Harness::new().await;
     h.model.then(Answer::Calls(vec!["once"]));
@@ -86,7 +86,7 @@ async fn asked_for_a_moment(answers: bool) -> (String, String, usize) {
     (outcome.clone().unwrap(), state.clone().unwrap(), expired.count())
 }
 
-/// As a transaction does that began when there was still time.
+/// Answers as a transaction does that began before the expiry.
 async fn answer(url: &str) {
     use sqlx::Connection as _;
     let mut connection = sqlx::SqliteConnection::connect(url).await.unwrap();
@@ -99,7 +99,7 @@ async fn answer(url: &str) {
 async fn an_answer_that_was_taken_in_the_last_moment_is_used() {
     let (outcome, state, expired) = asked_for_a_moment(true).await;
     assert!(outcome.contains("blue"), "{outcome}");
-    assert_eq!((state.as_str(), expired), ("applied", 0), "nobody is told that there was none");
+    assert_eq!((state.as_str(), expired), ("applied", 0), "no event says that it expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]

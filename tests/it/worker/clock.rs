@@ -1,4 +1,4 @@
-//! The clock of the node jumps. It is for people to read: leases, timers and the order of events do not go by it.
+//! Jumps of the node's clock. Leases, timers and the order of events do not depend on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,27 +27,27 @@ async fn a_jump_of_the_clock_changes_nothing(#[case] jump: i64) {
     h.model.then(Answer::Calls(vec!["once"]));
     h.model.then(Answer::Held("finished", Arc::clone(&gate)));
     let mut numbers = options(&h.ids);
-    // A lease is renewed often, and ends only where the machine stands still for long.
+    // The lease is renewed often and expires only if the machine stalls for long.
     (numbers.lease, numbers.renew) = (Duration::from_secs(2), Duration::from_millis(100));
     (numbers.self_stop, numbers.sweep) = (Duration::from_millis(1_500), Duration::from_millis(50));
     let worker = Worker::start(WorkerDeps { clock: clock.clone(), ..h.deps() }, numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
-    // While it waits for its next try, and while it has its lease.
+    // While the run waits for its retry, and while it has its lease.
     until("the first failure", async || h.kinds(&conversation).await.contains(&"run.retrying".to_owned()).then_some(())).await;
     clock.advance(jump);
     until("the answer to begin", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
     clock.advance(jump);
-    // Longer than its lease lasts without renewals.
+    // Longer than a lease lasts without renewals.
     let explain = async || h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
     until("the lease to be renewed", async || (explain().await.lease_age_ms? > 2_500).then_some(())).await;
     gate.notify_one();
     let done = h.until(&run, RunStatus::Completed).await;
-    assert_eq!(done.attempt, 2, "claimed once at first and once after the wait");
+    assert_eq!(done.attempt, 2, "one claim at first and one after the wait");
     assert_eq!(*h.tools.executed.lock().unwrap(), ["once"]);
     let events = h.events(&conversation).await;
     assert!(events.is_sorted_by_key(|event| event.seq));
     let times: Vec<i64> = events.iter().map(|event| event.at.0).collect();
     let span = times.iter().max().unwrap() - times.iter().min().unwrap();
-    assert!(span >= HOUR, "the jump was seen: {span}");
+    assert!(span >= HOUR, "the jump shows in the timestamps: {span}");
     worker.drain(Duration::from_secs(1)).await;
 }

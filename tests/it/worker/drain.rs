@@ -1,4 +1,4 @@
-//! The orderly end of a worker.
+//! The drain of a worker.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_drain_hands_runs_back_without_counting_a_crash() {
     assert!(kinds[reset..].iter().any(|kind| kind == "part.delta"));
 }
 
-/// A drain releases the claim of a request that does not hand its run over, however young the claim is.
+/// A drain releases the claim of a request that has not handed its run over, however recent the claim is.
 #[tokio::test]
 async fn claim_without_hand_off_is_released_by_a_drain_on_postgres() {
     let h = Harness::on(Kind::Postgres).await;
@@ -48,7 +48,7 @@ async fn claim_without_hand_off_is_released_by_a_drain_on_postgres() {
     h.store.accept_run(message, None).await.unwrap();
     let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
     assert!(explanation.lease_node.is_some(), "the run is claimed with its acceptance");
-    // The request fails when the worker has begun to end.
+    // The request fails after the drain has begun.
     let loses = async {
         until("no more slots", async || h.hub.hand_off().reserve().is_none().then_some(())).await;
         drop(slot);
@@ -78,7 +78,7 @@ async fn a_drain_claims_nothing_more_however_much_is_queued() {
         runs.push(h.say("go").await.1);
     }
     let worker = h.worker().await;
-    // The worker has not had a moment for its first claim.
+    // The worker has had no time for its first claim.
     worker.drain(Duration::from_secs(5)).await;
     assert_eq!(h.model.request_count(), 0);
     for run in runs {
@@ -86,7 +86,8 @@ async fn a_drain_claims_nothing_more_however_much_is_queued() {
     }
 }
 
-/// The server of an unsafe call lets go of it in the very moment in which it is stopped: that is no call of which nobody knows.
+/// The server of an unsafe call asks for input at the moment of the stop. The outcome is not unknown: the call goes on with the
+/// user's answer.
 #[tokio::test]
 async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
     let h = Harness::new().await;
@@ -115,7 +116,7 @@ async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
     assert_eq!(states, [false], "one outcome, and it is known");
 }
 
-/// What was not sent when the process ended is not called unknown. What may be made again is, as after any stop.
+/// A call that was not sent before the process ended is not unknown. A repeatable call runs again, as after each stop.
 #[tokio::test]
 async fn a_call_that_was_not_sent_is_known_not_to_have_happened() {
     let h = Harness::new().await;

@@ -1,4 +1,4 @@
-//! Runs driven to their end.
+//! Runs that a worker drives to their end.
 
 use capstan::domain::ids::ConversationId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
@@ -34,7 +34,7 @@ async fn a_run_with_tools_is_driven_to_its_answer() {
     assert_eq!(second.messages.len(), 3, "user, assistant with calls, results: {:?}", second.messages);
 }
 
-/// The worker is told of a message that joins, but it may be about to end the run at that moment.
+/// The worker is notified of a message that joins, but may be ending the run at that moment.
 #[tokio::test]
 async fn a_message_that_joins_at_the_last_moment_is_answered() {
     let h = Harness::new().await;
@@ -45,7 +45,7 @@ async fn a_message_that_joins_at_the_last_moment_is_answered() {
     let (conversation, run) = h.say("go").await;
     until("the model to speak", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
     let late = h.message(&conversation, "and this", OnBusy::Steer);
-    // Nobody tells the worker.
+    // The worker gets no notification.
     h.store.accept_run(late, None).await.unwrap();
     gate.notify_one();
     h.until(&run, RunStatus::Completed).await;
@@ -56,7 +56,7 @@ async fn a_message_that_joins_at_the_last_moment_is_answered() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "message.completed").count(), 2, "{kinds:?}");
     let (streamed, completed) = texts(&h, &conversation).await;
     assert_eq!((streamed.as_str(), streamed == completed), ("the first answer indeedthe second answer", true));
-    assert!(!kinds.contains(&"step.reset".to_owned()), "the first answer stands: {kinds:?}");
+    assert!(!kinds.contains(&"step.reset".to_owned()), "the first answer stays: {kinds:?}");
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn the_text_that_was_streamed_is_the_text_that_counts() {
     assert_eq!(completed, streamed);
 }
 
-/// The text of all deltas, and that of all completed parts.
+/// Returns the text of all deltas and the text of all completed parts.
 async fn texts(h: &Harness, conversation: &ConversationId) -> (String, String) {
     let mut streamed = String::new();
     let mut completed = String::new();
@@ -117,7 +117,7 @@ async fn cancel_closes_the_stream_and_leaves_a_usable_conversation() {
     let h = Harness::on(Kind::Postgres).await;
     h.model.then(Answer::Hang("it begins "));
     h.model.then(Answer::Text("fine"));
-    // Nobody looks by himself: whoever is to stop is told.
+    // Polling is off, so the worker depends on the notification.
     let numbers = WorkerOptions { control_poll: Duration::from_secs(60), ..options(&h.ids) };
     let _worker = Worker::start(h.deps(), numbers).await.unwrap();
     let (conversation, run) = h.say("go").await;
@@ -178,7 +178,7 @@ async fn a_message_that_joins_is_in_the_next_request() {
     let (conversation, run) = h.say("one").await;
     until("the tool", async || h.tools.executed.lock().unwrap().first().cloned()).await;
     assert_eq!(h.say_in(&conversation, "also this", OnBusy::Steer).await, run);
-    // The tool ends by the cancel only, so the joined message is looked at in the next conversation turn.
+    // Only the cancel ends the tool call, so the message joins in the next model step.
     until("the message in the log", async || {
         h.kinds(&conversation).await.iter().filter(|kind| *kind == "message.created").nth(1).map(|_| ())
     })
@@ -221,10 +221,10 @@ async fn a_run_whose_tools_are_still_starting_is_handed_back_with_the_choice_ope
     h.tools.never_start.store(false, Ordering::SeqCst);
     let _second = h.worker().await;
     h.until(&run, RunStatus::Completed).await;
-    assert_eq!(*h.tools.executed.lock().unwrap(), ["quick"], "the tools were not frozen as none");
+    assert_eq!(*h.tools.executed.lock().unwrap(), ["quick"], "the tools were not frozen as an empty list");
 }
 
-/// Its tools are known then, and what else its model is told is not.
+/// Cancelled after its tools are known and before its context is.
 #[tokio::test]
 async fn a_run_can_be_cancelled_while_its_surroundings_are_found_out() {
     let h = Harness::new().await;
@@ -275,7 +275,7 @@ async fn a_message_that_joins_while_surroundings_are_found_out_is_in_the_first_r
     let (conversation, run) = h.say("go").await;
     until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
     assert_eq!(h.say_in(&conversation, "and this", OnBusy::Steer).await, run);
-    // The second look since then comes after the first one was told.
+    // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);
         h.hub.notify_control(&run);
@@ -293,7 +293,7 @@ async fn the_run_of_a_deleted_conversation_stops_at_once() {
     let h = Harness::on(Kind::Postgres).await;
     h.model.then(Answer::Hang("it begins "));
     let mut numbers = options(&h.ids);
-    // The lease goes with the conversation, and no renewal finds that out first, nor does anybody look by himself.
+    // The lease is deleted with the conversation. Neither a renewal nor polling finds that first.
     numbers.control_poll = Duration::from_secs(60);
     (numbers.renew, numbers.self_stop) = (Duration::from_secs(60), Duration::from_secs(70));
     numbers.lease = Duration::from_secs(80);

@@ -1,4 +1,4 @@
-//! A store that is away, in doubt, or wrong.
+//! A store that is away, replies late or not at all, or fails permanently.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -25,14 +25,14 @@ use super::faulty::{Fate, FaultyStore, away, locked, wrong};
 use super::harness::{Answer, Harness, options, until, without_sweep};
 use crate::support::database::Kind;
 
-/// A worker on a store that can fail.
+/// Starts a worker on a store that can fail.
 async fn worker(h: &Harness) -> (Arc<FaultyStore>, Arc<Worker>) {
     let store = FaultyStore::new(h.store.clone());
     let deps = WorkerDeps { store: store.clone(), ..h.deps() };
     (store, Worker::start(deps, options(&h.ids)).await.unwrap())
 }
 
-/// The first write of a call's outcome fails. Counts the writes of outcomes.
+/// Makes the first write of a call's outcome fail. Returns the count of these writes.
 fn fails_the_first_outcome(store: &FaultyStore) -> Arc<AtomicUsize> {
     let failed = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&failed);
@@ -46,7 +46,7 @@ fn fails_the_first_outcome(store: &FaultyStore) -> Arc<AtomicUsize> {
     failed
 }
 
-/// A message of an agent that does not resume what was interrupted.
+/// Sends a message to an agent that does not resume interrupted runs.
 async fn say_to_the_careful(h: &Harness) -> (ConversationId, RunId) {
     let id = ConversationId::generate(h.ids.as_ref());
     let message = h.message(&id, "go", OnBusy::Queue);
@@ -77,7 +77,7 @@ async fn a_store_that_can_be_read_but_not_written_costs_one_model_call() {
     assert_eq!((h.model.request_count(), run.attempt), (2, 1));
 }
 
-/// Whatever became of the write, the run goes on from its rows, and it is not its worker that has died. D-02.
+/// D-02. Whether or not the write was stored, the run continues from its rows, and no crash is counted.
 #[tokio::test]
 async fn a_write_in_doubt_is_no_interruption() {
     for is_stored in [false, true] {
@@ -103,7 +103,7 @@ async fn a_write_in_doubt_is_no_interruption() {
     }
 }
 
-/// A database that is away for a moment ends no call of a worker that lives: what becomes of it is heard, and the call made once.
+/// A short outage ends no call of a live worker: the result is received, and the call runs once.
 #[tokio::test]
 async fn a_call_under_way_outlives_a_write_that_failed() {
     let h = Harness::new().await;
@@ -112,9 +112,9 @@ async fn a_call_under_way_outlives_a_write_that_failed() {
     let (store, _worker) = worker(&h).await;
     let failed = fails_the_first_outcome(&store);
     let (conversation, run) = h.say("go").await;
-    // What has failed is written at once, and not when the other one has ended.
+    // A failed write is repeated at once, before the other call ends.
     until("an outcome", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
-    assert!(failed.load(Ordering::SeqCst) > 1, "the first write has failed");
+    assert!(failed.load(Ordering::SeqCst) > 1, "the first write failed");
     h.tools.gate.notify_one();
     h.until(&run, RunStatus::Completed).await;
     let mut executed = h.tools.executed.lock().unwrap().clone();
@@ -125,7 +125,7 @@ async fn a_call_under_way_outlives_a_write_that_failed() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 2, "{kinds:?}");
 }
 
-/// Whoever wants the run cancelled does not wait for a call whose worker waits for it.
+/// A cancellation does not wait for a call that its worker waits for.
 #[tokio::test]
 async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
     let h = Harness::new().await;
@@ -138,10 +138,14 @@ async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
     h.hub.notify_control(&run);
     h.until(&run, RunStatus::Cancelled).await;
     let kinds = h.kinds(&conversation).await;
-    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 1, "what has ended is known: {kinds:?}");
+    assert_eq!(
+        kinds.iter().filter(|kind| *kind == "tool.completed").count(),
+        1,
+        "the outcome of the ended call is known: {kinds:?}"
+    );
 }
 
-/// A call that was reserved for a run whose cancel comes before the answer is not made, and costs nothing. I12.
+/// I12. A reservation for a cancelled run is released: the model call is not made and costs nothing.
 #[tokio::test]
 async fn leave_that_comes_too_late_is_given_back() {
     let h = Harness::new().await;
@@ -169,7 +173,7 @@ async fn leave_that_comes_too_late_is_given_back() {
     let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
     until("leave", async || (h.database.count(held).await == 1).then_some(())).await;
     h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
-    // The second look since then comes after the first one was told.
+    // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);
         h.hub.notify_control(&run);
@@ -206,7 +210,7 @@ async fn an_outcome_that_could_not_be_stored_is_not_unknown() {
     assert!(format!("{:?}", request.messages).contains("once ran"), "{:?}", request.messages);
 }
 
-/// D-02. The run does not wait for the end of its lease, and no crash is counted.
+/// D-02. The run does not wait for its lease to expire, and no crash is counted.
 #[tokio::test]
 async fn a_fence_that_was_raised_unheard_is_gone_on_under() {
     let h = Harness::new().await;
@@ -231,7 +235,7 @@ async fn a_fence_that_was_raised_unheard_is_gone_on_under() {
     assert_eq!(run.attempt, 1);
 }
 
-/// D-08. Postgres ends a statement, as it does with one that takes too long: the run goes on, and has not failed.
+/// D-08. Postgres ends a statement, as after its timeout: the run continues and does not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_that_postgres_ends_is_no_failure() {
     let h = Harness::on(Kind::Postgres).await;
@@ -268,7 +272,7 @@ async fn a_run_that_can_never_be_written_is_given_up() {
     until("the slot to be free", async || (worker.active() == 0).then_some(())).await;
 }
 
-/// A worker that lives and could not keep its lease has not been killed by the run, however often that happens.
+/// A live worker that could not renew its lease was not killed by the run, however often that happens.
 #[tokio::test]
 async fn an_outage_is_no_crash() {
     const OUTAGES: usize = 4;
@@ -278,7 +282,7 @@ async fn an_outage_is_no_crash() {
     let mut numbers = options(&h.ids);
     numbers.renew = Duration::from_millis(20);
     numbers.self_stop = Duration::from_secs(1);
-    // Whoever goes on has not waited for a lease to end.
+    // A takeover would wait for this lease to expire.
     numbers.lease = Duration::from_secs(60);
     let worker = Worker::start(deps, numbers).await.unwrap();
     for _ in 0..OUTAGES {
@@ -296,7 +300,7 @@ async fn an_outage_is_no_crash() {
     assert_eq!((h.model.request_count(), run.attempt), (OUTAGES + 1, u32::try_from(OUTAGES).unwrap() + 1));
 }
 
-/// Nor has one that had raised its fence, of which nobody heard because the database was away from then on.
+/// The same after a raised fence whose reply was lost in an outage.
 #[tokio::test]
 async fn an_outage_that_begins_with_a_fence_is_no_crash() {
     let h = Harness::new().await;
@@ -307,7 +311,7 @@ async fn an_outage_that_begins_with_a_fence_is_no_crash() {
     let mut numbers = options(&h.ids);
     numbers.renew = Duration::from_millis(20);
     numbers.self_stop = Duration::from_millis(1_000);
-    // Whoever goes on has not waited for a lease to end.
+    // A takeover would wait for this lease to expire.
     numbers.lease = Duration::from_secs(60);
     let raised = Arc::new(AtomicUsize::new(0));
     let (begun, is_away) = (Arc::clone(&raised), Arc::clone(&raised));
@@ -319,7 +323,7 @@ async fn an_outage_that_begins_with_a_fence_is_no_crash() {
         (_, 0) => Fate::Goes,
         (_, _) => Fate::Fails(away()),
     });
-    // What leads to the fence: a write that fails once.
+    // A write that fails once makes the worker raise the fence.
     let mut left = 1;
     store.judge(move |writes| {
         let ends = |write: &RunWrite| write.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
@@ -331,14 +335,14 @@ async fn an_outage_that_begins_with_a_fence_is_no_crash() {
     let (_, run) = say_to_the_careful(&h).await;
     until("the outage", async || (is_away.load(Ordering::SeqCst) == 1).then_some(())).await;
     until("the run to be given up", async || (worker.active() == 0).then_some(())).await;
-    // It is none of the claims that nobody has heard of, which are given back as well.
+    // The claim is too old for an orphaned claim, which would be released as well.
     h.database.rows("UPDATE run_leases SET claimed_at = claimed_at - 60000 RETURNING run_id").await;
     store.trouble(|_| Fate::Goes);
     let run = h.until(&run, RunStatus::Completed).await;
     assert_eq!((h.model.request_count(), run.attempt), (2, 2));
 }
 
-/// The disk of SQLite may stand still for seconds, and then do what it was asked to.
+/// SQLite's disk may stall for seconds and then complete the write.
 #[tokio::test]
 async fn a_renewal_that_comes_too_late_is_no_crash() {
     const STALLS: usize = 4;
@@ -368,7 +372,8 @@ async fn a_renewal_that_comes_too_late_is_no_crash() {
     assert_eq!(run.attempt, u32::try_from(STALLS).unwrap() + 1);
 }
 
-/// The worker ends while its run waits to be loaded again. It lives, and whoever takes the run up does not wait for the end of a lease.
+/// The worker ends while its run waits to be loaded again. No crash is counted, and the next claim need not wait for the lease
+/// to expire.
 #[tokio::test]
 async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
     for is_away in [false, true] {
@@ -387,10 +392,10 @@ async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
             Fate::Fails(away())
         });
         let (_, run) = h.say("go").await;
-        // The pause that follows is longer than the patience of the drain.
+        // The next backoff is longer than the drain's timeout.
         until("some tries", async || (tries.load(Ordering::SeqCst) >= 5).then_some(())).await;
         if is_away {
-            // It cannot be written, and the lease can be given up.
+            // Writes fail, but the lease can be released.
             store.trouble(|name| if name == "give_up_leases" { Fate::Goes } else { Fate::Fails(away()) });
         }
         worker.drain(Duration::from_millis(10)).await;
@@ -402,7 +407,7 @@ async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
     }
 }
 
-/// D-02. A claim is stored and its reply lost: the heartbeat releases it before its lease is over, and no crash is counted.
+/// D-02. A claim is stored and its reply lost: the heartbeat releases it before its lease expires, and no crash is counted.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -426,19 +431,19 @@ async fn claim_with_lost_reply_is_released_before_its_lease_expires(#[values(Kin
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
     let after = *released_after.get().unwrap();
     assert!(age <= after && after < lease, "released after {after:?}");
 }
 
-/// The renewal that would have found the claim fails, and the next one finds it before its lease expires.
+/// The renewal that would have found the claim fails. The next one finds it before its lease expires.
 #[tokio::test]
 async fn claim_with_lost_reply_outlives_a_failed_renewal() {
     let h = Harness::new().await;
     h.model.then(Answer::Text("finished"));
     let store = FaultyStore::new(h.store.clone());
     let mut options = without_sweep(&h.ids);
-    // As many renewals in a lease as with the defaults, and an expired lease is found at once.
+    // As many renewals in a lease as by default, and an expired lease is found at once.
     (options.renew, options.sweep) = (options.lease / 4, Duration::from_millis(100));
     let age = options.orphan_age();
     let failures = Arc::new(AtomicUsize::new(0));
@@ -457,8 +462,8 @@ async fn claim_with_lost_reply_outlives_a_failed_renewal() {
     let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert!(failures.load(Ordering::SeqCst) > 0, "a renewal has failed");
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has crashed");
+    assert!(failures.load(Ordering::SeqCst) > 0, "a renewal failed");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
 /// A lease that the worker knows is never released, however old it is.
@@ -538,7 +543,7 @@ async fn claim_with_lost_reply_is_no_interruption() {
     assert_eq!((done.attempt, h.model.request_count()), (3, 3));
 }
 
-/// An agent that does not go on from where a worker died does not go on because something failed as its run was taken over.
+/// The decision about a crash is made even if the takeover's first write fails: an agent without resumption ends the run.
 #[tokio::test]
 async fn a_death_is_decided_about_whatever_fails_first() {
     for is_loaded in [false, true] {
@@ -561,7 +566,7 @@ async fn a_death_is_decided_about_whatever_fails_first() {
     }
 }
 
-/// Time is made to pass while nothing else happens.
+/// Only virtual time advances.
 #[tokio::test]
 async fn a_database_that_hangs_does_not_keep_the_process() {
     let h = Harness::new().await;
@@ -592,7 +597,7 @@ async fn a_task_that_ends_by_itself_ends_the_worker() {
     worker.drain(Duration::from_millis(10)).await;
 }
 
-/// Two runs that a writer writes for, with what its store is asked to commit.
+/// Two runs of one log writer, and the batches that its store gets.
 struct Pair {
     h: Harness,
     store: Arc<FaultyStore>,
@@ -615,8 +620,8 @@ impl Pair {
         Self { store: FaultyStore::new(h.store.clone()), h, logs, writer }
     }
 
-    /// Commits two steps of the first run and one of the second in one batch. What came of each, and the runs of each batch that
-    /// the store was asked to commit.
+    /// Commits two steps of the first run and one of the second in one batch. Returns the result of each, and the runs of each
+    /// batch.
     async fn write(
         &self,
         mut judge: impl FnMut(&[RunWrite]) -> Fate + Send + 'static,
@@ -633,7 +638,7 @@ impl Pair {
         let all = [one.commit(&first, Vec::new()), one.commit(&second, Vec::new()), two.commit(&other, Vec::new())];
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let (writer, store, hub, token) = (self.writer.clone(), self.store.clone(), self.h.hub.clone(), stop.clone());
-        // The three are handed over before the writer looks.
+        // All three are queued before the writer looks.
         let writing = async {
             tasks.spawn(async move { writer.run(store, hub, token).await });
         };
@@ -660,7 +665,7 @@ async fn what_follows_a_write_that_failed_is_not_written() {
     assert!(matches!(answers[..], [Err(LogError::Store(_)), Err(LogError::Stopped), Ok(())]), "{answers:?}");
     assert_eq!(asked, [vec![one.clone(), one.clone(), two.clone()], vec![one], vec![two]]);
     assert!(pair.logs[0].2.is_broken_for_good());
-    assert_eq!(pair.h.kinds(&pair.logs[0].1).await.len(), 3, "no more than the message brought");
+    assert_eq!(pair.h.kinds(&pair.logs[0].1).await.len(), 3, "no more events than those of the message");
     assert_eq!(pair.h.kinds(&pair.logs[1].1).await.last().map(String::as_str), Some("step.reset"));
 }
 
@@ -683,5 +688,5 @@ async fn a_database_that_is_locked_is_not_asked_again_for_every_run() {
     let pair = Pair::new().await;
     let (answers, asked) = pair.write(|_| Fate::Fails(away())).await;
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
-    assert_eq!(asked.len(), 1, "it is away for all of them");
+    assert_eq!(asked.len(), 1, "the error applies to all of them");
 }

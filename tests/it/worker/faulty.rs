@@ -1,4 +1,4 @@
-//! A store that fails when it is told to.
+//! A store whose calls fail as a test demands.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,23 +20,23 @@ use capstan::store::*;
 use capstan::support::clock::UnixMillis;
 use tokio::sync::Notify;
 
-/// What becomes of a call.
+/// The fate of a call.
 pub enum Fate {
-    /// It is done.
+    /// It succeeds.
     Goes,
-    /// It is not.
+    /// It fails without effect.
     Fails(StoreError),
-    /// It is done, but nobody hears of it.
+    /// It succeeds, and its reply is lost.
     Unheard(StoreError),
-    /// It is done, and then done again.
+    /// It is executed twice.
     Twice,
-    /// It is done when somebody lets it.
+    /// It is executed once it is released.
     Late(Arc<Notify>),
-    /// It is done, and heard of when somebody lets it.
+    /// It is executed, and its reply arrives once it is released.
     HeardLate(Arc<Notify>),
-    /// Nothing, for ever.
+    /// It never returns.
     Hangs,
-    /// Ends its caller.
+    /// It panics.
     Panics,
 }
 
@@ -44,7 +44,7 @@ type Judge = Box<dyn FnMut(&[RunWrite]) -> Fate + Send>;
 
 type Trouble = Box<dyn FnMut(&'static str) -> Fate + Send>;
 
-/// A real store with a judge before its log, and trouble in all that workers ask for, and where messages are accepted.
+/// A real store in which a test decides the fate of batches, of worker calls and of accepted messages.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     judge: Mutex<Judge>,
@@ -53,17 +53,17 @@ pub struct FaultyStore {
     pub panics: std::sync::atomic::AtomicBool,
 }
 
-/// The database is away.
+/// Returns the error of a database that is away.
 pub fn away() -> StoreError {
     StoreError::Unavailable(sqlx::Error::PoolTimedOut)
 }
 
-/// A row is locked.
+/// Returns the error of a locked row.
 pub fn locked() -> StoreError {
     StoreError::Contended(sqlx::Error::PoolTimedOut)
 }
 
-/// A mistake.
+/// Returns a permanent error.
 pub fn wrong() -> StoreError {
     StoreError::Statement(sqlx::Error::RowNotFound)
 }
@@ -74,12 +74,12 @@ impl FaultyStore {
         Arc::new(Self { inner, judge, trouble, panics: false.into() })
     }
 
-    /// From now on, batches are judged like this.
+    /// Sets the fate of later batches.
     pub fn judge(&self, judge: impl FnMut(&[RunWrite]) -> Fate + Send + 'static) {
         *self.judge.lock().unwrap() = Box::new(judge);
     }
 
-    /// From now on, calls of workers and `accept_run` fare like this, by their names. Batches are judged, too, if they are not in trouble.
+    /// Sets the fate of later worker calls and of `accept_run`, by name. A batch with the fate [`Fate::Goes`] is judged, too.
     pub fn trouble(&self, trouble: impl FnMut(&'static str) -> Fate + Send + 'static) {
         *self.trouble.lock().unwrap() = Box::new(trouble);
     }
@@ -189,7 +189,7 @@ impl QueueStore for FaultyStore {
         self.troubled("give_up_leases", || self.inner.give_up_leases(fences)).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
-        assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the sweep was told to panic");
+        assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the test makes this sweep panic");
         self.troubled("sweep", || self.inner.sweep(limit, despite_outage)).await
     }
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {

@@ -1,4 +1,4 @@
-//! A worker with everything around it that is scripted.
+//! A worker with scripted models and tools.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,22 +36,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::database::{Database, Kind};
 
-/// One scripted answer.
 #[derive(Clone)]
 pub enum Answer {
     /// Text, then the end.
     Text(&'static str),
-    /// Text; one more word and the end once they are let out.
+    /// Text, then one more word and the end after the notification.
     Held(&'static str, Arc<Notify>),
     /// Calls of tools with these names, then the end.
     Calls(Vec<&'static str>),
-    /// Some text, then nothing, for ever.
+    /// Text, then silence.
     Hang(&'static str),
-    /// A failure.
+    /// An error.
     Fails(ModelError),
 }
 
-/// Gives its answers in order; counts requests and streams that are open.
+/// Gives its answers in order. Counts requests and open streams.
 #[derive(Default)]
 pub struct ScriptedModel {
     answers: Mutex<VecDeque<Answer>>,
@@ -132,18 +131,18 @@ fn words(text: &str, finish: ModelFinish) -> Vec<ModelEvent> {
     events
 }
 
-/// Tools `quick` (read), `once` (unsafe), `never` (read, ends only by cancel), `bomb` (unsafe, ends only by cancel) and `asks` (unsafe,
-/// lets go only when it is cancelled, and wants to know something then); `gated` (unsafe) ends when its gate is opened.
+/// The tools `quick` (read), `once` (unsafe), `never` (read), `bomb` (unsafe), `asks` (unsafe) and `gated` (unsafe). `never`,
+/// `bomb` and `asks` end only by a cancel, and `asks` then asks its user something. `gated` ends when its gate opens.
 #[derive(Default)]
 pub struct ScriptedTools {
     pub executed: Mutex<Vec<String>>,
-    /// Their servers never finish starting.
+    /// Whether the servers never finish starting.
     pub never_start: AtomicBool,
-    /// Lets one call of `gated` end, or what waits in `notes`.
+    /// Ends one call of `gated`, or one wait of `notes`.
     pub gate: Notify,
-    /// What models may be told of the servers is not known before the gate is opened.
+    /// Whether the server notes wait for the gate.
     pub notes_wait: AtomicBool,
-    /// How often that was asked.
+    /// How often the notes were requested.
     pub notes_asked: AtomicUsize,
 }
 
@@ -205,7 +204,7 @@ impl Toolbox for ScriptedTools {
                 let _ =
                     progress.send(Report::Pauses(Box::new(Pause { state: None, given: BTreeMap::new(), asks, number: 1 }))).await;
             }
-            // Nothing of these was sent before they were told to stop.
+            // These two had sent nothing when they were stopped.
             if matches!(call.name.as_str(), "late" | "idle") { ToolCallState::Cancelled } else { ToolCallState::Unknown }
         };
         let content = vec![ToolContent::text(format!("{} ran", call.name))];
@@ -244,7 +243,7 @@ pub fn options(ids: &SharedIds) -> WorkerOptions {
     options
 }
 
-/// Options with which an orphaned claim is released soon, and with which nothing else brings its run back.
+/// Returns options with which an orphaned claim is released soon, and no sweep restarts its run.
 pub fn without_sweep(ids: &SharedIds) -> WorkerOptions {
     WorkerOptions {
         lease: Duration::from_secs(6),
@@ -260,7 +259,7 @@ impl Harness {
         Self::on(Kind::Sqlite).await
     }
 
-    /// On either store.
+    /// Starts a harness on either store.
     pub async fn on(kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let database = Database::new(kind, dir.path()).await;
@@ -297,7 +296,7 @@ impl Harness {
         Worker::start(self.deps(), options(&self.ids)).await.unwrap()
     }
 
-    /// The use cases of the same process, on a store that may be another one than the worker's.
+    /// Returns a service of the same process, whose store may differ from the worker's.
     pub fn service(&self, store: Arc<dyn ServiceStore>) -> Service {
         Service::new(ServiceDeps {
             store,
@@ -312,19 +311,18 @@ impl Harness {
         })
     }
 
-    /// The owner, as whoever asks the service.
+    /// Returns the owner as a caller of the service.
     pub fn principal(&self) -> Principal {
         Principal { user_id: self.owner.clone(), role: UserRole::Member }
     }
 
-    /// Accepts a message in a new conversation.
     pub async fn say(&self, text: &str) -> (ConversationId, RunId) {
         let conversation = ConversationId::generate(self.ids.as_ref());
         let run = self.say_in(&conversation, text, OnBusy::Queue).await;
         (conversation, run)
     }
 
-    /// A message to accept.
+    /// Returns a message to accept.
     pub fn message(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> AcceptRun {
         AcceptRun {
             owner: self.owner.clone(),
@@ -352,7 +350,7 @@ impl Harness {
         }
     }
 
-    /// Accepts a message; the run that it made or joined.
+    /// Accepts a message. Returns the run that it created or joined.
     pub async fn say_in(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> RunId {
         let accept = self.message(conversation, text, on_busy);
         let accepted = self.store.accept_run(accept, None).await.unwrap();
@@ -380,7 +378,6 @@ impl Harness {
         self.store.run(&self.owner, id).await.unwrap().unwrap().run
     }
 
-    /// Waits until the run has the status.
     pub async fn until(&self, id: &RunId, status: RunStatus) -> Run {
         until(&format!("run to be {status:?}"), async || {
             let run = self.run(id).await;
@@ -398,7 +395,7 @@ impl Harness {
     }
 }
 
-/// Looks until there is something, for at most 20 seconds.
+/// Polls until `look` returns a value, for at most 20 seconds.
 pub async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut tick = tokio::time::interval(Duration::from_millis(5));
@@ -407,6 +404,6 @@ pub async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
     }
 }

@@ -1,4 +1,4 @@
-//! Leases that are lost.
+//! Lost leases.
 
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
-    // As if the lease had expired: another node's start takes every run of this one.
+    // As if the lease had expired: the start of another node takes over every run of this one.
     let other = NodeId::generate(h.ids.as_ref());
     assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);
     h.hub.queue_signal().notify();
     let done = h.until(&run, RunStatus::Completed).await;
     assert_eq!(done.attempt, 2);
-    // The old driver finds out at its next renewal or write, and drops its model call.
+    // The old driver notices at its next renewal or write, and drops its model call.
     until("the old stream to be dropped", async || (h.model.open_streams() == 0).then_some(())).await;
     let epochs: Vec<u32> =
         h.events(&conversation).await.iter().filter(|event| event.run_id.is_some()).map(|event| event.attempt).collect();
@@ -82,7 +82,7 @@ async fn the_sweeper_finds_a_dead_worker() {
     let (_, run) = h.say("go").await;
     assert_eq!(h.store.claim_runs(&dead, 1, 200).await.unwrap().len(), 1);
     h.model.then(Answer::Text("rescued"));
-    // The worker's start-up recovery is kept out of this by starting as the dead node itself.
+    // The worker starts under the dead node's id, so its recovery at start does not take the run over.
     let mut numbers = options(&h.ids);
     numbers.node = dead;
     numbers.lease = Duration::from_millis(300);
@@ -91,7 +91,7 @@ async fn the_sweeper_finds_a_dead_worker() {
     h.until(&run, RunStatus::Completed).await;
 }
 
-/// However few leases there are: their workers may be alive, and have to say first what they gave up meanwhile.
+/// After an outage, even a few expired leases may belong to live workers, which must first report the runs that they released.
 #[tokio::test]
 async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     let h = Harness::on(Kind::Postgres).await;
@@ -113,7 +113,7 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
             outage -= 1;
             return Fate::Fails(away());
         }
-        // The second look is the one that may take something: it waits for the worker that was alive all the time.
+        // Only the second sweep may take a run over. It waits for the worker that was alive all the time.
         if counter.fetch_add(1, Ordering::SeqCst) == 0 {
             return Fate::Goes;
         }
@@ -125,18 +125,18 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
     within("a second look", Duration::from_secs(20), woken.notified()).await;
     let before = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
-    assert_eq!((before.run.attempt, before.lease_node), (1, Some(other)), "the first one has left it where it was");
+    assert_eq!((before.run.attempt, before.lease_node), (1, Some(other)), "the first sweep left the run unchanged");
     h.store.give_up_leases(&[fence]).await.unwrap();
     wakes.notify_one();
     store.trouble(|_| Fate::Goes);
     h.hub.queue_signal().notify();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has died");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
-/// After an outage a connection may be waited for longer than a worker may go without a renewal: the lease is as young as the claim, and not
-/// as old as the wait.
+/// After an outage, a connection may take longer than a worker may go without a renewal. The lease's age counts from the claim,
+/// not from the wait.
 #[tokio::test]
 async fn a_claim_that_waited_for_the_database_is_no_lost_lease() {
     let h = Harness::new().await;
@@ -162,7 +162,7 @@ async fn a_claim_that_waited_for_the_database_is_no_lost_lease() {
     assert_eq!(done.attempt, 1);
 }
 
-/// Somebody holds the rows of a run that was given up when the database hears of it: it is told again.
+/// The rows of a released run are locked, so the release is repeated.
 #[tokio::test]
 async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     let h = Harness::on(Kind::Postgres).await;
@@ -170,7 +170,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     h.model.then(Answer::Text("finished"));
     let store = FaultyStore::new(h.store.clone());
     let mut options = options(&h.ids);
-    // Nothing but what its worker says brings the run back.
+    // Only the worker's release brings the run back.
     (options.renew, options.self_stop, options.sweep) =
         (Duration::from_millis(100), Duration::from_millis(1_500), Duration::from_secs(3600));
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
-    assert_eq!((done.attempt, crashes), (2, 0), "no worker has died");
+    assert_eq!((done.attempt, crashes), (2, 0), "no crash is counted");
 }
 
 #[tokio::test]
@@ -215,6 +215,6 @@ async fn the_runs_of_a_dead_worker_do_not_wait_for_each_other() {
     for run in runs {
         h.until(&run, RunStatus::Completed).await;
     }
-    // Each pass takes 50; the third would begin after three pauses of at least three seconds.
+    // Each pass takes 50 runs. A third one would start after three pauses of at least three seconds.
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
 }

@@ -33,11 +33,11 @@ async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit(
     let (store, hub, token) = (h.store.clone(), h.hub.clone(), stop.clone());
     tasks.spawn(async move { writer.run(store, hub, token).await });
     let Tail::Events(events) = listener.next().await else { panic!("events were expected") };
-    // The limit of one delta is 10 bytes: two words fit, the third begins another event.
+    // A delta has at most 10 bytes here: two words fit, and the third starts another event.
     let data: Vec<String> = events.iter().map(|event| event.data.clone()).collect();
     assert!(data[0].contains("aaaabbbb") && data[1].contains("cccc"), "{data:?}");
     assert_eq!(events[0].seq, head + 1);
-    assert_eq!(h.store.events(&h.owner, &conversation, head, 10).await.unwrap().len(), 2, "published means stored");
+    assert_eq!(h.store.events(&h.owner, &conversation, head, 10).await.unwrap().len(), 2, "a published event is stored");
     stop.cancel();
     tasks.close();
     tasks.wait().await;

@@ -1,4 +1,4 @@
-//! The worker in process: a real store, a scripted model and scripted tools.
+//! The worker in this process, with a real store, a scripted model and scripted tools.
 
 mod accepting;
 mod asking;

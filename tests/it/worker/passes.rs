@@ -1,7 +1,7 @@
-//! The same story again and again: with every action done twice, and with the first, second, third call of the database failing,
-//! until it ends without having met the failure.
+//! Two runs, played repeatedly: with every action executed twice, and with the first, second, third database call failing. A
+//! test ends when a play finishes before its failing call.
 //!
-//! There are two stories. One is a run that is never kept waiting; the other one has all that a run may have to wait for.
+//! One run never waits. The other one has each kind of wait.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,25 +35,24 @@ use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::wait;
 
-/// How long anything may take.
+/// The time limit of each wait.
 const SOON: Duration = Duration::from_secs(20);
 
-/// The title that the model gives.
 const TITLE: &str = "All that one waits for";
 
-/// What is played.
+/// The run that is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Story {
-    /// Two rounds of tools, then words.
+    /// Two rounds of tools, then text.
     Rounds,
-    /// A message with a picture, to an agent with a budget for the day, whose model has no room once: it says 503. Of four calls one has a
-    /// key, one is of a server that nobody trusts, the server of one asks its user something before it goes on, and one has to be allowed.
-    /// In the end the conversation gets a title.
+    /// A message with an image, to an agent with a daily budget. The model answers 503 once. Of four calls, one is keyed, one
+    /// belongs to an untrusted server, one asks its user something, and one needs an approval. Last, the conversation gets a
+    /// title.
     Waits,
 }
 
 impl Story {
-    /// The calls that a model makes which has answered so often.
+    /// Returns the model's calls after `round` answers.
     fn calls(self, round: usize) -> &'static [&'static str] {
         match (self, round) {
             (Self::Rounds, 0) => &["quick", "once", "quick"],
@@ -63,7 +62,7 @@ impl Story {
         }
     }
 
-    /// How often the tools are called that must not run twice.
+    /// Returns how often each tool that must not run twice is called.
     fn unsafe_calls(self) -> &'static [(&'static str, usize)] {
         match self {
             Self::Rounds => &[("once", 2)],
@@ -71,8 +70,8 @@ impl Story {
         }
     }
 
-    /// How often its run is claimed if nothing fails: for the first time, when its call is allowed, and when it may ask the model again. An
-    /// answer that comes while its calls are under way wakes it once more.
+    /// Returns how often the run is claimed without a failure: first, after its approval, and for its retry. An answer that
+    /// arrives while calls are under way adds a claim.
     fn attempts(self) -> RangeInclusive<u32> {
         match self {
             Self::Rounds => 1..=1,
@@ -80,15 +79,15 @@ impl Story {
         }
     }
 
-    /// Whether a call of the database is one of those that fail in turn. What a worker asks for when its time has come, whatever goes on,
-    /// fails in the shorter story: the longer one would have as many such calls again.
+    /// Returns whether a database call is one of those that fail in turn. Periodic calls of a worker fail only in the shorter
+    /// run, because the longer one would repeat many of them.
     fn counts(self, call: &str) -> bool {
         let comes_by_time =
             matches!(call, "sweep" | "renew_leases" | "control_signals" | "next_claimable_in" | "expire_foreign_leases");
         self == Self::Rounds || !comes_by_time
     }
 
-    /// Fewer calls than that cannot be all of it.
+    /// Returns the least number of calls in a complete play.
     fn least_calls(self) -> usize {
         match self {
             Self::Rounds => 8,
@@ -97,10 +96,10 @@ impl Story {
     }
 }
 
-/// Answers by how often it has answered: rounds of tools, then words. Whoever asks again gets the same answer.
+/// A model that answers by the round: tools, then text. A repeated request gets the same answer.
 struct ByRound {
     story: Story,
-    /// Whether it has said that it has no room.
+    /// Whether the model has answered 503.
     has_refused: AtomicBool,
 }
 
@@ -109,7 +108,7 @@ impl ModelClient for ByRound {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let round = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
         let mut events = match self.story {
-            // Only who wants a title offers no tools.
+            // Only a title request offers no tools.
             Story::Waits if request.tools.is_empty() => vec![ModelEvent::Text(TITLE.to_owned())],
             Story::Waits if round == 1 && !self.has_refused.swap(true, Ordering::SeqCst) => {
                 let refused = ModelError::new(ModelErrorKind::Overloaded, "later");
@@ -129,7 +128,7 @@ impl ModelClient for ByRound {
     }
 }
 
-/// Asks twice; the first answer is left in the middle.
+/// Sends each request twice and drops the first answer in the middle.
 struct AskedTwice(Arc<dyn ModelClient>);
 
 #[async_trait]
@@ -142,11 +141,11 @@ impl ModelClient for AskedTwice {
     }
 }
 
-/// The tools of the harness and four more: `pay` (keyed), `sighted` (read, of a server that nobody trusts), `risky` (unsafe), and
-/// `curious` (unsafe), which asks its user something before it acts, and acts without an answer, too.
+/// The tools of the harness and four more. `pay` is keyed, and `sighted` is a `read` tool of an untrusted server. `risky` is
+/// unsafe. `curious` is unsafe and asks its user something before it acts, with or without an answer.
 struct Shop {
     scripted: Arc<ScriptedTools>,
-    /// The keys that `pay` was given.
+    /// The keys that `pay` received.
     keys: Mutex<Vec<CallId>>,
 }
 
@@ -205,7 +204,7 @@ impl Toolbox for Shop {
     }
 }
 
-/// Asks the user, and waits until there is an answer or nobody will give one any more.
+/// Asks the user, and waits until the question is answered or closed.
 async fn ask(progress: &ProgressSender) {
     let (answer, given) = oneshot::channel::<InputAnswer>();
     let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
@@ -215,7 +214,7 @@ async fn ask(progress: &ProgressSender) {
     }
 }
 
-/// Lists its tools twice, and runs those twice that may run again.
+/// Lists its tools twice, and executes repeatable calls twice.
 struct RunTwice(Arc<dyn Toolbox>);
 
 #[async_trait]
@@ -249,7 +248,7 @@ impl Toolbox for RunTwice {
     }
 }
 
-/// Leases that are found soon when whoever holds them does not know of them.
+/// Returns options with which orphaned claims are found soon.
 fn hasty(h: &Harness) -> WorkerOptions {
     WorkerOptions {
         lease: Duration::from_millis(600),
@@ -260,12 +259,12 @@ fn hasty(h: &Harness) -> WorkerOptions {
     }
 }
 
-/// The same pace with leases that no pause of a busy machine ends, for when nothing fails.
+/// Returns the same intervals with leases that outlast any stall of a busy machine, for plays without a failure.
 fn patient(h: &Harness) -> WorkerOptions {
     WorkerOptions { lease: Duration::from_secs(60), self_stop: Duration::from_secs(45), ..hasty(h) }
 }
 
-/// A story with those who act in it.
+/// A play with its model and tools.
 struct Play<'h> {
     h: &'h Harness,
     story: Story,
@@ -292,12 +291,12 @@ impl<'h> Play<'h> {
         WorkerDeps { store, models: self.model.clone(), tools: self.tools(), ..self.h.deps() }
     }
 
-    /// How often a tool was called.
+    /// Returns how often a tool was called.
     fn executed(&self, tool: &str) -> usize {
         self.h.tools.executed.lock().unwrap().iter().filter(|name| *name == tool).count()
     }
 
-    /// The message that it begins with.
+    /// Accepts the first message.
     async fn say(&self) -> RunId {
         let h = self.h;
         if self.story == Story::Rounds {
@@ -329,12 +328,12 @@ impl<'h> Play<'h> {
         run
     }
 
-    /// What its user does when the run stands so: allows what it waits for, and answers what a server asks.
+    /// Acts as the user: allows the call that the run waits for, and answers the server's question.
     async fn answer(&self, service: &Service, run: &Run) {
         let (principal, pending) = (self.h.principal(), Some(InputState::Pending));
         let page = PageRequest { limit: 10, after: None };
         for asked in service.input_requests(&principal, pending, &page).await.unwrap().items {
-            // Whoever loads the run again closes the question, which may be at this moment.
+            // A worker that loads the run again closes the question, possibly at this moment.
             let _ = service.resolve_input(&principal, &asked.request.id, InputAnswer::new(ACCEPT, None), None).await;
         }
         if run.status != RunStatus::Waiting {
@@ -347,12 +346,12 @@ impl<'h> Play<'h> {
         }
     }
 
-    /// Plays the story once, each worker with the numbers that it is given; what goes wrong is up to the store, and `has_failed` says
-    /// whether anything has.
+    /// Plays the run once, with these options for each worker. The store decides which calls fail, and `has_failed` tells
+    /// whether any did.
     async fn play(&self, deps: WorkerDeps, numbers: impl Fn() -> WorkerOptions, what: &str, has_failed: impl Fn() -> bool) -> Run {
         let h = self.h;
         let run = self.say().await;
-        // A process that does not get its database at its start ends, and is started again.
+        // A process without its database exits at start, and is started again.
         let starting = async || Worker::start(deps.clone(), numbers()).await.ok();
         let worker = wait::until("a worker", SOON, starting).await;
         let service = h.service(h.store.clone());
@@ -365,7 +364,7 @@ impl<'h> Play<'h> {
         })
         .await;
         if self.story == Story::Waits {
-            // A title is made beside everything else, and is given up for whatever comes in its way.
+            // A title is made beside the run, and is dropped after any failure.
             wait::until(&format!("the title, {what}"), SOON, async || {
                 let title = h.store.conversation(&h.owner, &ended.conversation_id).await.unwrap().unwrap().title;
                 (title == TITLE || has_failed()).then_some(())
@@ -378,7 +377,7 @@ impl<'h> Play<'h> {
         ended
     }
 
-    /// What holds whatever has gone wrong.
+    /// Asserts what holds after any failure.
     async fn check(&self, run: &Run, what: &str) {
         let database = &self.h.database;
         let done = async |tool: &str| {
@@ -389,7 +388,7 @@ impl<'h> Play<'h> {
             let (done, executed) = (done(tool).await.len(), self.executed(tool));
             assert!(
                 done <= executed && executed <= calls,
-                "{what}: {executed} of {calls} calls of {tool} were carried out, and {done} are done"
+                "{what}: {executed} of {calls} calls of {tool} ran, and {done} are done"
             );
         }
         if self.story == Story::Waits {
@@ -397,10 +396,10 @@ impl<'h> Play<'h> {
             let keys = self.shop.keys.lock().unwrap().clone();
             assert!(
                 paid.len() == 1 && !keys.is_empty() && keys.iter().all(|key| paid[0][0].as_deref() == Some(key.as_str())),
-                "{what}: {paid:?} is to be made, with its own key each time: {keys:?}"
+                "{what}: {paid:?} must run, with the same key each time: {keys:?}"
             );
             let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
-            assert_eq!(database.count(held).await, 0, "{what}: nothing is held for a run that has ended");
+            assert_eq!(database.count(held).await, 0, "{what}: an ended run holds no reservation");
         }
         audit::assert_sound(database).await;
     }
@@ -415,8 +414,8 @@ async fn every_action_may_be_done_twice(
     let h = Harness::on(kind).await;
     let play = Play::new(&h, story);
     let store = FaultyStore::new(h.store.clone());
-    // What a first claim has taken, of runs or of a title, is not there for a second, whose answer would be the one that is heard; and a
-    // commit is never repeated, but looked for.
+    // A second claim finds nothing, and its empty reply would replace the first one. A commit is never repeated: its outcome is
+    // looked up.
     store.trouble(|name| if matches!(name, "claim_runs" | "claim_title" | "commit") { Fate::Goes } else { Fate::Twice });
     let (models, tools) = (Arc::new(AskedTwice(play.model.clone())), Arc::new(RunTwice(play.tools())));
     let deps = WorkerDeps { models, tools, ..play.deps(store) };
@@ -430,7 +429,7 @@ async fn every_action_may_be_done_twice(
         Story::Waits => {
             assert_eq!((play.executed("pay"), play.executed("sighted")), (2, 2));
             let told = h.events(&run.conversation_id).await.into_iter().filter(|event| event.data.contains(TITLE));
-            assert_eq!(told.count(), 1, "a title is given once");
+            assert_eq!(told.count(), 1, "one title event");
         }
     }
 }
@@ -458,9 +457,9 @@ async fn any_call_of_the_database_may_fail(
         let run = play.play(play.deps(store), || hasty(&h), &format!("call {n} {how}"), has_failed).await;
         let made = calls.load(Ordering::SeqCst);
         if made < n {
-            // There may be more: a machine that stands still for longer than such a lease costs an attempt, too.
+            // There may be more: a stall of the machine longer than such a lease adds an attempt.
             assert!(run.attempt >= *story.attempts().start(), "nothing failed, and there were only {} attempts", run.attempt);
-            assert!(n > story.least_calls(), "the story makes only {made} calls");
+            assert!(n > story.least_calls(), "the run makes only {made} calls");
             return;
         }
     }

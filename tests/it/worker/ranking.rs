@@ -1,4 +1,4 @@
-//! Tools in order: by vectors, as long as they come in time, and else by words.
+//! The order of tools: by vectors if they arrive in time, and otherwise by words.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn some() -> Vec<Arc<ToolDefinition>> {
     vec![tool("a", "Prints a document"), tool("b", "Writes a letter"), tool("c", "Tells the forecast")]
 }
 
-/// Gives vectors after a pause, for so many texts of one request.
+/// Returns vectors after a pause, for at most this many texts in a request.
 #[derive(Default)]
 struct Place {
     asked: Mutex<Vec<usize>>,
@@ -102,12 +102,12 @@ async fn a_tool_is_asked_about_once_by_each_owner_and_definition() {
     }
     assert_eq!(place.asked(), [4, 1, 1]);
     ranker.rank(&owner("bob"), "umbrella?", some()).await;
-    assert_eq!(place.asked(), [4, 1, 1, 4], "what one owner's place says is nothing to another");
+    assert_eq!(place.asked(), [4, 1, 1, 4], "vectors of one owner's endpoint are not used for another");
     let mut changed = some();
     Arc::make_mut(&mut changed[0]).description.push('!');
     ranker.rank(&owner("ann"), "umbrella?", changed).await;
     assert_eq!(place.asked()[4], 2);
-    assert_eq!(ranker.rank(&owner("ann"), " \n", some()).await.by, ChosenBy::Lexical, "nothing was said");
+    assert_eq!(ranker.rank(&owner("ann"), " \n", some()).await.by, ChosenBy::Lexical, "the message is empty");
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +163,7 @@ async fn vectors_of_another_size_are_asked_for_anew() {
 #[tokio::test(start_paused = true)]
 async fn what_is_remembered_is_bounded() {
     let place = Arc::new(Place::default());
-    // Room for two: 20 bytes and what it takes to find them.
+    // Room for two vectors: 20 bytes each plus their keys.
     let (ranker, ann) = (ranker(&place, 330), owner("ann"));
     for _ in 0..3 {
         let ranked = ranker.rank(&ann, "umbrella?", some()).await;
@@ -172,7 +172,7 @@ async fn what_is_remembered_is_bounded() {
     assert!(place.asked().iter().all(|texts| *texts > 1), "{:?}", place.asked());
 }
 
-/// What the order of a thousand tools by words costs. The bound of a release build is 20 ms.
+/// Orders a thousand tools by words. The limit for a release build is 20 ms.
 #[tokio::test]
 async fn a_thousand_tools_are_in_order_in_no_time() {
     let verbs = ["reads", "writes", "deletes", "moves", "lists", "sends", "finds", "counts", "prints", "opens"];

@@ -1,4 +1,4 @@
-//! Titles that models make beside the runs.
+//! Titles that models write beside the runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn worker(h: &Harness, change: impl FnOnce(&mut WorkerOptions)) -> Arc<Wor
     Worker::start(h.deps(), options).await.unwrap()
 }
 
-/// A message to an agent whose conversations get their titles from a model.
+/// Sends a message to an agent with model titles.
 async fn say(h: &Harness, conversation: &ConversationId, text: &str) -> RunId {
     let mut accept = AcceptRun { create_with_title: Some(String::new()), ..h.message(conversation, text, OnBusy::Queue) };
     accept.profile.title = TitlePolicy::Model;
@@ -36,7 +36,7 @@ async fn title(h: &Harness, id: &ConversationId) -> String {
     h.store.conversation(&h.owner, id).await.unwrap().unwrap().title
 }
 
-/// Model calls that are charged to the owner.
+/// Returns the number of model calls that are charged to the owner.
 async fn charged(h: &Harness) -> u64 {
     let filter = UsageFilter { owner: Some(h.owner.clone()), since: UnixMillis(0) };
     let page = capstan::store::PageRequest { limit: 10, after: None };
@@ -74,7 +74,7 @@ async fn a_title_that_does_not_come_is_given_up_and_not_asked_for_again() {
     let worker = worker(&h, |options| options.title_patience = Duration::from_millis(100)).await;
     let id = ConversationId::generate(h.ids.as_ref());
     say(&h, &id, "Where is tea from?").await;
-    // What was said of it is charged though it is not used.
+    // The usage of the abandoned request is charged.
     until("the end of the wait", async || (charged(&h).await == 2).then_some(())).await;
     assert_eq!(h.model.open_streams(), 0);
     say(&h, &id, "And coffee?").await;

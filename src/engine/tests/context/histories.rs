@@ -1,4 +1,4 @@
-//! Whatever is stored: what a model reads of it fits and is whole.
+//! Random histories: the request fits into its budget and is valid.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,28 +23,28 @@ use crate::engine::tests::world::{World, content_text, parts, room, tools};
 use crate::engine::{RunState, model_request};
 use crate::support::tokens::Tokenizer;
 
-/// The prompt that an agent has by itself.
+/// The agent's default prompt.
 const AGENT: &str = "You are a helpful assistant.";
 
 #[derive(Debug, Clone)]
 pub(super) struct Round {
     pub(super) thought: Option<Thought>,
     pub(super) said: String,
-    /// Calls: how long their arguments are, and their results.
+    /// Calls: the length of their arguments, and their results.
     pub(super) calls: Vec<(usize, String)>,
-    /// Whether the first result has a picture beside its words.
+    /// Whether the first result has an image beside its text.
     pub(super) is_seen: bool,
 }
 
-/// What a model has thought before it spoke.
+/// The reasoning before an answer.
 #[derive(Debug, Clone)]
 pub(super) struct Thought {
     words: String,
-    /// How long what is signed of it is, if anything is, and whether its words stand in that.
+    /// The length of the signed part, if there is one, and whether that contains the text.
     signed: Option<(usize, bool)>,
-    /// Whether the first call is signed, too.
+    /// Whether the first call has a signature, too.
     is_on_call: bool,
-    /// Whether the model that is asked now has thought it.
+    /// Whether it comes from the model that is asked now.
     is_own: bool,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct Turn {
     pub(super) files: Vec<AnyFile>,
     pub(super) rounds: Vec<Round>,
     pub(super) answer: Option<String>,
-    /// Calls of its last round that have no result, if it is the last turn.
+    /// Calls of the last round without a result, if this is the last message.
     pub(super) open: usize,
 }
 
-/// What stands in the instructions beside the agent's own words.
+/// The layers of the system prompt besides the agent's own.
 #[derive(Debug, Clone)]
 struct Layers {
     server: String,
@@ -67,16 +67,17 @@ struct Layers {
     context: String,
 }
 
-/// What comes with a question.
+/// A file of a question.
 #[derive(Debug, Clone)]
 pub(super) enum AnyFile {
-    /// Uploaded: its type, the characters of its text, and the bytes of each, unless it is from before they were counted.
+    /// Uploaded: its type, the characters of its text, and the bytes of each. The last value is missing in rows of older
+    /// versions.
     Uploaded(&'static str, Option<u64>, Option<u64>),
-    /// In its own URL.
+    /// Inline, in a data URL.
     Inline(&'static str, usize),
-    /// Somewhere else.
+    /// At a remote URL.
     Remote,
-    /// A picture that was uploaded.
+    /// An uploaded image.
     Picture,
 }
 
@@ -94,7 +95,7 @@ fn any_file() -> impl Strategy<Value = AnyFile> {
     ]
 }
 
-/// Files as a message has them.
+/// Returns the part for a file.
 pub(super) fn attached(world: &World, file: &AnyFile) -> Part {
     let part = |media_type: &str| FilePart {
         file_id: Some(FileId::generate(&world.ids).as_str().to_owned()),
@@ -186,13 +187,13 @@ prop_compose! {
         (keep_last, summary_tokens) in (1..12_u32, 0..300_u64),
     ) -> ContextPolicy {
         let unit = if in_chars { ContextUnit::Chars } else { ContextUnit::Tokens };
-        // Where characters are counted, a limit has to be said.
+        // A limit in characters must be explicit.
         let limit = limit.or(in_chars.then_some(4_000));
         ContextPolicy { unit, limit, strategy, reserve_output, safety, start_gate, evict_below, keep_last, summary_tokens, compress_results }
     }
 }
 
-/// Writes turns down as if they had happened, the last of them in the world's own run.
+/// Stores the messages as if their runs had happened, the last one in the world's own run.
 pub(super) fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
     let mut history = Vec::new();
     let template = world.user("");
@@ -272,33 +273,33 @@ impl Thought {
 }
 
 impl Layers {
-    /// Puts them where a run has them.
+    /// Adds the layers to a run.
     fn give(&self, world: &mut World) {
         world.rows.own_layers = OwnLayers { system_prompt: self.conversation.clone(), instructions: self.user.clone() };
         world.rows.contexts = Some(vec![ProvidedContext { name: "clock".to_owned(), text: self.context.clone() }]);
     }
 
-    /// All of them, in their order.
+    /// Returns all layers in order.
     fn all(&self) -> impl Iterator<Item = &str> {
         let all = [self.server.as_str(), AGENT, self.user.as_str(), self.conversation.as_str(), self.context.as_str()];
         all.into_iter().filter(|layer| !layer.is_empty())
     }
 }
 
-/// The calls that have no result.
+/// Returns the calls without a result.
 fn open_calls(history: &[Message]) -> Vec<CallId> {
     let answered = answered(history);
     let calls = history.iter().flat_map(Message::tool_calls).map(|call| call.call_id.clone());
     calls.filter(|call| !answered.contains(call)).collect()
 }
 
-/// The calls whose results are there.
+/// Returns the calls with a result.
 fn answered(history: &[Message]) -> Vec<CallId> {
     let parts = history.iter().flat_map(|message| &message.parts);
     parts.filter_map(|part| if let Part::ToolResult(result) = part { Some(result.call_id.clone()) } else { None }).collect()
 }
 
-/// Bytes and characters of what is signed in these messages, as it is written.
+/// Returns bytes and characters of the signed parts, as serialized.
 fn signed(messages: &[Message]) -> (usize, usize) {
     let raw = messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
         Part::Reasoning(reasoning) => reasoning.raw.as_ref(),
@@ -308,7 +309,7 @@ fn signed(messages: &[Message]) -> (usize, usize) {
     raw.map(Value::to_string).fold((0, 0), |(bytes, chars), text| (bytes + text.len(), chars + text.chars().count()))
 }
 
-/// Bytes of what is said, thought and done in these messages, without files and pictures.
+/// Returns the bytes of text, reasoning and calls, without files and images.
 fn said(messages: &[Message]) -> usize {
     let parts = messages.iter().flat_map(|message| &message.parts).map(|part| match part {
         Part::Text(text) => text.text.len(),
@@ -320,8 +321,8 @@ fn said(messages: &[Message]) -> usize {
     parts.sum()
 }
 
-/// Nothing but the newest exchange is left beside the instructions, no text of it can be cut any further, no thought is left, no tool is
-/// on offer, and even so there is no room.
+/// Asserts that the smallest possible request does not fit. It has only the newest exchange and the system prompt, maximally
+/// truncated, without reasoning and tools.
 fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     let source = Source::of(state);
     let room = room(&source).unwrap();
@@ -334,7 +335,7 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     let (frame, messages) = parts(&source);
     prop_assert!(frame.tools.is_empty());
     prop_assert!(compaction::drop_pictures(&mut messages.clone(), 1) == 0, "{:?}", messages);
-    // So long is what says that something is cut, or what a picture was.
+    // The longest note that replaces truncated text or an image.
     prop_assert!(compaction::longest(&messages, None) <= 80, "{:?}", messages);
     prop_assert!(!messages.iter().any(compaction::has_thoughts), "{:?}", messages);
     Ok(())
@@ -352,7 +353,7 @@ proptest! {
         window in prop::option::of(1_000..20_000_u64),
     ) {
         let output = if structured { OutputMode::Structured } else { OutputMode::Tools };
-        // What earlier turns have called is on offer beside what is chosen, as long as it is shown.
+        // Tools that earlier messages called are offered beside the selected ones, while those messages are in the request.
         let mode = if is_filtered { ToolFilterMode::Semantic } else { ToolFilterMode::Off };
         let tool_filter = ToolFilter { mode, k: 1, ..ToolFilter::default() };
         let prompt = PromptPolicy { server: layers.server.clone(), ..PromptPolicy::default() };
@@ -365,18 +366,18 @@ proptest! {
         let is_bounded = context.strategy != ContextStrategy::None && context.budget(window).is_some();
         world.rows.history = history.clone();
         world.claim_with(ClaimCause::First, tools());
-        prop_assert_eq!(&world.rows.history[..history.len()], &history[..], "what is stored stays whole");
+        prop_assert_eq!(&world.rows.history[..history.len()], &history[..], "stored messages stay whole");
         if world.ending.is_some() {
-            // The instructions and what may not be left out take it all.
+            // The system prompt and the required messages use the whole budget.
             prop_assert_eq!(world.error_code(), "context_overflow");
-            prop_assert!(is_bounded, "what may be as long as it is was not tried");
+            prop_assert!(is_bounded, "the run failed before every reduction was tried");
             let mut state = RunState::load(world.rows.clone());
             state.facts.capacities = world.capacities.clone();
             return the_least_view_is_too_large(&state);
         }
         let state = world.state.as_ref().unwrap();
         let source = Source::of(state);
-        // What is sent, before tools are put into words.
+        // The request before tools become text.
         let (frame, view) = parts(&source);
         let room = room(&source);
         prop_assert_eq!(room.map(|room| room.window), context.budget(window));
@@ -385,7 +386,7 @@ proptest! {
             let has_room = |window: &u64| *window > context.reserved() + context.start_gate;
             let in_tokens = window.filter(|window| context.unit == ContextUnit::Tokens && has_room(window));
             prop_assert!(in_tokens.is_none_or(|window| room.window <= window), "{:?}", room);
-            // What is signed costs what it takes to send it back.
+            // A signed part costs its serialized size.
             let (bytes, chars) = signed(&view);
             let least = match context.unit {
                 ContextUnit::Chars => chars as u64,
@@ -393,18 +394,18 @@ proptest! {
             };
             prop_assert!(room.used >= least, "{:?}: {} bytes are signed", room, bytes);
         }
-        // Whatever is counted, the window of the model holds it, at 3.2 bytes a token, with what is kept free by default.
+        // With any counting, the model's window holds the request, at 3.2 bytes a token and with the default reserve.
         let by_window = ContextPolicy { limit: None, ..context }.budget(window);
         let in_chars = window.filter(|_| is_bounded && context.unit == ContextUnit::Chars && by_window.is_some());
         let bytes = (frame.system.len() + said(&view)) as u64;
         let kept_free = ContextPolicy::default().reserved();
         prop_assert!(in_chars.is_none_or(|window| bytes * 5 / 16 + kept_free <= window), "{:?}: {} bytes", room, bytes);
         if !is_bounded {
-            prop_assert_eq!(&view, &sendable(&source), "nothing is cut");
-            prop_assert!(world.rows.summary.is_none(), "nothing is left out");
+            prop_assert_eq!(&view, &sendable(&source), "no text is truncated");
+            prop_assert!(world.rows.summary.is_none(), "no message is evicted");
         }
         let request = asked(&world);
-        // Every layer of the instructions is there, and behind them what stands for the messages that are left out.
+        // Every layer of the system prompt is present, followed by the summary of evicted messages.
         let mut layers_left = request.system.as_str();
         prop_assert!(layers.all().next().is_some_and(|first| layers_left.starts_with(first)));
         for layer in layers.all() {
@@ -420,19 +421,19 @@ proptest! {
                 prop_assert!(!request.system.contains("Earlier messages of this conversation"), "{}", request.system);
             }
         }
-        // That it is sendable, the world has seen to. Nothing is made up for a result that a call has lost, no call is lost that is
-        // open, and the question is there.
+        // The world has checked that the request is valid. No result is invented for a lost call, open calls stay, and the
+        // question is present.
         let results = request.messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
             Part::ToolResult(result) => Some(result),
             _ => None,
         });
         prop_assert!(results.into_iter().all(|result| result.state == ToolCallState::Done || open.contains(&result.call_id)));
         let called: Vec<&CallId> = view.iter().flat_map(Message::tool_calls).map(|call| &call.call_id).collect();
-        prop_assert!(open.iter().all(|call| called.contains(&call)), "an open call is left out");
+        prop_assert!(open.iter().all(|call| called.contains(&call)), "an open call is missing");
         let question = history.iter().rfind(|message| message.role == Role::User).unwrap().parts[0].id().clone();
-        // What has no words in it is sent to nobody.
+        // A message without text is not sent.
         let is_blank = turns.last().is_some_and(|turn| turn.asked.trim().is_empty());
-        // What is sent of files is within what the budget takes them for.
+        // The size of sent files is within the budget's estimate.
         for file in request.messages.iter().flat_map(|message| &message.parts) {
             if let Part::Image(file) | Part::File(file) = file {
                 let left = file.text_limit.map_or(usize::MAX, |limit| limit.bytes);
@@ -440,7 +441,7 @@ proptest! {
             }
         }
         prop_assert!(is_blank || request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
-        // The same rows make the same view, and what was decided once is not decided again.
+        // The same rows give the same request, and a decision is not made twice.
         let asks = |rows| {
             let mut state = RunState::load(rows);
             state.facts.capacities = world.capacities.clone();
@@ -460,8 +461,8 @@ proptest! {
         prop_assert_eq!(&world.rows.summary, &summary);
     }
 
-    /// Whoever has a conversation summed up now, perhaps for the second time: no call is torn from its result, the newest messages stay,
-    /// and calls without a result stand in the next request, whatever has become of them.
+    /// A summary on demand, possibly the second one: calls keep their results, and the newest messages stay. The next request
+    /// has each call without a result, with any outcome.
     #[test]
     fn a_summary_on_demand_loses_no_open_call(
         context in any_context(),
@@ -471,7 +472,7 @@ proptest! {
         let mut world = World::new(profile(ContextPolicy::default()));
         let history = stored(&world, &turns);
         let open = open_calls(&history);
-        // How far the conversation has come when it is summed up first.
+        // The length of the conversation at the first summary.
         let questions = history.iter().enumerate().filter(|(_, message)| message.role == Role::User).map(|(at, _)| at);
         let come = questions.into_iter().nth(first).unwrap_or(history.len());
         let mut covers = None;
@@ -482,14 +483,14 @@ proptest! {
             let at = later.messages as usize;
             prop_assert!(at > covered && at <= until);
             prop_assert_eq!(&history[at - 1].id, &later.covers);
-            prop_assert!(until - at >= (context.keep_last as usize).min(until - covered), "the newest stay");
+            prop_assert!(until - at >= (context.keep_last as usize).min(until - covered), "the newest messages stay");
             let left_out: Vec<CallId> = history[..at].iter().flat_map(Message::tool_calls).map(|call| call.call_id.clone()).collect();
             let shown = answered(&history[at..]);
             prop_assert!(left_out.iter().all(|call| !shown.contains(call)), "a result has lost its call");
             prop_assert!(left_out.iter().all(|call| !open.contains(call)), "an open call is left out");
             covers = Some(later);
         }
-        // The next run is asked something else.
+        // The next run has another question.
         world.rows.summary = covers;
         world.rows.history = history;
         world.rows.fence.run_id = RunId::generate(&world.ids);
@@ -499,6 +500,6 @@ proptest! {
         let request = model_request(&RunState::load(world.loaded()));
         prop_assert!(check_sendable(&request.messages).is_ok());
         let called: Vec<&CallId> = request.messages.iter().flat_map(Message::tool_calls).map(|call| &call.call_id).collect();
-        prop_assert!(open.iter().all(|call| called.contains(&call)), "an open call is lost");
+        prop_assert!(open.iter().all(|call| called.contains(&call)), "an open call is missing");
     }
 }

@@ -82,7 +82,7 @@ async fn tools_come_and_go_with_their_servers() {
     let site = Site::scripted(Kind::Sqlite, &model).await.mcp(json!({"mcpServers": {}}));
     let server = site.start().await;
     let (_, conversation) = server.post_json("/conversations", &json!({})).await;
-    // Returns whether the next model turn of the conversation is offered the tools.
+    // Returns whether the next run of the conversation is offered the tools.
     let offered = async |id: &str| -> bool {
         let body = json!({"input": format!("q [[id:{id}]]"), "agent": "chat", "conversation_id": conversation["id"]});
         let run = server.start_run(&body).await;

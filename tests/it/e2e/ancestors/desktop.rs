@@ -118,7 +118,7 @@ async fn the_seven_screenshots_are_renamed_by_a_model_that_tires_at_the_fourth(#
     audit::assert_sound(&site.database).await;
 }
 
-/// Phases 1 and 2, and the token budget check before each round.
+/// Asserts phases 1 and 2, and the token budget check before each round.
 fn tools_are_measured_and_each_round_has_its_budget(seen: &[Exchange], events: &[Value]) {
     let roles: Vec<&str> = sent(&seen[0]).iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user"]);
@@ -144,7 +144,7 @@ fn tools_are_measured_and_each_round_has_its_budget(seen: &[Exchange], events: &
     assert!((used - estimated).abs() < used / 20.0, "{used} tokens used, {estimated} expected");
 }
 
-/// Phase 3: each round adds a call and a result. A call runs only after it is stored.
+/// Asserts phase 3: each round adds a call and a result. A call runs only after it is stored.
 fn each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(seen: &[Exchange], events: &[Value]) {
     let lengths: Vec<usize> = seen.iter().map(|seen| sent(seen).len()).collect();
     let expected: Vec<usize> = (0..17).map(|round| 2 + 2 * round).collect();
@@ -201,7 +201,7 @@ fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop
     }
 }
 
-/// Truncation applies to requests only: stored results stay whole.
+/// Asserts that truncation applies to requests only: stored results stay whole.
 async fn results_are_kept_whole(server: &Server, desktop: &Desktop, run: &Value, events: &[Value]) {
     let of_ocr = |call: &&Value| call["server"] == "ocr";
     let calls: Vec<&Value> = said(events, "tool.completed").into_iter().filter(of_ocr).collect();
@@ -214,7 +214,7 @@ async fn results_are_kept_whole(server: &Server, desktop: &Desktop, run: &Value,
     assert_eq!(calls.len(), 7);
 }
 
-/// Round 7: text where a call was expected, and the rounds after it.
+/// Asserts round 7: text where a call was expected, and the rounds after it.
 fn the_tired_model_goes_on(seen: &[Exchange], events: &[Value], messages: &[Value]) {
     let [.., tired, told] = sent(&seen[8]) else { panic!("{:?}", seen[8].request) };
     assert_eq!((&tired["role"], &tired["content"]), (&json!("assistant"), &json!(TIRED)));

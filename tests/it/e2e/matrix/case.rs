@@ -355,7 +355,7 @@ impl Stage {
             checks::deleted(&self.site, conversation).await;
         } else {
             let before = usize::from(scenario == Scenario::Summary);
-            assert_eq!(usize::try_from(runs).unwrap(), before + 1 + afters, "one run for the key, plus the runs before and after");
+            assert_eq!(usize::try_from(runs).unwrap(), before + 1 + afters, "one run by the key, and those before and after");
             let followed = self.following.followed.take().unwrap();
             let log = self.log(&followed, run).await;
             let ended = server.finished(run).await;
@@ -430,7 +430,7 @@ impl Stage {
         assert!(!followed.is_gone, "the run is missing");
         let server = self.servers.last().unwrap();
         let log = stored(&server.run_events(run).await.all().await);
-        assert_eq!(followed.frames, log, "the client's events, and the log");
+        assert_eq!(followed.frames, log, "what the client has got, and the log");
         let as_json: Vec<Value> = log.iter().map(Frame::json).collect();
         assert_eq!(as_json, server.run_events_json(run).await, "the log as a stream gives it, and as pages do");
         log

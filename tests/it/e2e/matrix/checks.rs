@@ -117,7 +117,7 @@ pub async fn tools(site: &Site, turn: &Turn, death: Option<&Death>, log: &[Frame
             Some(("started", executed)) if call.is_unsafe() => {
                 assert_eq!(call.state, "unknown", "{call:?}");
                 if death.is_some_and(|death| death.nothing_on_its_way) {
-                    assert_eq!(count(&entries, call), executed, "a call of unknown outcome was made afterwards: {call:?}");
+                    assert_eq!(count(&entries, call), executed, "a call of unknown outcome ran afterwards: {call:?}");
                 }
             }
             Some(_) => assert_eq!(call.state, "done", "{call:?}"),

@@ -1,4 +1,4 @@
-//! Content blocks: calls, thoughts, and what is nothing to us.
+//! Content blocks of Anthropic: tool calls, thinking blocks, and blocks to ignore.
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
 use rstest::rstest;
@@ -26,7 +26,7 @@ fn thinking(index: u64, pieces: &[&str], signature: Option<&str>) -> String {
     [begin, pieces, signature.unwrap_or_default(), stop(index)].concat()
 }
 
-// L-24, L-27, L-28: what is sent, and the calls that are meant.
+// L-24, L-27, L-28: blocks as sent, and the calls that they mean.
 #[rstest]
 #[case::in_pieces(vec![call(0, "a", "get_time", &["", "{\"zo", "ne\": \"UTC\"}"])], vec![("a", "get_time", "{\"zone\": \"UTC\"}")])]
 #[case::no_arguments(vec![call(0, "a", "get_time", &[])], vec![("a", "get_time", "")])]
@@ -84,7 +84,7 @@ async fn calls(#[case] sent: Vec<String>, #[case] expected: Vec<(&str, &str, &st
     assert_eq!(outcome.calls(), expected.into_iter().map(owned).collect::<Vec<_>>());
 }
 
-// L-26: what fits no call fails.
+// L-26: a delta that fits no call fails.
 #[rstest]
 #[case::unknown_call(vec![json_piece(3, "{}")])]
 #[case::text_is_no_call(vec![start(0, json!({"type": "text", "text": ""})), json_piece(0, "{}"), stop(0)])]
@@ -106,7 +106,7 @@ fn words(outcome: &Outcome) -> Vec<String> {
     outcome.events.iter().filter_map(word).collect()
 }
 
-// L-34: each thought with its own signature, in its place.
+// L-34: each thinking block keeps its own signature and its position.
 #[rstest]
 #[case::signed(vec![thinking(0, &["hm", "m"], Some("c2ln"))], vec!["thought hm", "thought m", "block {\"signature\":\"c2ln\"}"])]
 #[case::kept_to_itself(vec![thinking(0, &[], Some("c2ln"))], vec!["block {\"signature\":\"c2ln\"}"])]
@@ -152,7 +152,7 @@ async fn thoughts(#[case] sent: Vec<String>, #[case] expected: Vec<&str>) {
     assert_eq!(words(&outcome), expected);
 }
 
-// A flood of blocks is refused.
+// The number of blocks is limited.
 #[tokio::test]
 async fn blocks_are_bounded() {
     let flood: String = (0..10_001).map(|index| start(index, json!({"type": "x"}))).collect();

@@ -1,4 +1,4 @@
-//! The same events in other frames say the same; frames that lost something never say that they are whole.
+//! Framing of Anthropic streams: it does not change an answer, and a truncated stream is never complete.
 
 use capstan::domain::model::ModelFinish;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::mutants::{self, Frames, outcome_of};
 use super::{begin, call, client, delta, end, event, finish, start, stop};
 
-/// An answer with everything in it.
+/// Returns an answer with every kind of block.
 fn recorded() -> String {
     [
         begin(),
@@ -33,7 +33,7 @@ async fn framing_does_not_matter() {
     let expected = outcome_of(client, &recorded).await;
     assert_eq!((expected.finish(), expected.text().as_str()), (ModelFinish::ToolCalls, "Grüße \u{85}\u{2028}\u{2029} 你好 👩‍🚀"));
     mutants::framing_does_not_matter(client, Frames::Events, &recorded, &expected).await;
-    // The names of the events add nothing to what is in them.
+    // The `event:` lines repeat the type in the data, so they may be missing.
     let nameless: String = recorded.split_inclusive('\n').filter(|line| !line.starts_with("event:")).collect();
     assert_eq!(outcome_of(client, nameless).await, expected);
 }

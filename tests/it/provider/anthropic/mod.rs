@@ -1,4 +1,4 @@
-//! Anthropic's Messages against a provider that plays bytes.
+//! The Anthropic Messages dialect, against a mock that plays recorded bytes.
 
 mod blocks;
 mod framing;
@@ -12,7 +12,7 @@ use super::drive::{Outcome, ask_through, question};
 use super::mutants::{outcome_of, outcomes_of};
 use crate::support::wire::{Answer, Wire};
 
-/// An event as the provider writes it.
+/// Returns an event as the provider writes it.
 fn event(value: &Value) -> String {
     format!("event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap())
 }
@@ -35,13 +35,13 @@ fn stop(index: u64) -> String {
     event(&json!({"type": "content_block_stop", "index": index}))
 }
 
-/// A whole block of text.
+/// Returns a complete text block.
 fn text(index: u64, text: &str) -> String {
     [start(index, json!({"type": "text", "text": ""})), delta(index, json!({"type": "text_delta", "text": text})), stop(index)]
         .concat()
 }
 
-/// A whole call with its arguments in pieces.
+/// Returns a complete call with its arguments in pieces.
 fn call(index: u64, id: &str, name: &str, pieces: &[&str]) -> String {
     let begin = start(index, json!({"type": "tool_use", "id": id, "name": name, "input": {}}));
     let pieces: String =
@@ -58,17 +58,16 @@ fn end() -> String {
     event(&json!({"type": "message_stop"}))
 }
 
-/// What a stream with these events says.
+/// Returns the outcome of a stream with these events.
 async fn said(events: &[String]) -> Outcome {
     outcome_of(client, events.concat()).await
 }
 
-/// What one answer says.
 async fn said_by(answer: Answer) -> Outcome {
     outcomes_of(client, vec![answer]).await.remove(0)
 }
 
-/// What a provider with these answers says, asked through a client with these options.
+/// Returns the outcome of an answer, read by a client with these options.
 async fn said_to(options: impl FnOnce(&Wire) -> capstan::provider::ClientOptions, answer: Answer) -> Outcome {
     let wire = Wire::play(vec![answer]).await;
     ask_through(client(options(&wire)).expect("usable options").as_ref(), question()).await

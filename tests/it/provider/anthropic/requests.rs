@@ -1,4 +1,4 @@
-//! What the provider is asked.
+//! Requests of the Anthropic Messages dialect.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn asked(request: ModelRequest) -> Value {
     asked_with(options, request).await.json()
 }
 
-/// A request of this model without tools.
+/// Returns a request for this model without tools.
 fn plain(model: &str, options: ModelOptions) -> ModelRequest {
     ModelRequest { model: model.to_owned(), tools: Vec::new(), options, ..question() }
 }
@@ -100,7 +100,7 @@ async fn tools_and_what_to_keep() {
     }
 }
 
-// A schema with something beside an object at its top is refused by the provider, with the whole request.
+// The provider refuses the whole request if a schema has a union at its top level.
 #[tokio::test]
 async fn a_tool_with_a_union_at_the_top() {
     let mut request = question();
@@ -162,7 +162,7 @@ async fn a_history_with_thoughts_and_calls() {
     request.tools.clear();
     let text = |text: &str| json!({"type": "text", "text": text});
     let body = asked(request).await;
-    // Calls of tools that are not named are refused, so a request without tools names those of its history.
+    // The provider refuses calls of undeclared tools, so a request without tools declares those of its history.
     assert_eq!(
         (&body["tools"], &body["tool_choice"]),
         (
@@ -237,7 +237,7 @@ async fn pictures_and_files() {
     );
 }
 
-// How hard to think, in the words of each generation of models; with it, no sampling and nothing forced.
+// The reasoning effort in the form of each model generation. With it, sampling parameters and a forced tool are not allowed.
 #[rstest]
 #[case::budget("claude-sonnet-4-5", ReasoningEffort::Medium, None, json!({"max_tokens": 24576, "thinking": {"type": "enabled", "budget_tokens": 8192}}))]
 #[case::budget_within_a_limit("claude-sonnet-4-5", ReasoningEffort::High, Some(4_000), json!({"max_tokens": 4000, "thinking": {"type": "enabled", "budget_tokens": 2000}}))]
@@ -285,21 +285,20 @@ async fn a_turn_under_way_without_thoughts_goes_on_without() {
         request.options.reasoning_effort = Some(ReasoningEffort::Low);
         let body = asked(request.clone()).await;
         assert_eq!(body.get("thinking").is_some(), thinks);
-        // A hint, or a message that has joined, changes nothing about the calls.
+        // A nudge, or a message that joined, does not affect the calls.
         let mut joined = request.clone();
         joined.messages.push(message(&ids, Role::User, |id| vec![words(id(), "in Rome")]));
         assert_eq!(asked(joined.clone()).await.get("thinking").is_some(), thinks);
         joined.messages.push(message(&ids, Role::Assistant, |id| vec![words(id(), "At noon.")]));
         joined.messages.push(message(&ids, Role::User, |id| vec![words(id(), "And today?")]));
-        assert!(asked(joined).await.get("thinking").is_some(), "the next turn is another one");
+        assert!(asked(joined).await.get("thinking").is_some(), "the next run starts with reasoning");
         request.options.tool_choice = Some(ToolChoice::Required);
         let body = asked(request).await;
         assert_eq!((body.get("thinking"), &body["tool_choice"]["type"]), (None, &json!("any")));
     }
 }
 
-// Models that think unasked keep their thoughts to themselves unless they are told to show them, and refuse to be forced to call
-// while they think.
+// Models with default reasoning hide it unless the request asks for it, and refuse a forced tool while they reason.
 #[rstest]
 #[case("claude-opus-4-8", false, None, "auto")]
 #[case("claude-opus-4-8", true, None, "any")]
@@ -322,7 +321,7 @@ async fn models_that_think_unasked(
     assert_eq!(body.get("output_config"), None);
 }
 
-// The newest models bind thoughts to what stood before them, which changes with each word of a context provider.
+// The newest models bind a signature to the messages before it, which change with each context provider's answer.
 #[tokio::test]
 async fn thoughts_that_no_longer_fit_are_overlooked() {
     let ids = SequentialIds::default();
@@ -347,7 +346,10 @@ async fn thoughts_that_no_longer_fit_are_overlooked() {
         let head = asked.head.to_ascii_lowercase();
         let beta =
             if binds { "anthropic-beta: mine, thinking-binding-controls-2026-08-01\r\n" } else { "anthropic-beta: mine\r\n" };
-        assert!(head.contains(beta) && head.matches("anthropic-beta").count() == 1, "what is configured is sent, too: {head}");
+        assert!(
+            head.contains(beta) && head.matches("anthropic-beta").count() == 1,
+            "the configured beta header is sent, too: {head}"
+        );
     }
 }
 

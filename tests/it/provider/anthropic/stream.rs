@@ -1,4 +1,4 @@
-//! What a stream says, and how it ends.
+//! Anthropic streams: their content, their usage and their end.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn an_error_within_the_stream_is_the_end(#[case] error: Value, #[case] kin
     }
 }
 
-// L-03: what looks whole is not, as long as the model has not said why it stopped.
+// L-03: content that looks complete is not, until the stop reason arrives.
 #[rstest]
 #[case::text(vec![begin(), text(0, "Hel")])]
 #[case::whole_call(vec![begin(), call(0, "a", "get_time", &["{}"])])]
@@ -67,7 +67,7 @@ async fn a_stream_without_its_end_is_incomplete(#[case] events: Vec<String>) {
     assert_eq!(said_by(cut).await.error(), ModelErrorKind::IncompleteStream);
 }
 
-// L-04: the reason to stop is the terminal statement; gateways leave out the mark of the end, or put another one after it.
+// L-04: the stop reason ends the answer. Gateways leave out `message_stop`, or add another end mark.
 #[tokio::test]
 async fn the_end_mark_may_be_missing() {
     let whole = [begin(), text(0, "Hel"), call(1, "a", "get_time", &["{}"]), finish("tool_use")].concat();
@@ -108,7 +108,7 @@ async fn what_follows_the_end_is_ignored() {
     assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Stop, "Hel"));
 }
 
-// L-06: the call of the first half is not run.
+// L-06: the call of the voided first half does not run.
 #[rstest]
 #[case::within_a_call(vec![begin(), text(0, "old"), start(1, json!({"type": "tool_use", "id": "a", "name": "get_time", "input": {}}))])]
 #[case::after_a_whole_call(vec![begin(), call(0, "a", "get_time", &["{}"])])]
@@ -140,7 +140,7 @@ async fn a_bad_event_is_named_and_fails() {
     assert!(outcome.end.unwrap_err().message.starts_with("bad_frame: "));
 }
 
-// L-13: signs of life are no progress.
+// L-13: pings are no progress.
 #[tokio::test]
 async fn pings_do_not_keep_an_answer_alive() {
     let ping = event(&json!({"type": "ping"})).into_bytes();
@@ -180,7 +180,7 @@ async fn an_unknown_reason_is_no_success() {
     assert_eq!(said(&[begin(), text(0, "Hel"), finish("because"), end()]).await.error(), ModelErrorKind::BadStream);
 }
 
-// L-23: a call that the limit has cut is never whole, whether the provider ends its block or not.
+// L-23: a call that reaches the output limit is truncated, with or without the end of its block.
 #[tokio::test]
 async fn a_call_at_the_output_limit_is_cut() {
     let open = [
@@ -191,7 +191,7 @@ async fn a_call_at_the_output_limit_is_cut() {
         let outcome = said(&[begin(), open.concat(), stopped, finish("max_tokens"), end]).await;
         assert_eq!((outcome.finish(), outcome.calls()[0].2.as_str()), (ModelFinish::Length, "{\"x\":"));
     }
-    // The same for words, and for an answer that the provider stops itself.
+    // The same for text, and for an answer that the provider stops.
     let words = [start(0, json!({"type": "text", "text": ""})), delta(0, json!({"type": "text_delta", "text": "Hel"}))].concat();
     for (reason, expected) in [("max_tokens", ModelFinish::Length), ("refusal", ModelFinish::Refused)] {
         let outcome = said(&[begin(), words.clone(), finish(reason)]).await;
@@ -200,7 +200,7 @@ async fn a_call_at_the_output_limit_is_cut() {
     assert_eq!(said(&[begin(), words, finish("end_turn")]).await.error(), ModelErrorKind::IncompleteStream);
 }
 
-// L-22, L-30: the loop judges it.
+// L-22, L-30: the engine judges an empty answer.
 #[rstest]
 #[case("end_turn", ModelFinish::Stop)]
 #[case("tool_use", ModelFinish::ToolCalls)]
@@ -209,7 +209,7 @@ async fn nothing_at_all_is_an_answer(#[case] reason: &str, #[case] expected: Mod
     assert_eq!(said(&[begin(), finish(reason), end()]).await.finish(), expected);
 }
 
-// L-39: figures come at the beginning and at the end, and the input of a cache is input.
+// L-39: usage comes at the start and at the end, and cached input counts as input.
 #[rstest]
 #[case::both(json!({"input_tokens": 10, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 4, "output_tokens": 1}), json!({"output_tokens": 9}), Some((17, 9, 4)))]
 #[case::all_at_the_end(json!({"input_tokens": 0, "output_tokens": 0}), json!({"input_tokens": 10, "cache_read_input_tokens": 4, "output_tokens": 9}), Some((14, 9, 4)))]
@@ -249,7 +249,7 @@ async fn halves_of_characters_and_nul_become_replacement_characters() {
     assert_eq!(outcome.calls()[0].2, r#"{"x":"\ufffd\ufffd"}"#);
 }
 
-// L-42: an answer that was not streamed, whoever asked for what, and by whatever name.
+// L-42: a document instead of a stream, for any request and any content type.
 #[tokio::test]
 async fn an_answer_in_one_piece() {
     let whole = json!({"id": "m", "type": "message", "role": "assistant", "content": [
@@ -270,7 +270,7 @@ async fn an_answer_in_one_piece() {
     }
 }
 
-// L-42: as gateways write it that translate from another wire. What tools of the provider gave says nothing here.
+// L-42: documents of gateways that translate another dialect. Results of server tools are ignored.
 #[rstest]
 #[case::text(json!("wait"))]
 #[case::block(json!({"type": "text", "text": "wait"}))]
@@ -295,7 +295,7 @@ async fn content_of_many_forms(#[case] content: Value) {
     assert_eq!(said_by(Answer::json(200, &cut)).await.error(), ModelErrorKind::IncompleteStream);
 }
 
-// Fields that say nothing, and places in other dress.
+// Empty fields, and indexes in other types.
 #[tokio::test]
 async fn nothing_in_many_forms() {
     let start = |index: Value| {
@@ -333,7 +333,7 @@ async fn a_document_that_is_no_answer(#[case] body: &str, #[case] kind: ModelErr
     assert_eq!(said_by(Answer::json(200, body)).await.error(), kind);
 }
 
-// L-16 to L-20: the status and the type of the body.
+// L-16 to L-20: the status and the error type of the body.
 #[rstest]
 #[case(529, "overloaded_error", "Overloaded", ModelErrorKind::Overloaded)]
 #[case(429, "rate_limit_error", "This request would exceed your organization's rate limit", ModelErrorKind::RateLimit)]

@@ -1,4 +1,4 @@
-//! The same events in other frames say the same; frames that lost something never say that they are whole.
+//! Framing of Gemini streams: it does not change an answer, and a truncated stream is never complete.
 
 use capstan::domain::model::ModelFinish;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::mutants::{self, Frames, outcome_of};
 use super::{client, finish, parts};
 
-/// An answer with everything in it.
+/// Returns an answer with every kind of part.
 fn recorded() -> String {
     [
         parts(&json!([{"text": "let me see", "thought": true}])),

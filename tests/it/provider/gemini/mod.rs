@@ -1,4 +1,4 @@
-//! Gemini's `generateContent` against a provider that plays bytes.
+//! The Gemini `generateContent` dialect, against a mock that plays recorded bytes.
 
 mod framing;
 mod requests;
@@ -11,7 +11,6 @@ use super::drive::Outcome;
 use super::mutants::{outcome_of, outcomes_of};
 use crate::support::wire::Answer;
 
-/// An event with these parts.
 fn parts(parts: &Value) -> String {
     chunk(&json!({"candidates": [{"content": {"parts": parts, "role": "model"}, "index": 0}], "modelVersion": "gemini-x"}))
 }
@@ -20,7 +19,7 @@ fn text(text: &str) -> String {
     parts(&json!([{"text": text}]))
 }
 
-/// The event that says why the model stopped, with the figures.
+/// Returns the event with the finish reason and the usage.
 fn finish(reason: &str) -> String {
     chunk(&json!({
         "candidates": [{"content": {"parts": [{"text": ""}], "role": "model"}, "finishReason": reason, "index": 0}],
@@ -33,12 +32,11 @@ fn chunk(chunk: &Value) -> String {
     format!("data: {chunk}\n\n")
 }
 
-/// What a stream with these events says.
+/// Returns the outcome of a stream with these events.
 async fn said(events: &[String]) -> Outcome {
     outcome_of(client, events.concat()).await
 }
 
-/// What one answer says.
 async fn said_by(answer: Answer) -> Outcome {
     outcomes_of(client, vec![answer]).await.remove(0)
 }

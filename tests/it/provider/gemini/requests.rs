@@ -1,4 +1,4 @@
-//! What the provider is asked.
+//! Requests of the Gemini dialect.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn asked(request: ModelRequest) -> Value {
     asked_with(options, request).await.json()
 }
 
-/// A request of this model without tools.
+/// Returns a request for this model without tools.
 fn plain(model: &str, options: ModelOptions) -> ModelRequest {
     ModelRequest { model: model.to_owned(), tools: Vec::new(), options, ..question() }
 }
@@ -119,7 +119,7 @@ async fn tools_in_the_form_that_is_taken() {
     }
 }
 
-// A name that begins with a digit is refused with the whole request, so it has another one on the wire.
+// Gemini refuses the whole request if a tool's name begins with a digit, so the request uses another name.
 #[tokio::test]
 async fn a_tool_with_a_name_that_is_refused() {
     let ids = SequentialIds::default();
@@ -149,7 +149,7 @@ fn thought(id: PartId, text: &str, raw: Option<Value>) -> Part {
     Part::Reasoning(ReasoningPart { id, text: text.to_owned(), raw })
 }
 
-// L-28, L-33, L-35: results directly after their calls, each signature on the part that it came on.
+// L-28, L-33, L-35: results directly follow their calls, and each signature is on its original part.
 #[tokio::test]
 async fn a_history_with_signatures_and_calls() {
     let ids = SequentialIds::default();
@@ -204,7 +204,7 @@ async fn a_history_with_signatures_and_calls() {
     );
 }
 
-// L-33, L-46: what another model called in this turn has no signature, and new models refuse that.
+// L-33, L-46: a call of another model in this run has no signature, which new models refuse.
 #[tokio::test]
 async fn calls_of_another_model_are_marked() {
     let ids = SequentialIds::default();
@@ -281,7 +281,7 @@ async fn a_schema_for_the_answer() {
     let expected = json!({"responseMimeType": "application/json",
         "responseSchema": {"type": "object", "properties": {"n": {"type": "integer", "nullable": true}}}});
     assert_eq!(asked(plain("gemini-2.5-flash", given.clone())).await["generationConfig"], expected);
-    // Models before the third generation refuse a schema beside tools.
+    // Models before generation 3 refuse a schema beside tools.
     for (model, has) in [("gemini-2.5-flash", false), ("gemini-3-flash", true)] {
         let request = ModelRequest { model: model.to_owned(), options: given.clone(), ..question() };
         assert_eq!(asked(request).await.get("generationConfig").is_some(), has);

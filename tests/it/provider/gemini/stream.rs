@@ -1,4 +1,4 @@
-//! What a stream says, and how it ends.
+//! Gemini streams: their content, their usage and their end.
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, Usage};
 use capstan::provider::ClientOptions;
@@ -42,7 +42,7 @@ async fn text_thoughts_and_figures() {
     assert_eq!(outcome.finish(), ModelFinish::Stop);
 }
 
-// L-33: every signature is kept with the part that it came on.
+// L-33: each signature stays with its original part.
 #[tokio::test]
 async fn signatures() {
     let outcome = said(&[
@@ -85,7 +85,7 @@ async fn calls() {
         ("a", "get_weather", r#"{"x":1}"#),
     ];
     let mut calls = outcome.calls();
-    // The order of fields is the order in which they came.
+    // The order of the fields is kept.
     let first: Value = serde_json::from_str(&calls[0].2).unwrap();
     assert_eq!(first, json!({"zone": "UTC", "n": 1.0}));
     calls[0].2 = expected[0].2.to_owned();
@@ -96,13 +96,13 @@ async fn calls() {
     assert_eq!(nameless.error(), ModelErrorKind::BadStream);
 }
 
-/// What a call says whose arguments come so.
+/// Returns the outcome of a call whose arguments arrive in these pieces.
 async fn call_in_pieces(pieces: &[Value], reason: &str) -> Outcome {
     let pieces: String = pieces.iter().map(|call| parts(&json!([{ "functionCall": call }]))).collect();
     said(&[pieces, finish(reason)]).await
 }
 
-// L-23, L-24: a call is never made with other arguments than those that the model wrote.
+// L-23, L-24: a call runs only with the arguments that the model wrote.
 #[tokio::test]
 async fn arguments_in_pieces() {
     let at = |path: &str, more: Value| {
@@ -162,7 +162,7 @@ async fn an_error_within_the_stream_is_the_end(#[case] error: Value, #[case] kin
     }
 }
 
-// L-03, L-04: there is no mark of the end but the reason to stop.
+// L-03, L-04: the finish reason is the only end mark.
 #[rstest]
 #[case::text(vec![text("Hel")])]
 #[case::whole_call(vec![parts(&json!([{"functionCall": {"name": "get_time", "args": {}}}]))])]
@@ -188,13 +188,13 @@ async fn a_reason_to_stop_is_the_end() {
     }
 }
 
-// Old models say `STOP` with every chunk.
+// Old models send `STOP` with every chunk.
 #[tokio::test]
 async fn a_reason_with_every_chunk() {
     let each = |text: &str| chunk(&json!({"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}));
     let outcome = said(&[each("Hel"), each("lo")]).await;
     assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Stop, "Hello"));
-    // However long the second one takes.
+    // After any pause before the second chunk.
     let pause = Step::Pause(std::time::Duration::from_millis(400));
     let steps = vec![Step::Send(each("Hel").into_bytes()), pause, Step::Send(each("lo").into_bytes())];
     let wire = Wire::play(vec![Answer::events(steps)]).await;
@@ -203,14 +203,14 @@ async fn a_reason_with_every_chunk() {
     assert_eq!(ask_through(client(options).unwrap().as_ref(), question()).await.text(), "Hello");
 }
 
-// As proxies fill a field that has no value yet.
+// Proxies fill a field that has no value yet.
 #[tokio::test]
 async fn a_reason_that_is_not_given_is_none() {
     let outcome = said(&[text("Hel"), finish("FINISH_REASON_UNSPECIFIED"), text("lo"), finish("STOP")]).await;
     assert_eq!((outcome.text().as_str(), outcome.end), ("Hello", Ok(ModelFinish::Stop)));
 }
 
-// L-21, L-23, L-31: words of other wires, in which gateways leave the reason.
+// L-21, L-23, L-31: gateways pass finish reasons of other dialects on.
 #[rstest]
 #[case("stop", ModelFinish::Stop)]
 #[case("end_turn", ModelFinish::Stop)]
@@ -238,7 +238,7 @@ async fn refusals_keep_their_text(#[case] word: &str) {
     assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Refused, "Hel"));
 }
 
-// L-31: the question itself was refused.
+// L-31: the prompt itself was blocked.
 #[tokio::test]
 async fn a_blocked_prompt_is_refused() {
     for reason in ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT"] {
@@ -277,7 +277,7 @@ async fn reasons_that_are_failures(#[case] word: &str, #[case] kind: ModelErrorK
     }
 }
 
-// L-22, L-30, L-32: the loop judges an answer without content.
+// L-22, L-30, L-32: the engine judges an answer without content.
 #[rstest]
 #[case(json!({"candidates": [{"finishReason": "STOP", "index": 0}]}))]
 #[case(json!({"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}))]
@@ -299,7 +299,7 @@ async fn a_bad_event_is_named_and_fails() {
     }
 }
 
-// L-39: in any chunk; the last that is given counts.
+// L-39: usage may be in any chunk, and the last one counts.
 #[rstest]
 #[case::in_the_middle(vec![json!({"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2, "thoughtsTokenCount": 1}}), json!({})], Some((5, 3)))]
 #[case::in_pieces(vec![json!({"usageMetadata": {"promptTokenCount": 5}}), json!({"usageMetadata": {"candidatesTokenCount": 2, "promptTokenCount": null}})], Some((5, 2)))]
@@ -328,7 +328,7 @@ async fn halves_of_characters_and_nul_become_replacement_characters() {
     assert_eq!(outcome.calls()[0].2, r#"{"x":"\ufffd\ufffd"}"#);
 }
 
-// L-42: a document, and the list that a gateway makes of a stream when it drops `alt=sse`.
+// L-42: a single document, and the JSON list that a gateway returns when it drops `alt=sse`.
 #[tokio::test]
 async fn an_answer_in_one_piece() {
     let chunks = [
@@ -355,7 +355,7 @@ async fn an_answer_in_one_piece() {
     }
 }
 
-// L-42: as Code Assist and proxies of Vertex wrap it.
+// L-42: Code Assist and Vertex proxies wrap each answer in an envelope.
 #[tokio::test]
 async fn an_answer_in_an_envelope() {
     let wrapped = |chunk: &Value| json!({"response": chunk, "traceId": "t", "metadata": {}});

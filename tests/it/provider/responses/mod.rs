@@ -1,4 +1,4 @@
-//! The Responses API at the wire.
+//! The OpenAI Responses dialect.
 
 mod requests;
 mod stream;
@@ -10,7 +10,7 @@ use super::drive::{Outcome, ask_through, options, question};
 use super::mutants;
 use crate::support::wire::{Answer, Wire};
 
-/// Events as they stand on the wire, numbered.
+/// Returns the events as sent, with sequence numbers.
 fn events(events: &[Value]) -> String {
     let numbered = (0..).zip(events).map(|(number, event)| {
         let mut event = event.clone();
@@ -24,7 +24,7 @@ async fn said(body: &[Value]) -> Outcome {
     mutants::outcome_of(client, events(body)).await
 }
 
-/// The outcome of an answer in one piece.
+/// Returns the outcome of an answer in one document.
 async fn document(body: &Value) -> Outcome {
     let wire = Wire::play(vec![Answer::json(200, &body.to_string())]).await;
     let options = capstan::provider::ClientOptions { streaming: false, ..options(&wire) };
@@ -76,7 +76,7 @@ fn arguments_done(index: u32, id: &str, arguments: &str) -> Value {
     json!({"type": "response.function_call_arguments.done", "output_index": index, "item_id": id, "arguments": arguments})
 }
 
-/// An answer with everything in it.
+/// Returns an answer with every kind of item.
 fn recorded() -> Vec<Value> {
     let part = json!({"type": "summary_text", "text": ""});
     let summary = |event: &str, index: u32| json!({"type": event, "item_id": "rs_1", "output_index": 0, "summary_index": index});
@@ -130,7 +130,7 @@ fn recorded() -> Vec<Value> {
     ]
 }
 
-/// The same answer without what is said again, for tests that play it at every byte.
+/// Returns the same answer without repeated content, for tests that split it at every byte.
 fn brief() -> Vec<Value> {
     const AGAIN: [&str; 9] = [
         "response.in_progress",

@@ -1,4 +1,4 @@
-//! What the API is asked.
+//! Requests of the OpenAI Responses dialect.
 
 use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
@@ -58,7 +58,7 @@ async fn a_plain_question() {
     );
 }
 
-// Models that do not reason refuse to be asked for reasoning.
+// Models without reasoning refuse the reasoning parameter.
 #[tokio::test]
 async fn a_model_that_does_not_reason() {
     let wire = Wire::play(vec![Answer::json(200, r#"{"status":"completed","output":[]}"#)]).await;
@@ -94,7 +94,7 @@ async fn what_the_wire_cannot_say_is_refused() {
     assert!(wire.asked().is_empty());
 }
 
-// L-33, L-34: reasoning goes back as it came and where it stood; L-28: ids.
+// L-33, L-34: reasoning items are sent back unchanged and in their position. L-28: ids.
 #[tokio::test]
 async fn a_history_with_reasoning_and_calls() {
     let ids = SequentialIds::default();
@@ -123,7 +123,7 @@ async fn a_history_with_reasoning_and_calls() {
             vec![thought(id(), None), thought(id(), Some(&item)), text(id(), "Let me "), text(id(), "see."), call_a]
         }),
         message(&ids, Role::Tool, |_| vec![result_a]),
-        // Without its content, an item that the provider does not keep is refused; so is the id of the call after it.
+        // The provider does not store the items, so it refuses one without its content, and a call that refers to it.
         message(&ids, Role::Assistant, |id| vec![thought(id(), Some(&kept_there)), call_b, thought(id(), Some(&item))]),
         message(&ids, Role::Tool, |_| vec![Part::ToolResult(with_image)]),
     ];

@@ -1,4 +1,4 @@
-//! What a stream or a document says, and how it ends.
+//! Responses streams and documents: their content, their usage and their end.
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, Usage};
 use capstan::provider::responses::client;
@@ -83,7 +83,7 @@ async fn a_cut_stream_is_never_whole() {
     mutants::a_cut_is_never_whole(client, &body, body.len(), &expected).await;
 }
 
-// L-37: each event may be missing where another brings the same, and all of them but the last.
+// L-37: any event may be missing if another one has the same content, and all may be but the last.
 #[tokio::test]
 async fn what_one_event_leaves_out_another_brings() {
     let recorded = recorded();
@@ -108,7 +108,7 @@ async fn what_one_event_leaves_out_another_brings() {
     assert_eq!(at_once, whole);
 }
 
-// L-37: ids that change, positions that are all the same, an end without output.
+// L-37: changing ids, identical indexes, an end without output.
 #[rstest]
 #[case::ids_change_in_every_event("{fresh}", None)]
 #[case::ids_are_empty("", None)]
@@ -139,7 +139,8 @@ async fn places_may_be_unreliable(#[case] id: &str, #[case] position: Option<Val
     assert_eq!((outcome.finish(), outcome.usage()), (expected.finish(), expected.usage()));
 }
 
-/// What vLLM sends for calls of gpt-oss: an id in the first event, another one with the item, and a third with the answer.
+/// Returns the events of vLLM for calls of gpt-oss: three different ids, in the first event, with the item, and with the
+/// answer.
 fn ids_of_vllm(count: u32) -> Vec<Value> {
     let item = |id: Value, call_id: String, arguments: &str| json!({"id": id, "type": "function_call", "call_id": call_id, "name": "get_time", "arguments": arguments, "status": null});
     let mut events = vec![created()];
@@ -163,7 +164,7 @@ async fn a_call_under_three_ids_is_one_call() {
         let expected: Vec<_> =
             (0..count).map(|at| (format!("call_{at}"), "get_time".to_owned(), format!("{{\"x\":{at}}}"))).collect();
         let all = ids_of_vllm(count);
-        // Without the pieces, without the whole arguments, without the items, in any order of the answer.
+        // Without deltas, complete arguments or items, and in any order of the answer.
         let without = |kind: &str| all.iter().filter(|event| event["type"] != kind).cloned().collect::<Vec<_>>();
         let mut turned = all.clone();
         turned.last_mut().unwrap()["response"]["output"].as_array_mut().unwrap().reverse();
@@ -189,7 +190,7 @@ async fn a_call_under_three_ids_is_one_call() {
     }
 }
 
-// L-28: another call in the same place is another one.
+// L-28: a second call at the same index is another call.
 #[tokio::test]
 async fn another_call_in_one_place_is_not_swallowed() {
     for (name, arguments) in [("get_weather", "{\"x\":1}"), ("get_time", "{\"x\":2}")] {
@@ -240,7 +241,7 @@ async fn an_error_that_is_no_json_is_still_one() {
     assert_eq!((error.kind, error.message.as_str()), (ModelErrorKind::Unavailable, "upstream went away"));
 }
 
-// L-03, L-05: no end, or a mark of another dialect only.
+// L-03, L-05: no end, or only the end mark of another dialect.
 #[rstest]
 #[case("")]
 #[case("data: [DONE]\n\n")]
@@ -251,7 +252,7 @@ async fn a_stream_without_its_last_event_is_incomplete(#[case] mark: &str) {
     assert_eq!(mutants::outcome_of(client, body).await.error(), ModelErrorKind::IncompleteStream);
 }
 
-// L-04, L-06: the last event is the end, whatever follows or does not.
+// L-04, L-06: the last event is the end, and later bytes are ignored.
 #[tokio::test]
 async fn what_follows_the_last_event_is_ignored() {
     let body = events(&[created(), text_delta(0, "m", "Hello"), completed(json!([message("m", "Hello")]))]);
@@ -313,7 +314,7 @@ async fn an_incomplete_answer_says_why(#[case] reason: &str, #[case] expected: M
     assert_eq!(document(&response).await.finish(), expected);
 }
 
-// L-23: the limit is reached, whatever the status says.
+// L-23: the output limit counts, even if the status says completed.
 #[tokio::test]
 async fn a_call_at_the_output_limit_is_cut() {
     let body = events(&[created(), completed(json!([call("f", "call_a", "get_time", "{}")]))]);
@@ -325,7 +326,7 @@ async fn a_call_at_the_output_limit_is_cut() {
     }
 }
 
-// L-03, L-23: a call of which no event says that it is whole, in an answer that is said to be.
+// L-03, L-23: no event completes the call, although the answer is marked as completed.
 #[rstest]
 #[case::begun(vec![], Some(ModelErrorKind::IncompleteStream))]
 #[case::cut(vec![arguments_delta(0, "f", "{\"x\":")], Some(ModelErrorKind::IncompleteStream))]
@@ -346,7 +347,7 @@ async fn a_call_must_be_whole(#[case] between: Vec<Value>, #[case] failure: Opti
     }
 }
 
-// L-26: two open calls in one place, and pieces that name neither.
+// L-26: two open calls at one index, and deltas that name neither.
 #[tokio::test]
 async fn pieces_that_fit_no_single_call_fail() {
     let outcome = said(&[
@@ -360,7 +361,7 @@ async fn pieces_that_fit_no_single_call_fail() {
     assert_eq!(outcome.error(), ModelErrorKind::BadStream);
 }
 
-// L-26: places in other dress.
+// L-26: indexes in other types.
 #[tokio::test]
 async fn places_may_be_texts() {
     let dressed = |event: Value, place: Value| {
@@ -410,7 +411,7 @@ async fn a_refusal_is_text_and_an_end() {
     }
 }
 
-// L-30: the loop judges it.
+// L-30: the engine judges an empty answer.
 #[tokio::test]
 async fn nothing_at_all_is_an_answer() {
     let outcome = said(&[created(), completed(json!([]))]).await;

@@ -1,4 +1,4 @@
-//! The line between a node and the store: slow, torn, late.
+//! The connection between a node and the store: slow, interrupted or late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,31 +26,31 @@ use super::gate::Gate;
 use super::model::ModelStore;
 use super::witness::Witness;
 
-/// How bad the line is, in calls of a thousand.
+/// The rates of connection faults, for each thousand calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
-    /// Fail, and nothing has happened.
+    /// Calls that fail without effect.
     pub fails: u64,
-    /// Writes that fail, though not because the store is away: nothing has happened, and trying again does not look promising.
+    /// Writes that fail without effect and with an error that does not suggest a retry.
     pub wrong: u64,
-    /// Fail, and it has happened.
+    /// Calls that take effect, and whose reply is lost.
     pub unheard: u64,
-    /// Writes that fail, and happen later.
+    /// Writes that fail and take effect later.
     pub late: u64,
-    /// Take seconds, some of them longer than a lease.
+    /// Calls that take seconds, some of them longer than a lease.
     pub slow: u64,
 }
 
-/// What all lines have in common.
+/// The state that all connections share.
 pub struct Sky {
     pub weather: Weather,
-    /// From now on all calls go through.
+    /// From now on, all calls succeed.
     pub is_calm: AtomicBool,
-    /// Held while the store does not answer anybody.
+    /// Held while the store answers no node.
     pub gate: Gate,
-    /// The store refuses everybody.
+    /// The store refuses all nodes.
     pub is_away: AtomicBool,
-    /// Owns what is still on its way.
+    /// Owns the late writes.
     pub under_way: TaskTracker,
 }
 
@@ -66,7 +66,7 @@ pub struct Line {
     pub witness: Arc<Witness>,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Goes,
@@ -83,7 +83,7 @@ fn away() -> StoreError {
 }
 
 impl Line {
-    /// `writes`: what is to be written, if anything is. The end of a run is never wrong.
+    /// Returns the fate of a call with these writes. The end of a run never gets [`Fate::Wrong`].
     fn fate(&self, writes: &[RunWrite]) -> Fate {
         if self.sky.is_calm.load(Ordering::SeqCst) {
             return Fate::Goes;
@@ -114,7 +114,7 @@ impl Line {
         Fate::Goes
     }
 
-    /// Carries a call there and its answer back. `seen` is told of it in the moment in which it takes effect.
+    /// Sends a call and returns its reply. Calls `seen` at the moment when the call takes effect.
     async fn call<T>(&self, what: &str, effect: impl Future<Output = StoreResult<T>>, seen: impl FnOnce(&T)) -> StoreResult<T> {
         self.carry(what, self.fate(&[]), effect, seen).await
     }
@@ -138,7 +138,7 @@ impl Line {
         }
         if fate == Fate::Fails {
             self.dice.note(format_args!("{} {what} fails", self.name));
-            // Of a deadlock it is known that nothing has happened.
+            // After a deadlock it is certain that nothing was written.
             return Err(if self.dice.chance(300) { StoreError::Contended(sqlx::Error::PoolTimedOut) } else { away() });
         }
         let answer = effect.await;
@@ -164,7 +164,7 @@ impl LogStore for Line {
         if fate != Fate::Late {
             return self.carry(&what, fate, self.model.commit(writes), seen).await;
         }
-        // The node hears that it failed, and it is still on its way.
+        // The node gets an error, and the write is still on its way.
         let (line, late, name) = (self.clone(), writes.to_vec(), what.clone());
         self.sky.under_way.spawn(async move {
             line.dice.sleep(1, 6_000).await;
@@ -203,7 +203,7 @@ fn summary(writes: &[RunWrite]) -> String {
     writes.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// The end of an id, which is enough to tell it apart.
+/// Returns the end of an id, which is enough to tell ids apart.
 pub fn tail(id: &str) -> &str {
     &id[id.len().saturating_sub(5)..]
 }

@@ -1,4 +1,4 @@
-//! What users ask for: messages, ends, going on.
+//! Requests of users: messages, cancellations, resumption.
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
@@ -26,13 +26,13 @@ struct NewRun<'a> {
     choice: AgentChoice,
     message: Option<Message>,
     supersedes: Vec<MessageId>,
-    /// What the run takes over from another one.
+    /// The calls that the run takes over from another one.
     batch: Option<&'a CallBatch>,
     trace: &'a TraceId,
     now: UnixMillis,
 }
 
-/// A title of one short line.
+/// Returns a title of one short line.
 fn title_of(parts: &[Part]) -> String {
     let texts = parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.text.as_str()) } else { None });
     let words: Vec<&str> = texts.flat_map(str::split_whitespace).collect();
@@ -57,12 +57,12 @@ fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
 }
 
 impl State {
-    /// Whether the owner has as many conversations as allowed.
+    /// Returns whether the owner has reached the limit of conversations.
     pub fn has_all_conversations(&self, owner: &UserId, most: u32) -> bool {
         most > 0 && self.conversations.values().filter(|row| row.owner == *owner).count() >= most as usize
     }
 
-    /// What comes of a message, and whether anything is stored.
+    /// Returns the result of a message, and whether rows were stored.
     pub fn accept(&mut self, accept: &AcceptRun) -> (Accepted, bool) {
         let id = &accept.conversation_id;
         match (self.conversations.get(id), &accept.create_with_title) {
@@ -76,14 +76,14 @@ impl State {
         let active = self.active_in(id).map(|row| (row.run.id.clone(), row.cancel_by.is_some()));
         match (&active, accept.on_busy) {
             (Some((run_id, _)), OnBusy::Reject) => return (Accepted::Busy { run_id: run_id.clone() }, false),
-            // A run that is about to be cancelled answers nobody any more.
+            // A run that is being cancelled answers no further message.
             (Some((run_id, false)), OnBusy::Steer) => return (self.steer(accept, &run_id.clone()), true),
             (None, _) | (Some(_), OnBusy::Queue | OnBusy::Interrupt | OnBusy::Steer) => {}
         }
         let before: Vec<RunId> = self.runs_in(id).iter().filter(|row| !row.is_over()).map(|row| row.run.id.clone()).collect();
         let interrupts = accept.on_busy == OnBusy::Interrupt;
         let unfinished = self.unfinished_of(&accept.owner);
-        // What an interrupting message ends first no longer counts.
+        // Runs that the interrupting message ends at once do not count.
         let ended = if interrupts { before.iter().filter(|run| self.ends_at_once(run)).count() } else { 0 };
         if accept.max_active_runs > 0 && unfinished - ended >= accept.max_active_runs as usize {
             return (Accepted::TooManyRuns, false);
@@ -103,7 +103,7 @@ impl State {
         });
         let (mut events, mut interrupted) = (Vec::new(), Vec::new());
         if interrupts {
-            // Those that wait behind the active one first, so that none of them becomes active in between.
+            // Queued runs end before the active one, so that none of them becomes active in between.
             for run in before.iter().skip(1).chain(before.first()) {
                 match self.ask_to_end(run, "interrupt", accept.now) {
                     Some(more) => events.extend(more),
@@ -213,7 +213,7 @@ impl State {
             tools: new.batch.map(|batch| batch.tools.clone()),
             contexts: None,
             counters: match new.batch {
-                // The answer was the first round, and what had joined before it was heard in its request.
+                // The answer was the first round, and its request included the messages that had joined by then.
                 Some(_) => RunCounters { rounds: 1, heard: self.conversations[new.conversation].joined, ..RunCounters::default() },
                 None => RunCounters::default(),
             },
@@ -243,14 +243,14 @@ impl State {
         events
     }
 
-    /// Whether nobody works on the run and nobody ever has.
+    /// Returns whether the run was never claimed.
     fn ends_at_once(&self, id: &RunId) -> bool {
         let row = &self.runs[id];
         let is_fresh = row.started_at.is_none() && row.calls.is_empty() && row.run.status == RunStatus::Queued;
         is_fresh && !self.leases.contains_key(id)
     }
 
-    /// Asks a run that has not ended to end. The events, if it is over now; else a worker will end it.
+    /// Cancels a run that has not ended. Returns its events if it ended at once, and otherwise a worker will end it.
     fn ask_to_end(&mut self, id: &RunId, by: &str, now: UnixMillis) -> Option<Vec<StoredEvent>> {
         if self.ends_at_once(id) {
             return Some(self.end_now(id, by, now));
@@ -286,7 +286,7 @@ impl State {
         events
     }
 
-    /// What comes of a request to cancel. `overwrites`: the planted bug.
+    /// Returns the result of a cancel request. `overwrites` is the planted bug.
     pub fn cancel(&mut self, owner: &UserId, id: &RunId, by: &str, now: UnixMillis, overwrites: bool) -> (Cancelled, bool) {
         let Some(row) = self.run_of(owner, id) else { return (Cancelled::NoRun, false) };
         let events = match row.is_over() {
@@ -301,7 +301,7 @@ impl State {
         }
     }
 
-    /// What comes of a request to go on.
+    /// Returns the result of a resume request.
     pub fn resume(&mut self, resume: &ResumeRun) -> (Resumed, bool) {
         let Some(row) = self.run_of(&resume.owner, &resume.run_id) else { return (Resumed::NoRun, false) };
         let run = row.view().run;
@@ -357,7 +357,7 @@ impl State {
         self.runs.values().filter(|row| row.owner == *owner && !row.is_over()).count()
     }
 
-    /// Whether a run that has failed can be gone on from: nothing else answers what it had to answer, and that was not taken out.
+    /// Returns whether a failed run can be resumed: its message is still there and has no other answer.
     pub fn is_resumable(&self, run: &Run) -> bool {
         let runs = self.runs_in(&run.conversation_id);
         let only_undid = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some()) && !row.is_asked();
@@ -368,13 +368,13 @@ impl State {
         is_newest && !only_undid(row) && !is_out && runs.iter().all(|row| row.is_over())
     }
 
-    /// Whether a message was taken out of the conversation of a run.
+    /// Returns whether a message of the run's conversation was superseded.
     fn is_gone(&self, run: &Run, id: &str) -> bool {
         let runs = self.runs_in(&run.conversation_id);
         runs.iter().any(|row| row.gone.iter().any(|(_, message)| message.id.as_str() == id))
     }
 
-    /// Whether a call of the answer that is begun with may have been taken back.
+    /// Returns whether a call of the answer may have been undone.
     fn has_taken_back(&self, resume: &ResumeRun) -> bool {
         let GoOn::Call(batch) = &resume.how else { return false };
         let calls = self.runs[&resume.run_id].calls.iter().filter(|call| call.message_id == batch.original);
@@ -404,21 +404,21 @@ impl State {
                     }
                 })
             }
-            // What is begun with may have been taken out, too.
+            // The answer that the run starts from may have been superseded, too.
             None => self.is_resumable(run) && !resume.how.original().is_some_and(|original| self.is_gone(run, original)),
         };
         is_fit && runs.iter().all(|row| row.is_over())
     }
 
-    /// Takes out what the new run takes the place of: all that users have not said, from the beginning of the turn, or from the
-    /// answer with the calls.
+    /// Supersedes the messages that the new run replaces: all but the user's, from the start of the run or from the answer with
+    /// the calls.
     fn supersede(&mut self, resume: &ResumeRun, run: &Run) -> Vec<MessageId> {
         let (since, runs): (i64, Vec<RunId>) = match &resume.how {
             GoOn::Resume | GoOn::Undo { .. } => return Vec::new(),
             GoOn::Turn => {
                 let runs = self.runs_in(&run.conversation_id);
                 let first = runs.iter().filter(|row| row.asks()).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
-                // What took back a call of an earlier turn is no answer to this one.
+                // An undo of an earlier run's call is no answer to this message.
                 let is_earlier =
                     |id: &CallId| runs.iter().any(|row| row.first_seq < first && row.calls.iter().any(|call| call.id == *id));
                 let stays = |row: &RunRow| row.calls.iter().filter_map(|call| call.undoes.as_ref()).any(is_earlier);

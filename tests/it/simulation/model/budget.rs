@@ -1,4 +1,4 @@
-//! What owners may spend.
+//! Budgets of owners.
 
 use async_trait::async_trait;
 use capstan::domain::budget::{Allowance, Amount, BudgetOf, Lost, Reserve, Reserved};
@@ -9,10 +9,9 @@ use capstan::store::{BudgetStore, StoreResult};
 use super::ModelStore;
 use super::state::State;
 
-/// The milliseconds of a day.
 const DAY: i64 = 86_400_000;
 
-/// What a run has spent on a day, and what it holds.
+/// A run's spending on a day, and its reservation.
 #[derive(Clone)]
 pub struct SpendingRow {
     pub spent: Amount,
@@ -49,7 +48,7 @@ impl BudgetStore for ModelStore {
         } else {
             Reserved::Granted { day }
         };
-        // A run has one reservation.
+        // A run has at most one reservation.
         for ((.., run), row) in &mut state.spending {
             let is_own = *run == fence.run_id && row.held.as_ref().is_some_and(|(by, _)| by == fence);
             row.held = row.held.take().filter(|_| !is_own);
@@ -71,7 +70,7 @@ impl BudgetStore for ModelStore {
 }
 
 impl State {
-    /// The call that the run had reserved under an older fence.
+    /// Returns the call that the run had reserved under an older fence.
     pub fn lost(&self, fence: &Fence) -> Option<Lost> {
         let of_run = self.spending.iter().filter(|((_, day, run), _)| *run == fence.run_id && *day >= self.now / DAY - 1);
         let older =

@@ -1,4 +1,4 @@
-//! The log: writes of workers, each tested by its fence.
+//! The log: writes of workers, each checked by its fence.
 
 use async_trait::async_trait;
 use capstan::domain::budget::Amount;
@@ -69,7 +69,7 @@ fn page(log: &[StoredEvent], after: i64, limit: u32) -> Vec<StoredEvent> {
 }
 
 impl ModelStore {
-    /// Carries out the writes, each tested by its fence.
+    /// Executes the writes, each checked by its fence.
     fn commit_to(&self, state: &mut State, writes: &[RunWrite]) -> Vec<Result<Committed, Refused>> {
         let mut broken: Vec<&Fence> = Vec::new();
         let answers = writes.iter().map(|write| {
@@ -85,7 +85,7 @@ impl ModelStore {
             }
             state.write(write).map_err(|rule| {
                 tracing::error!(run.id = %write.fence.run_id, rule, "a write breaks a rule");
-                // What the same run wrote after it would leave a hole in the log.
+                // Later writes of the same run would leave a gap in the log.
                 broken.push(&write.fence);
                 Refused::Fenced
             })
@@ -94,7 +94,7 @@ impl ModelStore {
     }
 }
 
-/// What a write does beside its run.
+/// The effects of a write beyond its run.
 #[derive(Default)]
 struct Effects {
     status: Option<ConversationStatus>,
@@ -118,7 +118,7 @@ impl State {
         write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
     }
 
-    /// Carries out one write, wholly or not at all: then the rule that it breaks is the answer.
+    /// Executes one write completely, or returns the rule that it breaks.
     fn write(&mut self, write: &RunWrite) -> Result<Committed, &'static str> {
         let Fence { run_id, conversation_id, .. } = &write.fence;
         let base = self.conversations[conversation_id].head();

@@ -1,4 +1,4 @@
-//! Questions to a human, and their answers.
+//! Questions and their answers.
 
 use async_trait::async_trait;
 use capstan::domain::approval::{ApprovalState, ToolGrant};
@@ -61,7 +61,7 @@ impl InputStore for ModelStore {
     }
 }
 
-/// What is left of the time for an answer.
+/// Returns the remaining time for an answer.
 pub fn left_of(asked: &InputRecord, now: i64) -> Option<u64> {
     asked.expires_at.as_deref().map(|at| u64::try_from(millis(at) - now).unwrap_or(0))
 }

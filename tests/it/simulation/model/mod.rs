@@ -1,8 +1,7 @@
-//! A model of the store: what the traits promise, in maps behind one mutex.
+//! A model of the store: the promises of its traits, in maps behind one mutex.
 //!
-//! It is a reading of the traits of its own and shares no code with the two real stores; the contract suite is told to it as
-//! well (`tests/it/store`). Its calls never wait, so each of them is one moment of the simulation. It keeps no keys and no
-//! tickets.
+//! It is written from the traits alone and shares no code with the two real stores. The contract tests run on it, too
+//! (`tests/it/store`). Its calls never wait, so each of them is one moment of the simulation. It stores no keys and no tickets.
 
 mod accept;
 mod budget;
@@ -23,7 +22,7 @@ pub use state::{RunRow, State};
 
 use super::bugs::Bug;
 
-/// The moment at which the simulated database's clock begins.
+/// The start of the simulated database's clock.
 pub const BEGINNING: UnixMillis = UnixMillis(1_767_225_600_000);
 
 /// See the module documentation.
@@ -34,13 +33,13 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// An empty store, which has the planted bug, if there is one, and lets so many runs of one owner be worked on; 0 for any number.
+    /// Returns an empty store with a planted bug, if any, and a limit of concurrent runs for each owner. Zero means no limit.
     pub fn new(bug: Option<Bug>, owner_cap: u32) -> Arc<Self> {
         let state = State { owner_cap, ..State::default() };
         Arc::new(Self { state: Mutex::new(state), began: Instant::now(), bug })
     }
 
-    /// A look at the rows.
+    /// Locks the rows.
     pub fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap();
         state.now = BEGINNING.0 + i64::try_from(self.began.elapsed().as_millis()).unwrap();

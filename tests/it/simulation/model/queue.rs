@@ -118,7 +118,7 @@ impl QueueStore for ModelStore {
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
-        // There are other nodes.
+        // Other nodes exist.
         Ok(0)
     }
 
@@ -154,13 +154,13 @@ impl QueueStore for ModelStore {
     }
 }
 
-/// Whether the run has yet to act on a question.
+/// Returns whether the run has not processed the question's result yet.
 fn is_open(asked: &InputRecord) -> bool {
     matches!(asked.request.state, InputState::Pending | InputState::Answered)
 }
 
 impl State {
-    /// Leases of a node that are not those of runs in `named`.
+    /// Returns the node's leases of runs that are not in `named`.
     fn unnamed_leases(&self, node: &NodeId, named: &[Fence]) -> Vec<UnnamedLease> {
         let is_named = |run: &RunId| named.iter().any(|fence| fence.run_id == *run);
         let unnamed = self.leases.iter().filter(|(run, lease)| lease.node == *node && !is_named(run));
@@ -172,10 +172,10 @@ impl State {
         unnamed.collect()
     }
 
-    /// Those whose turn it is: of the owners the one with the fewest leases first, of an owner's runs the oldest.
+    /// Returns the next runs: from the owner with the fewest leases first, and an owner's oldest run first.
     fn next_in_line(&self, limit: u32, node: &NodeId, lease_ms: u64) -> Vec<RunId> {
         let within = |rank: usize| self.owner_cap == 0 || rank <= self.owner_cap as usize;
-        // One that may be the death of its worker, if the node has none. What is to be cancelled does no harm.
+        // A suspect run, if the node has none. A cancellation cannot kill the worker.
         let is_suspect = |run: &RunId| {
             let row = &self.runs[run];
             let most = row.profile.max_crashes;
@@ -196,17 +196,17 @@ impl State {
         line.take(limit as usize).map(|(.., run)| run.clone()).collect()
     }
 
-    /// How many runs of an owner are worked on.
+    /// Returns the number of leases of an owner's runs.
     pub fn leases_of(&self, owner: &UserId) -> usize {
         self.leases.values().filter(|lease| lease.owner == *owner).count()
     }
 
-    /// Whether as many runs of an owner are worked on as may be.
+    /// Returns whether the owner is at the limit of concurrent runs.
     pub fn is_full(&self, owner: &UserId) -> bool {
         self.owner_cap > 0 && self.leases_of(owner) >= self.owner_cap as usize
     }
 
-    /// All that can be claimed but for the cap, in their order: an owner's n-th run counts as if those before it were worked on.
+    /// Returns all claimable runs in order, without the limit: an owner's n-th run counts as if the earlier ones were claimed.
     pub fn line(&self) -> Vec<(usize, i64, &RunId)> {
         let mut waiting: Vec<_> = self
             .runs
@@ -223,7 +223,6 @@ impl State {
         line
     }
 
-    /// Gives the run to a node.
     pub fn claim(&mut self, id: &RunId, node: &NodeId, lease_ms: u64) -> Claim {
         let now = self.now;
         let row = self.run_mut(id);
@@ -256,12 +255,12 @@ impl State {
         conversation.writer.take_if(|writer| writer == id);
     }
 
-    /// What the loop needs to go on with a run.
+    /// Returns the record for the engine.
     pub fn load(&self, fence: &Fence) -> Option<RunRecord> {
         let row = self.runs.get(&fence.run_id).filter(|row| !row.is_over() && self.is_newest(fence))?;
         let read = self.read_in(&fence.conversation_id).into_iter().filter(|(first_seq, _)| *first_seq <= row.first_seq);
         let mut history: Vec<Message> = read.map(|(_, message)| message).collect();
-        // One whose last message was taken out stands for nothing.
+        // A summary whose last message was superseded is not used.
         let place = |covers| history.iter().position(|message| message.id == covers);
         let summary = self.conversations.get(&fence.conversation_id).and_then(|conversation| conversation.summary.clone());
         let summary = summary.filter(|known| place(known.covers.clone()).is_some());
@@ -283,7 +282,7 @@ impl State {
             fence: fence.clone(),
             owner: row.owner.clone(),
             attempt: row.run.attempt,
-            // The claim that is being loaded has been counted already.
+            // The claim that is being loaded was counted already.
             crashes: row.crashes.saturating_sub(1),
             cause: row.cause,
             status: row.run.status,
@@ -307,7 +306,7 @@ impl State {
         })
     }
 
-    /// The calls of earlier runs of the conversation that have ended well or badly, the newest first, and which it was.
+    /// Returns the ended calls of earlier runs of the conversation, newest first, and whether each succeeded.
     fn calls_before(&self, fence: &Fence, first_seq: i64) -> Vec<(String, bool)> {
         let is_earlier = |row: &&RunRow| row.run.conversation_id == fence.conversation_id && row.first_seq < first_seq;
         let runs = self.runs.values().filter(is_earlier);

@@ -20,7 +20,7 @@ use super::state::{ConversationRow, RunRow, State, updated};
 use super::{Bug, ModelStore};
 
 impl State {
-    /// All messages of a conversation by their places.
+    /// Returns all messages of a conversation by their sequence numbers.
     fn messages_in(&self, id: &ConversationId) -> Vec<(i64, Message)> {
         let mut messages: Vec<_> = self.runs_in(id).into_iter().flat_map(|row| row.messages.clone()).collect();
         messages.sort_by_key(|(at, _)| *at);

@@ -1,4 +1,4 @@
-//! What users do to what was said: conversations taken back, messages said anew, older ones left out.
+//! Changes of earlier messages: rewinding, editing, and compaction on demand.
 
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent};
@@ -10,7 +10,7 @@ use capstan::store::{AcceptRun, Accepted, Compact, Compacted, Edited, Idempotenc
 use super::state::State;
 
 impl State {
-    /// The messages of a conversation in the order in which models read them, with the places of their runs.
+    /// Returns the messages in the order in which models read them, with the sequence numbers of their runs.
     pub fn read_in(&self, id: &ConversationId) -> Vec<(i64, Message)> {
         let of_run = |first_seq: i64, mut messages: Vec<(i64, Message)>| {
             messages.sort_by_key(|(at, _)| *at);
@@ -19,7 +19,7 @@ impl State {
         self.runs_in(id).into_iter().flat_map(|row| of_run(row.first_seq, row.messages.clone())).collect()
     }
 
-    /// Takes messages out of a conversation, and with them a summary that tells of any.
+    /// Supersedes messages, and deletes a summary that covers any of them.
     pub fn take_out(&mut self, id: &ConversationId, gone: &[MessageId]) {
         let read = self.read_in(id);
         let row = self.conversations.get_mut(id).unwrap();
@@ -33,14 +33,14 @@ impl State {
         }
     }
 
-    /// Which runs have lost something that was said in them, and which of them what they had to answer.
+    /// Marks runs that lost a message, and those that lost the message to answer.
     fn note_rewound(&mut self, id: &ConversationId, gone: &[MessageId]) {
         let runs: Vec<RunId> = self.runs_in(id).into_iter().map(|row| row.run.id.clone()).collect();
         let mut is_turn_out = false;
         for run in runs {
             let row = self.run_mut(&run);
             row.is_rewound |= row.gone.iter().any(|(_, message)| gone.contains(&message.id));
-            // What was out before is not what a run of after that has to answer.
+            // A run whose message was superseded earlier does not affect the runs after it.
             if row.is_turn_out {
                 continue;
             }
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// What comes of a request to take a conversation back, and whether it is kept.
+    /// Returns the result of a rewind, and whether rows were stored.
     pub fn rewind(&mut self, rewind: &Rewind) -> (Rewound, bool) {
         let Rewind { owner, conversation_id: id, from, now } = rewind;
         if self.conversation_of(owner, id).is_none() {
@@ -83,7 +83,7 @@ impl State {
         (Rewound::Conversation { conversation, superseded, events }, true)
     }
 
-    /// What comes of a request to say a message anew: all of it, or nothing.
+    /// Returns the result of an edit: all of it, or no change.
     pub fn edit(&mut self, mut accept: AcceptRun, message: &MessageId, key: Option<IdempotencyClaim>) -> Keyed<Edited> {
         accept.taker = None;
         let mut refused = None;
@@ -131,7 +131,7 @@ impl State {
         refused(accepted)
     }
 
-    /// What comes of a request to leave older messages out, and whether it is kept.
+    /// Returns the result of a compaction, and whether rows were stored.
     pub fn compact(&mut self, compact: &Compact) -> (Compacted, bool) {
         let Compact { owner, conversation: id, policy, now } = compact;
         let Some(row) = self.conversation_of(owner, id) else { return (Compacted::NoConversation, false) };

@@ -1,4 +1,4 @@
-//! The rows.
+//! The rows of the model store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,18 +36,18 @@ pub struct ConversationRow {
     pub created_at: UnixMillis,
     pub updated_at: UnixMillis,
     pub log: Vec<StoredEvent>,
-    /// Who may write.
+    /// The run that may write.
     pub writer: Option<RunId>,
     pub epoch: i64,
-    /// Messages that have joined runs.
+    /// The number of messages that joined runs.
     pub joined: i64,
-    /// What stands for older messages.
+    /// The summary of older messages.
     pub summary: Option<ContextSummary>,
-    /// The agent and the model of messages that name none.
+    /// The agent and the model for messages that name none.
     pub choice: AgentChoice,
 }
 
-/// A run with all that belongs to it.
+/// A run with its dependent rows.
 #[derive(Clone)]
 pub struct RunRow {
     pub run: Run,
@@ -66,24 +66,23 @@ pub struct RunRow {
     pub contexts: Option<Vec<ProvidedContext>>,
     pub counters: RunCounters,
     pub usage: Usage,
-    /// With the times at which they ended, or began if they have not ended.
+    /// With the times of their ends, or of their starts if they have not ended.
     pub steps: Vec<(StepRow, i64)>,
     pub calls: Vec<ToolCall>,
-    /// The questions that it has asked.
+    /// The questions of the run.
     pub inputs: Vec<InputRecord>,
-    /// An answer has come while a worker had it.
+    /// An answer arrived while a worker had the run.
     pub answered: bool,
-    /// With their places in the conversation.
+    /// With their sequence numbers in the conversation.
     pub messages: Vec<(i64, Message)>,
-    /// Those that were taken out of it.
+    /// The superseded messages.
     pub gone: Vec<(i64, Message)>,
-    /// A rewind has taken some of them out.
+    /// A rewind has superseded some of them.
     pub is_rewound: bool,
-    /// A rewind has taken out what it had to answer.
+    /// A rewind has superseded the message that it answers.
     pub is_turn_out: bool,
 }
 
-/// A lease.
 #[derive(Clone)]
 pub struct LeaseRow {
     pub owner: UserId,
@@ -93,28 +92,28 @@ pub struct LeaseRow {
     pub until: i64,
 }
 
-/// Everything.
+/// All rows.
 #[derive(Clone, Default)]
 pub struct State {
     /// The database's clock, in milliseconds.
     pub now: i64,
-    /// Runs of one owner that may be worked on at a time; 0 for any number.
+    /// The limit of concurrent runs for each owner, or 0 for none.
     pub owner_cap: u32,
     pub conversations: BTreeMap<ConversationId, ConversationRow>,
     pub runs: BTreeMap<RunId, RunRow>,
     pub leases: BTreeMap<RunId, LeaseRow>,
-    /// What came of requests with an idempotency key: their fingerprint, the answer, and when.
+    /// The responses to idempotency keys: fingerprint, answer and time.
     pub answers: BTreeMap<(UserId, String), (String, Value, i64)>,
-    /// Answers to approvals that hold for later calls, oldest first.
+    /// Grants from approvals, oldest first.
     pub grants: Vec<(UserId, ToolGrant)>,
-    /// What runs have spent, by owner and day.
+    /// The spending of runs, by owner and day.
     pub spending: BTreeMap<(UserId, i64, RunId), SpendingRow>,
-    /// Writes that were answered and are not carried out yet: only a planted bug leaves any.
+    /// Writes that were confirmed and not executed yet: only a planted bug leaves any.
     pub postponed: Vec<RunWrite>,
 }
 
 impl ConversationRow {
-    /// Keeps what a message names. A conversation without an agent keeps that of the run.
+    /// Stores the names in a message. A conversation without an agent gets that of the run.
     pub fn keep(&mut self, choice: &AgentChoice, agent_of_run: Option<&str>) {
         let agent = choice.agent.clone().or(self.choice.agent.take()).or(agent_of_run.map(str::to_owned));
         let model = choice.model.clone().or(self.choice.model.take());
@@ -129,19 +128,19 @@ impl RunRow {
         RunView { run, first_seq: self.first_seq, last_seq: self.last_seq }
     }
 
-    /// All that was ever said in it, by places.
+    /// Returns all messages, superseded ones included, by sequence number.
     pub fn said(&self) -> Vec<&(i64, Message)> {
         let mut all: Vec<_> = self.messages.iter().chain(&self.gone).collect();
         all.sort_by_key(|(at, _)| *at);
         all
     }
 
-    /// Whether a user has said something in it.
+    /// Returns whether the run has a message of a user.
     pub fn is_asked(&self) -> bool {
         self.said().iter().any(|(_, message)| message.role == Role::User && !message.internal)
     }
 
-    /// Whether something that a user has said in it is still there.
+    /// Returns whether a message of a user is still current.
     pub fn asks(&self) -> bool {
         self.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal)
     }
@@ -156,40 +155,40 @@ impl State {
         UnixMillis(self.now).to_rfc3339()
     }
 
-    /// The conversation if it is the owner's.
+    /// Returns the conversation if it belongs to the owner.
     pub fn conversation_of(&self, owner: &UserId, id: &ConversationId) -> Option<&ConversationRow> {
         self.conversations.get(id).filter(|row| row.owner == *owner)
     }
 
-    /// The run if it is the owner's.
+    /// Returns the run if it belongs to the owner.
     pub fn run_of(&self, owner: &UserId, id: &RunId) -> Option<&RunRow> {
         self.runs.get(id).filter(|row| row.owner == *owner)
     }
 
-    /// A run that is known to be there.
+    /// Returns a run that must exist.
     pub fn run_mut(&mut self, id: &RunId) -> &mut RunRow {
         self.runs.get_mut(id).unwrap_or_else(|| panic!("there is no {id}"))
     }
 
-    /// The runs of a conversation, oldest first.
+    /// Returns the runs of a conversation, oldest first.
     pub fn runs_in(&self, id: &ConversationId) -> Vec<&RunRow> {
         let mut runs: Vec<_> = self.runs.values().filter(|row| row.run.conversation_id == *id).collect();
         runs.sort_by_key(|row| row.first_seq);
         runs
     }
 
-    /// The run under way in a conversation.
+    /// Returns the run under way in a conversation.
     pub fn active_in(&self, id: &ConversationId) -> Option<&RunRow> {
         self.runs_in(id).into_iter().find(|row| row.active)
     }
 
-    /// Whether the fence is the newest of its conversation.
+    /// Returns whether the fence is the newest of its conversation.
     pub fn is_newest(&self, fence: &Fence) -> bool {
         let row = self.conversations.get(&fence.conversation_id);
         row.is_some_and(|row| row.writer.as_ref() == Some(&fence.run_id) && row.epoch == fence.epoch)
     }
 
-    /// The conversation as clients see it.
+    /// Returns the conversation as clients see it.
     pub fn shown(&self, id: &ConversationId) -> Option<Conversation> {
         let row = self.conversations.get(id)?;
         Some(Conversation {
@@ -222,7 +221,7 @@ impl State {
         self.conversations.get_mut(id).map(|row| row.append(id, events)).unwrap_or_default()
     }
 
-    /// Sets the status; the event that says so, if it is another one than before.
+    /// Sets the status. Returns an event if it changed.
     pub fn set_status(&mut self, id: &ConversationId, status: ConversationStatus, now: UnixMillis) -> Option<NewEvent> {
         let row = self.conversations.get_mut(id).filter(|row| row.status != status)?;
         row.status = status;
@@ -230,7 +229,7 @@ impl State {
         Some(updated(&row.title, status, now))
     }
 
-    /// Makes the oldest run that is queued in the conversation its active one. False if there is none.
+    /// Makes the oldest queued run of the conversation active. Returns false if there is none.
     pub fn promote_next(&mut self, id: &ConversationId) -> bool {
         let next = self.runs_in(id).into_iter().find(|row| !row.is_over() && !row.active).map(|row| row.run.id.clone());
         let now = self.now;
@@ -241,7 +240,7 @@ impl State {
         true
     }
 
-    /// Does what a request asks for, once for each of its keys. `work` says with its answer whether it is to be kept.
+    /// Executes a request once for each key. `work` returns the answer, and whether to store it.
     pub fn keyed<T: Serialize + DeserializeOwned>(
         &mut self,
         claim: Option<IdempotencyClaim>,
@@ -286,12 +285,12 @@ impl ConversationRow {
     }
 }
 
-/// A value as it comes back from a database, which keeps no NUL.
+/// Returns a value as a database returns it, without U+0000.
 pub fn kept<T: Serialize + DeserializeOwned>(value: &T) -> T {
     serde_json::from_str(&storable_json(serde_json::to_string(value).unwrap())).unwrap()
 }
 
-/// What is said when title or status have changed.
+/// Returns the event for a changed title or status.
 pub fn updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status, supersedes: Vec::new() }, None, 0, now)
 }

@@ -1,4 +1,4 @@
-//! Aggregates that the model has little of: it reviews no tools, makes no titles, and has no records at all.
+//! Aggregates that the model store lacks or simplifies: it has no tool reviews, no titles and no records.
 
 use async_trait::async_trait;
 use capstan::domain::event::StoredEvent;
