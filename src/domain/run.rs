@@ -41,7 +41,6 @@ words!(RunStatus {
 
 impl RunStatus {
     /// Whether the run has ended.
-    #[must_use]
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Completed | Self::Failed | Self::Cancelled => true,
@@ -68,7 +67,6 @@ words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff",
 
 impl WaitReason {
     /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
-    #[must_use]
     pub fn needs_human(self) -> bool {
         match self {
             Self::Approval | Self::Input => true,
