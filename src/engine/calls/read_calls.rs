@@ -125,9 +125,8 @@ fn refused(
 ) -> Option<ToolOutcome> {
     let profile = decision.profile();
     let by_rule = |text: String| Some(ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(text, 0) });
-    match completeness {
-        Completeness::Cut => return by_rule(prompts::CUT_CALL.to_owned()),
-        Completeness::Whole => {}
+    if completeness == Completeness::Cut {
+        return by_rule(prompts::CUT_CALL.to_owned());
     }
     if callable.is_empty() {
         return by_rule(prompts::NO_TOOLS.to_owned());

@@ -12,16 +12,7 @@ pub fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
     let may_come_again = match input {
         Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved(..) | Input::ModelFinished { .. } => true,
         Input::ToolFinished(id, _) => state.record.call(id).is_some_and(|call| call.replay == ReplayClass::Read),
-        Input::ModelFailed(_)
-        | Input::ModelCut { .. }
-        | Input::ToolPauses(..)
-        | Input::Reconciled(..)
-        | Input::Joined(_)
-        | Input::CancelRequested { .. }
-        | Input::Draining
-        | Input::Drain { .. }
-        | Input::TimedOut { .. }
-        | Input::GivenUp { .. } => false,
+        _ => false,
     };
     may_come_again && *spent == Usage::default()
 }

@@ -233,18 +233,7 @@ impl RunState {
             }
             Input::Reserved(reserve, answer) => self.facts.reserved = Some((*reserve, *answer)),
             Input::Draining => self.facts.draining = true,
-            Input::Claimed { .. }
-            | Input::ToolsRanked(_)
-            | Input::ModelFinished { .. }
-            | Input::ModelFailed(_)
-            | Input::ModelCut { .. }
-            | Input::ToolFinished(..)
-            | Input::ToolPauses(..)
-            | Input::Reconciled(..)
-            | Input::CancelRequested { .. }
-            | Input::Drain { .. }
-            | Input::TimedOut { .. }
-            | Input::GivenUp { .. } => {}
+            _ => {}
         }
     }
 

@@ -1,6 +1,5 @@
 //! Rough sizes of requests, in bytes of text.
 
-use std::fmt::Write as _;
 use std::ops::Add;
 
 use serde_json::Value;
@@ -151,12 +150,7 @@ fn content(content: &ToolContent) -> usize {
 pub fn json(value: &Value) -> Length {
     match value {
         Value::Null | Value::Bool(_) => Length::of_ascii(5),
-        Value::Number(number) => {
-            let mut written = Written(0);
-            // Never fails, because nothing is written.
-            let _ = write!(written, "{number}");
-            Length::of_ascii(written.0)
-        }
+        Value::Number(number) => Length::of_ascii(number.to_string().len()),
         Value::String(text) => quoted(text),
         Value::Array(items) => items.iter().fold(Length::of_ascii(2), |sum, item| sum + json(item) + Length::of_ascii(1)),
         Value::Object(fields) => fields.iter().fold(Length::of_ascii(2), |sum, (name, value)| {
@@ -175,16 +169,6 @@ fn quoted(text: &str) -> Length {
     });
     let around = escapes.sum::<usize>() + 2;
     Length { bytes: text.len() + around, chars: text.chars().count() + around }
-}
-
-/// Counts what is written.
-struct Written(usize);
-
-impl std::fmt::Write for Written {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0 += text.len();
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -123,12 +123,7 @@ fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[A
     let may_have_acted = match state {
         ToolCallState::Done => !is_error,
         ToolCallState::Unknown => true,
-        ToolCallState::Planned
-        | ToolCallState::AwaitingApproval
-        | ToolCallState::Started
-        | ToolCallState::Failed
-        | ToolCallState::Denied
-        | ToolCallState::Cancelled => false,
+        _ => false,
     };
     let changes_nothing =
         |tool: &Arc<ToolDefinition>| tool.replay == ReplayClass::Read || (tool.server.is_none() && tool.tool == ASK_USER);

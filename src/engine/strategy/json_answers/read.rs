@@ -82,13 +82,7 @@ impl Reader {
                 vec![event]
             }
             ModelEvent::Finished(finish) => self.end(finish),
-            ModelEvent::Reasoning(_)
-            | ModelEvent::ReasoningBlock(_)
-            | ModelEvent::ToolCallArguments { .. }
-            | ModelEvent::ToolCallBlock { .. }
-            | ModelEvent::Usage(_)
-            | ModelEvent::Prices(_)
-            | ModelEvent::Adapted(_) => vec![event],
+            _ => vec![event],
         }
     }
 
