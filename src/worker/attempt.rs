@@ -37,9 +37,9 @@ impl From<LogError> for End {
     }
 }
 
-/// State that an attempt leaves to the next one.
+/// State that an attempt carries over to the next one.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Carried {
     /// Outcomes of calls that could not be stored.
     pub finished: Vec<(CallId, ToolOutcome)>,
     /// Number of the attempt; 0 if the run was never loaded.

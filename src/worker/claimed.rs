@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{End, Left};
+use super::attempt::{Carried, End};
 use super::context::WorkerContext;
 use super::log_writer::RunLog;
 use super::pins;
@@ -35,17 +35,17 @@ pub(super) async fn get_ready(
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    left: &mut Left,
+    carried: &mut Carried,
 ) -> Result<Ready, End> {
-    if left.crashes >= SUSPECT_CRASHES
+    if carried.crashes >= SUSPECT_CRASHES
         && let Ok(Some(record)) = context.deps.store.load_bare(&held.fence).await
         && (record.is_poison() || record.cancel_requested_by.is_some())
     {
         // It ends with the first decision. Its workers may have died of what is loaded or done before that.
-        left.attempt = record.attempt;
-        left.finished.extend(left.tools.stop().await.outcomes);
+        carried.attempt = record.attempt;
+        carried.finished.extend(carried.tools.stop().await.outcomes);
         let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
-        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() };
+        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: carried.finished.clone() };
         return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
     }
     let loaded = match known {
@@ -61,8 +61,8 @@ pub(super) async fn get_ready(
         }
     };
     failpoint::reached("C04-loaded");
-    left.attempt = record.attempt;
-    left.suspected_since = left.suspected_since.filter(|_| record.has_its_last_chance());
+    carried.attempt = record.attempt;
+    carried.suspected_since = carried.suspected_since.filter(|_| record.has_its_last_chance());
     if failpoint::is_planted("unsafe-rerun") {
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }
@@ -74,7 +74,7 @@ pub(super) async fn get_ready(
     let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
     if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
         // The tools are told before the run ends, so that their outcomes are known.
-        left.finished.extend(left.tools.stop().await.outcomes);
+        carried.finished.extend(carried.tools.stop().await.outcomes);
     }
     let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
     let mut state = RunState::load(record);
@@ -82,12 +82,12 @@ pub(super) async fn get_ready(
     let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| End::from(&error))?;
     if state.record.cancel_requested_by.is_some() {
         // Cancelled just now.
-        left.finished.extend(left.tools.stop().await.outcomes);
+        carried.finished.extend(carried.tools.stop().await.outcomes);
     }
     if let Input::Claimed { finished, .. } = &mut input {
-        finished.clone_from(&left.finished);
+        finished.clone_from(&carried.finished);
     }
-    facts.under_way = left.tools.ids();
+    facts.under_way = carried.tools.ids();
     facts.capacities = capacities(context, &state.record).await;
     state.know(facts);
     let state = Box::new(counted(state).await);
@@ -160,16 +160,16 @@ async fn find_out(context: &WorkerContext, record: &RunRecord, facts: &mut RunFa
         let wanted = record.profile.tools.as_ref();
         tools.retain(|tool| wanted.is_none_or(|wanted| wanted.contains(&tool.name)));
     }
-    know_grants(context, record, facts, input).await.inspect_err(|error| {
+    load_grants(context, record, facts, input).await.inspect_err(|error| {
         tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
     })?;
     pins::hold(&context.deps, &context.options, &context.accepted, facts, input).await?;
-    know_surroundings(context, record, facts, input).await;
+    load_surroundings(context, record, facts, input).await;
     Ok(())
 }
 
 /// Loads the facts of the system prompt. Context providers are asked once in a turn: their answers are stored with the run.
-async fn know_surroundings(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
+async fn load_surroundings(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };
     // The run's first event names the servers whose tools are incomplete, whatever its model is told.
@@ -194,7 +194,7 @@ async fn know_surroundings(context: &WorkerContext, record: &RunRecord, facts: &
 }
 
 /// Loads the grants, if one of the run's tools can use them. Destructive tools ask each time.
-async fn know_grants(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
+async fn load_grants(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
     let offered = match input {
         Input::Claimed { tools, .. } => tools.as_slice(),
         _ => &[],

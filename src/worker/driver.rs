@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{End, Left, raise_fence};
+use super::attempt::{Carried, End, raise_fence};
 use super::claimed::{Ready, get_ready};
 use super::context::WorkerContext;
 use super::log_writer::{LogError, RunLog};
@@ -51,7 +51,7 @@ pub async fn drive(
     let mut strikes = 0;
     let mut cause = None;
     let suspected_since = (crashes >= SUSPECT_CRASHES).then(Instant::now);
-    let mut left = Left { crashes, suspected_since, ..Left::default() };
+    let mut carried = Carried { crashes, suspected_since, ..Carried::default() };
     let lost = guard.held.lost.clone();
     loop {
         // Nothing new begins in the last attempt: it hands the run back.
@@ -62,11 +62,11 @@ pub async fn drive(
         let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
-                && let Err(end) = Box::pin(raise_fence(context, guard, left.attempt)).await
+                && let Err(end) = Box::pin(raise_fence(context, guard, carried.attempt)).await
             {
                 return end;
             }
-            attempt(context, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut left).await
+            attempt(context, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut carried).await
         };
         let end = tokio::select! {
             biased;
@@ -77,11 +77,11 @@ pub async fn drive(
         match end {
             End::Over | End::Fenced => return,
             End::Broken if strikes + 1 >= MAX_STRIKES => {
-                left.finished.extend(left.tools.stop().await.outcomes);
-                return Box::pin(ending::give_up(context, guard, left.attempt, left.finished)).await;
+                carried.finished.extend(carried.tools.stop().await.outcomes);
+                return Box::pin(ending::give_up(context, guard, carried.attempt, carried.finished)).await;
             }
             End::Reload | End::Broken if is_last => {
-                drop(left.tools.stop().await);
+                drop(carried.tools.stop().await);
                 // Giving up the lease takes less time than handing the run back, and counts no crash either.
                 return guard.held.excuse();
             }
@@ -93,7 +93,7 @@ pub async fn drive(
                     biased;
                     () = lost.cancelled() => return,
                     () = context.stop_now.cancelled() => {}
-                    () = left.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
+                    () = carried.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
             }
@@ -113,10 +113,10 @@ async fn attempt(
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    left: &mut Left,
+    carried: &mut Carried,
 ) -> End {
     // Boxed, because loading needs much stack, which a run that streams would keep.
-    let ready = Box::pin(get_ready(context, held, mailbox, known, cause, fenced, left)).await;
+    let ready = Box::pin(get_ready(context, held, mailbox, known, cause, fenced, carried)).await;
     let Ready { state, log, mut input } = match ready {
         Ok(ready) => ready,
         Err(end) => return end,
@@ -134,11 +134,11 @@ async fn attempt(
         is_unsendable: false,
         ranking: None,
         reserving: None,
-        tools: std::mem::take(&mut left.tools),
+        tools: std::mem::take(&mut carried.tools),
         draining: false,
         is_unsure: cause.is_some(),
-        finished: &mut left.finished,
-        suspected_since: &mut left.suspected_since,
+        finished: &mut carried.finished,
+        suspected_since: &mut carried.suspected_since,
     };
     if context.drain.is_cancelled() {
         drive.drain();
@@ -156,7 +156,7 @@ async fn attempt(
     };
     drive.log.give_up();
     // Calls under way survive a short outage of the database.
-    left.tools = drive.tools;
+    carried.tools = drive.tools;
     end
 }
 
@@ -432,11 +432,11 @@ impl Drive<'_> {
                 Happened::Tool(call, ToolSays::Pauses(pause)) => return ControlFlow::Continue(Input::ToolPauses(call, pause)),
                 Happened::Tool(_, ToolSays::Left) => {}
                 // Loading the run again reports the damage, and ends the run.
-                Happened::Told(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
+                Happened::Signal(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
                     return ControlFlow::Break(End::Broken);
                 }
-                Happened::Told(signal) => {
-                    if let Some(input) = Box::pin(self.told(signal)).await {
+                Happened::Signal(signal) => {
+                    if let Some(input) = Box::pin(self.on_signal(signal)).await {
                         return ControlFlow::Continue(input);
                     }
                 }
@@ -484,7 +484,7 @@ impl Drive<'_> {
             biased;
             () = log.broken().cancelled() => Happened::Broken,
             () = std::future::ready(()), if self.is_unsendable => Happened::Unsendable,
-            Some(signal) = mailbox.recv() => Happened::Told(signal),
+            Some(signal) = mailbox.recv() => Happened::Signal(signal),
             () = self.context.stop_now.cancelled() => Happened::StopNow,
             () = self.context.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
@@ -521,7 +521,7 @@ impl Drive<'_> {
         })
     }
 
-    async fn told(&mut self, signal: Box<ControlSignal>) -> Option<Input> {
+    async fn on_signal(&mut self, signal: Box<ControlSignal>) -> Option<Input> {
         if let Some(by) = signal.cancel_by {
             failpoint::reached("C20");
             let partial = self.hang_up();
@@ -564,7 +564,7 @@ enum Happened {
     Reserved(StoreResult<Option<Reserved>>),
     Model(Result<(), ModelError>),
     Tool(CallId, ToolSays),
-    Told(Box<ControlSignal>),
+    Signal(Box<ControlSignal>),
     TimedOut,
     Draining,
     StopNow,

@@ -35,21 +35,17 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
     let watchdog = watch(options, registry, &database);
     tokio::pin!(watchdog);
     loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = &mut watchdog => return,
-            _ = tick.tick() => {}
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = &mut watchdog => return,
-            () = async {
-                renew(deps, options, registry, &database).await;
+        let round = async {
+            tick.tick().await;
+            renew(deps, options, registry, &database).await;
             // Second, because leases that are still held are more urgent.
-                give_up(deps, registry).await;
-            } => {}
+            give_up(deps, registry).await;
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = &mut watchdog => return,
+            () = round => {}
         }
     }
 }
