@@ -195,15 +195,8 @@ pub enum ReleaseCause {
     Drain,
 }
 
-impl ReleaseCause {
-    /// Returns the word in the database, which the next claim reads as the cause of `run.resumed`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "timer",
-            Self::Drain => "handed_back",
-        }
-    }
-}
+// The next claim reads the word as the cause of `run.resumed`.
+words!(ReleaseCause { Waiting = "timer", Drain = "handed_back" });
 
 /// A step as stored.
 #[derive(Debug, Clone, PartialEq)]

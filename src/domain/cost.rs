@@ -18,6 +18,13 @@ pub const MAX_PRICE: f64 = 1_000_000.0;
 /// The highest cost of one call that is believed, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
+/// Returns an amount from 0 to `most` in parts of a dollar, of which one has so many.
+fn rounded(dollars: f64, most: f64, parts: f64) -> Option<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
+    let round = |parts: f64| parts.round() as u64;
+    (0.0..=most).contains(&dollars).then(|| round(dollars * parts))
+}
+
 /// US dollars per million tokens, in millionths: a price of 1.25 is 1,250,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price(u64);
@@ -32,12 +39,7 @@ impl Price {
     /// # Errors
     /// [`InvalidPrice`] below 0, above [`MAX_PRICE`], and for what is no number.
     pub fn per_million(dollars: f64) -> Result<Self, InvalidPrice> {
-        if !(0.0..=MAX_PRICE).contains(&dollars) {
-            return Err(InvalidPrice);
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-        let millionths = (dollars * 1e6).round() as u64;
-        Ok(Self(millionths))
+        rounded(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
     }
 
     /// Returns US dollars per million tokens.
@@ -129,12 +131,7 @@ pub struct Cost(u64);
 impl Cost {
     /// Returns the amount, unless no call can cost that much.
     pub fn dollars(dollars: f64) -> Option<Self> {
-        if !(0.0..=MAX_CALL_DOLLARS).contains(&dollars) {
-            return None;
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-        let parts = (dollars * 1e12).round() as u64;
-        Some(Self(parts))
+        rounded(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
     }
 
     pub fn trillionths(parts: u64) -> Self {
@@ -239,13 +236,10 @@ impl Serialize for Usd {
 
 impl<'de> Deserialize<'de> for Usd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let dollars = f64::deserialize(deserializer)?;
-        if !(0.0..=MAX_BUDGET).contains(&dollars) {
-            return Err(serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"));
-        }
         // To the millionth, so that it is written as it was read.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-        let millionths = (dollars * 1e6).round() as u64;
+        let millionths = rounded(f64::deserialize(deserializer)?, MAX_BUDGET, 1e6);
+        let millionths =
+            millionths.ok_or_else(|| serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"))?;
         Ok(Self(Cost(millionths.saturating_mul(1_000_000))))
     }
 }

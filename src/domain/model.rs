@@ -299,17 +299,7 @@ impl ModelErrorKind {
     }
 
     pub fn retryable(self) -> bool {
-        match self {
-            Self::RateLimit
-            | Self::Overloaded
-            | Self::Unavailable
-            | Self::Timeout
-            | Self::Network
-            | Self::BadStream
-            | Self::IncompleteStream
-            | Self::EmptyResponse => true,
-            Self::Auth | Self::Quota | Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter => false,
-        }
+        !matches!(self, Self::Auth | Self::Quota | Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter)
     }
 }
 

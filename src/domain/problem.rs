@@ -47,10 +47,7 @@ pub enum FoundIn {
 
 impl FoundIn {
     pub fn runs(self) -> bool {
-        match self {
-            Self::Requests => false,
-            Self::Runs | Self::Both => true,
-        }
+        self != Self::Requests
     }
 }
 

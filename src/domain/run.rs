@@ -42,10 +42,7 @@ words!(RunStatus {
 impl RunStatus {
     /// Whether the run has ended.
     pub fn is_terminal(self) -> bool {
-        match self {
-            Self::Completed | Self::Failed | Self::Cancelled => true,
-            Self::Queued | Self::Processing | Self::ToolLoop | Self::Waiting => false,
-        }
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 
@@ -68,10 +65,7 @@ words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff",
 impl WaitReason {
     /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
     pub fn needs_human(self) -> bool {
-        match self {
-            Self::Approval | Self::Input => true,
-            Self::Backoff | Self::Budget => false,
-        }
+        matches!(self, Self::Approval | Self::Input)
     }
 }
 

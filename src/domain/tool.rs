@@ -51,10 +51,7 @@ pub enum ReplayClass {
 impl ReplayClass {
     /// Returns whether a started call may run again without a question to a human.
     pub fn may_repeat(&self) -> bool {
-        match self {
-            Self::Read | Self::Idempotent | Self::Keyed { .. } | Self::KeyedMeta { .. } => true,
-            Self::Reconcile { .. } | Self::Unsafe => false,
-        }
+        matches!(self, Self::Read | Self::Idempotent | Self::Keyed { .. } | Self::KeyedMeta { .. })
     }
 }
 
@@ -141,10 +138,7 @@ words!(ToolCallState {
 impl ToolCallState {
     /// Whether the call has its outcome.
     pub fn is_outcome(self) -> bool {
-        match self {
-            Self::Done | Self::Failed | Self::Denied | Self::Cancelled | Self::Unknown => true,
-            Self::Planned | Self::AwaitingApproval | Self::Started => false,
-        }
+        matches!(self, Self::Done | Self::Failed | Self::Denied | Self::Cancelled | Self::Unknown)
     }
 }
 
