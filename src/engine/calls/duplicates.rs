@@ -126,11 +126,8 @@ pub fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
 
 /// Returns whether repeating a call has no further effect.
 fn repeats_nothing(call: &ToolCall) -> bool {
-    match call.replay {
-        ReplayClass::Read | ReplayClass::Idempotent => true,
-        // The repeated call would have another key.
-        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
-    }
+    // A repeated call with a key would have another one.
+    matches!(call.replay, ReplayClass::Read | ReplayClass::Idempotent)
 }
 
 /// Returns whether the outcome speaks against a repetition: there is an answer, or the call may have taken effect.

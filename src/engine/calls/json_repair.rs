@@ -95,84 +95,66 @@ impl Reader<'_> {
     }
 
     fn value(&mut self) -> Option<Value> {
-        let value = match self.next()? {
-            '{' => self.object()?,
-            '[' => self.array()?,
-            quote @ ('"' | '\'') => Value::String(self.string(quote)?),
-            '-' | '0'..='9' => self.number()?,
-            _ => self.word()?,
-        };
-        Some(value)
+        match self.next()? {
+            '{' => self.object(),
+            '[' => self.array(),
+            quote @ ('"' | '\'') => self.string(quote).map(Value::String),
+            '-' | '0'..='9' => self.number(),
+            _ => self.word(),
+        }
     }
 
     fn object(&mut self) -> Option<Value> {
-        self.begin('{')?;
         let mut map = Map::new();
-        loop {
-            let after_comma = !map.is_empty();
-            let key = match self.next()? {
-                '}' => {
-                    if after_comma {
-                        self.fix("trailing_comma");
-                    }
-                    self.take();
-                    break;
-                }
-                quote @ ('"' | '\'') => self.string(quote)?,
-                _ => self.key()?,
+        self.list('{', '}', |reader| {
+            let key = match reader.next()? {
+                quote @ ('"' | '\'') => reader.string(quote)?,
+                _ => reader.key()?,
             };
-            if self.next()? != ':' {
+            if reader.next()? != ':' {
                 return None;
             }
-            self.take();
-            let value = self.value()?;
-            map.insert(key, value);
-            match self.next() {
-                Some(',') => {
-                    self.take();
-                }
-                other => {
-                    self.close(other, '}')?;
-                    break;
-                }
-            }
-        }
-        self.open.pop();
+            reader.take();
+            map.insert(key, reader.value()?);
+            Some(())
+        })?;
         Some(Value::Object(map))
     }
 
     fn array(&mut self) -> Option<Value> {
-        self.begin('[')?;
         let mut items = Vec::new();
-        loop {
-            if self.next()? == ']' {
-                if !items.is_empty() {
-                    self.fix("trailing_comma");
-                }
-                self.take();
-                break;
-            }
-            items.push(self.value()?);
-            match self.next() {
-                Some(',') => {
-                    self.take();
-                }
-                other => {
-                    self.close(other, ']')?;
-                    break;
-                }
-            }
-        }
-        self.open.pop();
+        self.list('[', ']', |reader| {
+            items.push(reader.value()?);
+            Some(())
+        })?;
         Some(Value::Array(items))
     }
 
-    fn begin(&mut self, bracket: char) -> Option<()> {
+    /// Reads items between two brackets, separated by commas.
+    fn list(&mut self, open: char, end: char, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         if self.open.len() >= MAX_NESTING {
             return None;
         }
         self.take();
-        self.open.push(bracket);
+        self.open.push(open);
+        let mut is_empty = true;
+        while self.next()? != end {
+            item(self)?;
+            is_empty = false;
+            match self.next() {
+                Some(',') => drop(self.take()),
+                other => {
+                    self.close(other, end)?;
+                    self.open.pop();
+                    return Some(());
+                }
+            }
+        }
+        if !is_empty {
+            self.fix("trailing_comma");
+        }
+        self.take();
+        self.open.pop();
         Some(())
     }
 

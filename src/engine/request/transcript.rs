@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
@@ -136,12 +136,8 @@ impl<'a> Builder<'a> {
     /// Returns a call with a name and arguments that providers accept. The provider's id is echoed only once: our own id is the
     /// identity.
     fn call(&mut self, call: &'a ToolCallPart, is_own: bool) -> ToolCallPart {
-        let arguments = match &call.arguments {
-            Value::Object(_) => call.arguments.clone(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                json!({ "_raw": call.arguments.to_string() })
-            }
-        };
+        let is_object = call.arguments.is_object();
+        let arguments = if is_object { call.arguments.clone() } else { json!({ "_raw": call.arguments.to_string() }) };
         let provider_call_id = call.provider_call_id.as_deref().filter(|id| is_own && !id.is_empty() && self.echoed.insert(id));
         ToolCallPart {
             id: call.id.clone(),

@@ -83,10 +83,7 @@ fn check_parts(at: usize, message: &Message) -> Result<(), Unsendable> {
             (Part::ToolCall(call), Role::Assistant) => (call.arguments.is_object() && is_sendable_name(&call.name), true),
             (Part::ToolResult(result), Role::Tool) => (!result.content.is_empty(), true),
             (Part::Image(_) | Part::File(_), Role::User) => (true, true),
-            (Part::Text(_), Role::Tool)
-            | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
-            | (Part::ToolResult(_), Role::User | Role::Assistant)
-            | (Part::Image(_) | Part::File(_), Role::Assistant | Role::Tool) => (false, false),
+            _ => (false, false),
         };
         if !belongs {
             return Err(Unsendable::Misplaced { at });
