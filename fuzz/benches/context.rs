@@ -12,7 +12,7 @@ use capstan_fuzz::domain::approval::ToolSafety;
 use capstan_fuzz::domain::change::RunCounters;
 use capstan_fuzz::domain::context::{Capacity, ContextPolicy, json_tokens};
 use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
-use capstan_fuzz::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use capstan_fuzz::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan_fuzz::domain::model::{ModelRequest, Usage};
 use capstan_fuzz::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan_fuzz::domain::run::RunStatus;
@@ -191,20 +191,7 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
     let mut history = Vec::with_capacity(messages + 1);
     let mut run_id = RunId::generate(ids);
     let mut add = |run_id: &RunId, role, parts| {
-        history.push(Message {
-            id: MessageId::generate(ids),
-            conversation_id: conversation_id.clone(),
-            run_id: run_id.clone(),
-            role,
-            status: MessageStatus::Complete,
-            parts,
-            finish_reason: None,
-            model: None,
-            usage: None,
-            internal: false,
-            feedback: None,
-            created_at: String::new(),
-        });
+        history.push(Message::new(MessageId::generate(ids), (run_id.clone(), conversation_id.clone()), role, parts));
     };
     let words = |at: usize, count: usize| Part::Text(TextPart { id: PartId::generate(ids), text: prose(messages, at, count) });
     let mut call_id = CallId::generate(ids);

@@ -21,7 +21,7 @@ use super::models::Endpoint;
 use crate::domain::context::Capacity;
 use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions, ModelRequest};
 use crate::domain::provider::{ModelEntry, ProviderKind, ProviderRecord, Reach};
 use crate::provider::breaker::{Breaker, BreakerLimits};
@@ -341,18 +341,8 @@ fn question(model: &str) -> ModelRequest {
     let ids = SequentialIds::default();
     let words = Part::Text(TextPart { id: PartId::generate(&ids), text: "Say ok.".to_owned() });
     let message = Message {
-        id: MessageId::generate(&ids),
-        conversation_id: ConversationId::generate(&ids),
-        run_id: RunId::generate(&ids),
-        role: Role::User,
-        status: MessageStatus::Complete,
-        parts: vec![words],
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: false,
-        feedback: None,
         created_at: UnixMillis(0).to_rfc3339(),
+        ..Message::new(MessageId::generate(&ids), (RunId::generate(&ids), ConversationId::generate(&ids)), Role::User, vec![words])
     };
     ModelRequest {
         owner: None,

@@ -1,28 +1,21 @@
-//! What an agent takes on beside the limits that the server has for everybody: how long a message may be, and of whom.
+//! An agent's limits for accepting messages, beside the server's limits for everyone.
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of what is accepted for an agent. The server's own hold beside them, and of the two the stricter one counts; 0 is no limit.
+/// Limits of what is accepted for an agent; 0 is no limit. The stricter one of these and the server's counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admission {
-    /// The longest message, in characters of its texts together.
+    /// Characters of all texts of a message together.
     pub max_message_chars: u64,
-    /// Unfinished runs of one owner, of whichever agent, beside which no message begins another one of this agent.
+    /// Unfinished runs of one owner, of any agent, beside which no message starts a run of this agent.
     pub max_active_runs: u32,
-    /// Conversations of one owner that are not archived, of whichever agent, beside which no message to this agent begins another.
+    /// Conversations of one owner that are not archived, of any agent, beside which no message to this agent starts another.
     pub max_conversations: u32,
 }
 
 impl Admission {
-    /// Whether it has no limit of its own.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// The stricter of each of the limits of two.
-    #[must_use]
+    /// Returns the stricter of each limit.
     pub fn and(self, other: Self) -> Self {
         Self {
             max_message_chars: stricter(self.max_message_chars, other.max_message_chars),
@@ -32,7 +25,7 @@ impl Admission {
     }
 }
 
-/// The lower one of two limits of which 0 is none.
+/// Returns the lower of two limits of which 0 is none.
 fn stricter<T: Ord + Default>(one: T, other: T) -> T {
     let none = T::default();
     if one == none || other == none { one.max(other) } else { one.min(other) }
@@ -49,6 +42,6 @@ mod tests {
         let both = Admission { max_message_chars: 10_000, max_active_runs: 3, max_conversations: 50 };
         assert_eq!(agents.and(servers), both);
         assert_eq!(servers.and(agents), both);
-        assert!(Admission::default().and(Admission::default()).is_default());
+        assert_eq!(Admission::default().and(Admission::default()), Admission::default());
     }
 }

@@ -1,64 +1,50 @@
-//! Agents as people keep them: of one owner or of the server, in versions that never change.
-//!
-//! A version says what differs from the agent of the server's settings. Must not know where it is kept.
+//! Agents that are kept through the API, in versions that never change. A version holds the differences from the agent of the
+//! server's settings. Must not know where it is stored.
 
 use serde_json::{Map, Value};
 
-use super::agent::{AgentProfile, InvalidProfile};
+use super::agent::AgentProfile;
 use super::budget::Budget;
 use super::cost::Usd;
 use super::ids::{AgentId, UserId};
+use super::invalid::{InvalidProfile, invalid};
 use crate::support::clock::UnixMillis;
 use crate::support::nearest::with_suggestion;
 
-/// What a version says: fields of an [`AgentProfile`], without name and version.
+/// Fields of an [`AgentProfile`], without name and version.
 pub type ProfileDocument = Map<String, Value>;
 
-/// An agent as it is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentRecord {
-    /// The id.
     pub id: AgentId,
-    /// Whose it is; `None` if it is the server's, for everybody's use.
+    /// `None` for an agent that all users may use.
     pub owner: Option<UserId>,
-    /// What runs ask for it by. Unique among those of its owner.
+    /// Unique among those of its owner.
     pub name: String,
-    /// What it is for, for people.
     pub description: String,
     /// The version that runs get; the newest if absent.
     pub pinned: Option<u32>,
-    /// The number of the newest version.
     pub latest: u32,
-    /// What the version says that runs get.
+    /// The profile of that version.
     pub profile: ProfileDocument,
-    /// When it was made.
     pub created_at: UnixMillis,
-    /// When it was changed.
     pub updated_at: UnixMillis,
-    /// Raised by one at each change of anything.
+    /// Incremented at each change.
     pub revision: i64,
 }
 
 impl AgentRecord {
-    /// The version that runs get.
-    #[must_use]
     pub fn current(&self) -> u32 {
         self.pinned.unwrap_or(self.latest)
     }
 }
 
-/// One version of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentVersion {
-    /// Counts from 1.
     pub number: u32,
-    /// What it says.
     pub profile: ProfileDocument,
-    /// Why it was made, for people.
     pub note: String,
-    /// Who made it.
     pub created_by: UserId,
-    /// When it was made.
     pub created_at: UnixMillis,
 }
 
@@ -97,9 +83,7 @@ pub struct RunLimits {
 }
 
 impl RunLimits {
-    /// Puts these limits in the place of the profile's.
-    ///
-    /// # Errors
+    /// Replaces the profile's limits by these.
     /// [`InvalidProfile`] if one of them is 0, or higher than what it replaces.
     pub fn lower(self, profile: &mut AgentProfile) -> Result<(), InvalidProfile> {
         let Self { max_rounds, max_run_ms, max_run_tokens, tool_timeout_ms, tool_parallelism, .. } = self;
@@ -149,34 +133,30 @@ fn lower<T: Copy + Ord + Default + std::fmt::Display>(
             return Ok(());
         }
     };
-    Err(InvalidProfile { field: field.to_owned(), reason })
+    Err(invalid(field, reason))
 }
 
-/// What a document makes of the agent of the settings.
-///
-/// # Errors
-/// [`InvalidProfile`]: the first field that is wrong, and why.
+/// Merges a document into the agent of the settings.
 pub fn profile_of(
     base: &AgentProfile,
     name: &str,
     version: u32,
     document: &ProfileDocument,
 ) -> Result<AgentProfile, InvalidProfile> {
-    let wrong = |field: &str, reason: String| InvalidProfile { field: field.to_owned(), reason };
     if let Some(field) = ["name", "version"].into_iter().find(|field| document.contains_key(*field)) {
-        return Err(wrong(field, "is not part of the profile".to_owned()));
+        return Err(invalid(field, "is not part of the profile"));
     }
-    let mut merged = serde_json::to_value(base).map_err(|error| wrong("", error.to_string()))?;
+    let mut merged = serde_json::to_value(base).map_err(|error| invalid("", error.to_string()))?;
     merge(&mut merged, document);
     let read: Result<AgentProfile, _> = serde_path_to_error::deserialize(merged);
     let mut profile =
-        read.map_err(|error| wrong(&error.path().to_string().replace('.', "/"), with_suggestion(&error.inner().to_string())))?;
+        read.map_err(|error| invalid(error.path().to_string().replace('.', "/"), with_suggestion(&error.inner().to_string())))?;
     (profile.name, profile.version) = (name.to_owned(), version);
     profile.check()?;
     Ok(profile)
 }
 
-/// Lays a document over a value: objects are joined, all else is replaced.
+/// Merges objects, and replaces all other values.
 fn merge(value: &mut Value, document: &ProfileDocument) {
     let Value::Object(map) = value else { return };
     for (key, given) in document {

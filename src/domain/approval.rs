@@ -24,31 +24,27 @@ pub enum ApprovalMode {
     AlwaysAsk,
 }
 
-/// What a denied call does to its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDeny {
-    /// The model reads that it was denied, and goes on.
+    /// The model reads that it was denied, and continues.
     #[default]
     FeedBack,
-    /// The run ends with a fixed text.
     EndTurn,
 }
 
-/// When an agent asks before a tool is called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApprovalPolicy {
-    /// By the tool's name, before what its server's entry says.
+    /// By the tool's name. Has priority over the setting in its server's entry.
     pub tools: BTreeMap<String, ApprovalMode>,
-    /// Whether every tool of a server that is not trusted asks.
+    /// Whether all tools of untrusted servers ask.
     pub ask_untrusted: bool,
-    /// Whether the model is told to say why before it calls a tool that asks.
+    /// Whether the model is told to give a reason before it calls a tool that asks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rationale: bool,
-    /// What a denied call does.
     pub on_deny: OnDeny,
-    /// How long a human has to decide before the call is denied, in milliseconds; 0 for as long as they like.
+    /// Milliseconds until an undecided call is denied; 0 for never.
     pub expires_ms: u64,
 }
 
@@ -90,11 +86,10 @@ pub struct ToolSafety {
 }
 
 impl ApprovalPolicy {
-    /// Whether a human is asked before the tool `name` is called.
+    /// Returns whether a human is asked before the tool `name` is called.
     ///
-    /// A rule is about a name. One that asks counts for whatever tool has it. One that asks less than the tool would by itself was meant
-    /// for the operator's server of that name, and a member's server that takes its place does not get what it was given.
-    #[must_use]
+    /// A rule applies to a name. A rule that asks applies to every tool of that name. A rule that asks less than the tool would by
+    /// itself was meant for the operator's server of that name, so a member's server of that name does not benefit from it.
     pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
         let by_nature =
             if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
@@ -106,8 +101,8 @@ impl ApprovalPolicy {
         }
     }
 
-    /// What the agent says. A server that offers a second tool whose name is cleaned to the same adds a hash to both: a rule
-    /// that asks still counts then, for both, while one that does not ask is for its very name.
+    /// If two names of a server are cleaned to the same one, both get a hash. A rule that asks then applies to both; others to the
+    /// exact name.
     fn ruled(&self, name: &str) -> Option<ApprovalMode> {
         let exact = || self.tools.get(name).copied();
         let kin =
@@ -116,7 +111,7 @@ impl ApprovalPolicy {
     }
 }
 
-/// Whether `name` is `plain` with a hash after one of its halves, or both.
+/// Returns whether `name` is `plain` with a hash after one of its halves, or both.
 fn is_hashed_form(name: &str, plain: &str) -> bool {
     let is_form = |half: &str, plain: &str| half == plain || without_hash(half) == Some(plain);
     match (name.split_once("__"), plain.split_once("__")) {
@@ -125,7 +120,7 @@ fn is_hashed_form(name: &str, plain: &str) -> bool {
     }
 }
 
-/// A name without the hash at its end, if there is one.
+/// Removes the hash at the end of a name.
 fn without_hash(name: &str) -> Option<&str> {
     let (stem, hash) = name.rsplit_once('_')?;
     (hash.len() >= 8 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(stem)
@@ -146,39 +141,30 @@ pub enum ApprovalScope {
 
 words!(ApprovalScope { Once = "once", Conversation = "conversation", Always = "always" });
 
-/// What an approval is bound to.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalTerms {
-    /// The MCP server, for tools that come from one.
     pub server: Option<String>,
-    /// The tool's name at the server.
     pub tool: String,
-    /// What it does, in its server's words.
+    /// The server's description.
     pub description: String,
-    /// SHA-256 of the arguments that are shown.
     pub arguments_hash: String,
-    /// SHA-256 of the tool's definition.
     pub definition_hash: String,
-    /// The same of its definition and of where its server is, if that can be changed: what an answer for later calls is bound to.
+    /// SHA-256 of the definition and of the server's address, if that can change: what a grant is bound to.
     pub consent_hash: Option<String>,
-    /// Whether its server says that it destroys something.
     pub destructive: bool,
-    /// What the model said in the answer that makes the call.
     pub rationale: Option<String>,
-    /// What the call would do, in a line.
+    /// The call in one line.
     #[serde(default)]
     pub preview: String,
-    /// Whether the call could be taken back.
     #[serde(default)]
     pub undoable: bool,
-    /// The call that it takes back: with other arguments something else would be.
+    /// The call that it undoes: other arguments would undo another call.
     pub undoes: Option<CallId>,
-    /// How far an answer may hold.
     pub scopes: Vec<ApprovalScope>,
-    /// JSON Schema of its arguments, for those that are edited.
+    /// JSON Schema of the arguments, to check edited ones.
     pub parameters: Arc<Value>,
-    /// The argument that carries our key, if one does: nobody else sets it.
+    /// The argument that carries our key, and must not be edited.
     pub key_argument: Option<String>,
 }
 
@@ -201,8 +187,6 @@ pub struct ToolGrant {
 }
 
 impl ToolGrant {
-    /// Whether it holds for calls of a tool.
-    #[must_use]
     pub fn covers(&self, server: Option<&str>, tool: &str, definition_hash: &str) -> bool {
         self.server.as_deref() == server && self.tool == tool && self.definition_hash == definition_hash
     }
@@ -224,14 +208,10 @@ pub enum ApprovalState {
     Cancelled,
 }
 
-/// The answers that the question of an approval allows.
 pub const ALLOW: &str = "allow";
-/// See [`ALLOW`].
 pub const DENY: &str = "deny";
 
 impl ApprovalState {
-    /// Where the question of an approval stands, in the words of approvals.
-    #[must_use]
     pub fn of(state: InputState, choice: Option<&str>) -> Self {
         match state {
             InputState::Pending => Self::Pending,
@@ -254,8 +234,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The word on the wire, which is also the answer to the approval's question.
-    #[must_use]
+    /// Returns the word on the wire, which is also the answer to the approval's question.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => ALLOW,
@@ -348,8 +327,7 @@ pub struct ApprovalRequest {
 }
 
 impl ApprovalRequest {
-    /// What the question of an approval asks; `None` for another question.
-    #[must_use]
+    /// Returns `None` for a question that is no approval.
     pub fn of(question: &Question) -> Option<Self> {
         let terms = question.approval.as_ref()?;
         Some(Self {
@@ -369,8 +347,7 @@ impl ApprovalRequest {
 }
 
 impl Approval {
-    /// The approval that a question is; `None` for another question.
-    #[must_use]
+    /// Returns `None` for a question that is no approval.
     pub fn of(record: InputRecord) -> Option<Self> {
         let InputRecord { request, resolved_by, created_at, resolved_at, expires_at } = record;
         let answer = request.answer;

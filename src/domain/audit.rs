@@ -1,4 +1,4 @@
-//! What became of every call of a tool: kept longer than the conversation that it was made in, and never changed.
+//! The audit of tool calls: kept longer than their conversation, and never changed.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,8 +26,7 @@ pub enum AuditOutcome {
 words!(AuditOutcome { Success = "success", Error = "error", Denied = "denied", Skipped = "skipped", Unknown = "unknown" });
 
 impl AuditOutcome {
-    /// What a state says; `None` while a call is open.
-    #[must_use]
+    /// Returns `None` while a call is open.
     pub fn of(state: ToolCallState) -> Option<Self> {
         match state {
             ToolCallState::Done => Some(Self::Success),

@@ -1,106 +1,80 @@
-//! What may be spent on model calls, beside what one run may take: by conversation, and by owner and day.
+//! Limits of what model calls may cost, beside those of one run: by conversation, and by owner and day.
 //!
-//! A call is reserved at what it may come to before it is made, and settled at what it has come to after it. What is under way
-//! counts with its reservation, so that runs side by side cannot spend the same money twice. Days are those of UTC, and those
-//! of the reservation.
+//! A reservation holds the most that a call may cost until the call is settled. Calls under way count with their reservations, so
+//! that concurrent runs cannot spend the same money twice. Days are UTC, and those of the reservation.
 
 use serde::{Deserialize, Serialize};
 
 use super::cost::{Cost, Prices, Usd};
+use super::defaults::is_default;
+use super::invalid::{InvalidProfile, invalid};
 use super::model::Usage;
 
-/// What the answer of a call is taken to come to, in tokens, whose agent does not say how long answers may be.
+/// Tokens that are reserved for an answer if its agent does not limit answers.
 pub const UNBOUNDED_OUTPUT: u64 = 4_096;
 
-/// What an agent may spend. What one run may take in tokens and in time are `max_run_tokens` and `max_run_ms`.
+/// The budget of an agent, beside `max_run_tokens` and `max_run_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// US dollars of one run; the run then sums up and ends.
+    /// US dollars of one run; the run then summarizes and ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_usd: Option<Usd>,
-    /// What all runs of a conversation may take together; a run that would go beyond it fails.
-    #[serde(skip_serializing_if = "Allowance::is_none")]
+    /// Of all runs of a conversation together; a run that would exceed it fails.
+    #[serde(skip_serializing_if = "is_default")]
     pub conversation: Allowance,
-    /// What all runs of an owner that have such a budget may take together on one day.
-    #[serde(skip_serializing_if = "Allowance::is_none")]
+    /// Of all runs of an owner that have such a budget, on one day.
+    #[serde(skip_serializing_if = "is_default")]
     pub day: Allowance,
-    /// What becomes of a run that would go beyond that.
-    #[serde(skip_serializing_if = "OnDaySpent::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub on_day_spent: OnDaySpent,
 }
 
-/// What becomes of a run when what may be spent on the day is spent.
+/// The reaction to a spent budget of the day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDaySpent {
-    /// It waits, without a worker, until the next day begins.
+    /// It waits, without a worker, until the next day.
     #[default]
     Wait,
     /// It fails with `budget_spent`.
     Fail,
 }
 
-impl OnDaySpent {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Tokens and money that may be spent together; what is not said has no limit.
+/// Tokens and money that may be spent together; an absent limit is none.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Allowance {
-    /// Input and output tokens.
     pub tokens: Option<u64>,
-    /// US dollars.
     pub usd: Option<Usd>,
 }
 
 impl Budget {
-    /// Whether it is as it is by itself.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Whether a call must be reserved before it is made: other runs spend from the same.
-    #[must_use]
+    /// Returns whether calls are reserved before they are made, because other runs spend from the same budget.
     pub fn is_shared(&self) -> bool {
-        !self.conversation.is_none() || !self.day.is_none()
+        self.conversation != Allowance::default() || self.day != Allowance::default()
     }
 
-    /// Whether it can only be kept for a model whose prices are known.
-    #[must_use]
+    /// Returns whether the model's prices must be known.
     pub fn counts_money(&self) -> bool {
         self.run_usd.is_some() || self.conversation.usd.is_some() || self.day.usd.is_some()
     }
 
-    /// Looks for values that no run could be carried out with.
-    ///
-    /// # Errors
-    /// The field and what is wrong with it.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    /// Checks for values that no run could be executed with; returns the first.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
         let money = [("run_usd", self.run_usd), ("conversation/usd", self.conversation.usd), ("day/usd", self.day.usd)];
         let tokens = [("conversation/tokens", self.conversation.tokens), ("day/tokens", self.day.tokens)];
         let nothing = money.into_iter().filter(|(_, usd)| *usd == Some(Usd::default())).map(|(field, _)| field);
         match nothing.chain(tokens.into_iter().filter(|(_, tokens)| *tokens == Some(0)).map(|(field, _)| field)).next() {
-            Some(field) => Err((field, "must be more than 0; leave it out for no limit".to_owned())),
+            Some(field) => Err(invalid(field, "must be more than 0; leave it out for no limit")),
             None => Ok(()),
         }
     }
 }
 
 impl Allowance {
-    /// Whether nothing is limited.
-    #[must_use]
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// The stricter of both, limit by limit.
-    #[must_use]
+    /// Returns the stricter of both, limit by limit.
     pub fn and(self, other: Self) -> Self {
         fn stricter<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
             one.into_iter().chain(other).min()
@@ -113,112 +87,91 @@ impl Allowance {
     }
 }
 
-/// Tokens, and what they cost.
+/// Tokens, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// Input and output tokens together.
+    /// Input and output together.
     pub tokens: u64,
-    /// What they cost; nothing where no price is known.
+    /// Zero where no price is known.
     pub cost: Cost,
 }
 
 impl Amount {
-    /// What model calls have come to.
-    #[must_use]
     pub fn of(usage: &Usage) -> Self {
         Self { tokens: usage.input_tokens.saturating_add(usage.output_tokens), cost: usage.cost.unwrap_or_default() }
     }
 
-    /// What a call may come to whose request has so many tokens.
-    #[must_use]
+    /// Returns the most that a call may cost whose request has so many tokens.
     pub fn at_most(input_tokens: u64, output_tokens: Option<u32>, prices: Option<&Prices>) -> Self {
         let output_tokens = output_tokens.map_or(UNBOUNDED_OUTPUT, u64::from);
         let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
         Self::of(&Usage { cost: prices.map(|prices| prices.cost(&usage)), ..usage })
     }
 
-    /// The sum.
-    #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { tokens: self.tokens.saturating_add(other.tokens), cost: self.cost.plus(other.cost) }
     }
 
-    /// What it is more than another amount.
-    #[must_use]
+    /// Subtracts, down to zero.
     pub fn minus(self, other: Self) -> Self {
         Self { tokens: self.tokens.saturating_sub(other.tokens), cost: self.cost.minus(other.cost) }
     }
 
-    /// Whether it is no less in anything.
-    #[must_use]
+    /// Returns whether it is at least as much in tokens and in cost.
     pub fn covers(self, other: Self) -> bool {
         self.tokens >= other.tokens && self.cost >= other.cost
     }
 }
 
-/// Asks for leave to make a call.
+/// A request for a reservation of a model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
-    /// What it may come to.
     pub amount: Amount,
-    /// What the conversation may spend.
     pub conversation: Allowance,
-    /// What the owner may spend on the day.
     pub day: Allowance,
 }
 
-/// Whose budget stands in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetOf {
-    /// The conversation's.
     Conversation,
-    /// That of the owner's day.
     Day,
 }
 
-/// What came of asking.
+/// The answer to a [`Reserve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserved {
-    /// The call may be made, and is to be settled on this day, which is counted from 1970.
-    Granted {
-        /// The day.
-        day: i64,
-    },
-    /// Not now: it could be made but for calls that are under way, and may be when they are settled.
+    /// The call may be made, and is to be settled on this day, counted from 1970.
+    Granted { day: i64 },
+    /// Not now: calls that are under way hold what is left.
     Busy,
-    /// No: too little is left.
+    /// Too little is left.
     Spent {
-        /// Of which budget.
         of: BudgetOf,
-        /// What has been spent of it.
         spent: Amount,
-        /// When that begins anew, in milliseconds from now.
+        /// Milliseconds until the budget is renewed.
         resets_in_ms: Option<u64>,
     },
 }
 
-/// A call that was reserved under a fence which ended before anybody settled it: its worker has died, or has lost the run.
+/// A reservation whose fence ended before it was settled: its worker died, or lost the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
-    /// The day that it was reserved on.
     pub day: i64,
-    /// What it may have come to.
     pub amount: Amount,
 }
 
-/// How a budget stands.
+/// The use of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// What is settled, and what lost calls may have come to.
+    /// Settled, and reserved for lost calls.
     pub spent: Amount,
-    /// What is reserved for calls of others that are under way.
+    /// Reserved for calls of other runs that are under way.
     pub held: Amount,
 }
 
 impl Reserve {
-    /// Whether the call may be made on this day, of which so many milliseconds are left. Decided under a lock: nobody else may
-    /// be granted anything of the same owner meanwhile.
-    #[must_use]
+    /// Decides about a call on this day, of which so many milliseconds are left. The caller holds a lock: no other reservation of
+    /// the owner may be granted meanwhile.
     pub fn judge(&self, conversation: Amount, of_day: Standing, day: i64, left_ms: u64) -> Reserved {
         // Only one run of a conversation is under way at a time.
         if !self.conversation.admits(conversation.plus(self.amount)) {
@@ -301,7 +254,7 @@ mod tests {
     #[case(json!({"run_usd": 0.01, "day": {"usd": 5}, "on_day_spent": "fail"}), None)]
     fn a_budget_of_nothing_is_refused(#[case] said: serde_json::Value, #[case] field: Option<&str>) {
         let budget: Budget = serde_json::from_value(said).unwrap();
-        assert_eq!(budget.check().err().map(|(field, _)| field), field);
+        assert_eq!(budget.check().err().map(|error| error.field).as_deref(), field);
         let again: Budget = serde_json::from_value(serde_json::to_value(budget).unwrap()).unwrap();
         assert_eq!(again, budget);
     }

@@ -25,14 +25,11 @@ pub enum ToolContent {
 }
 
 impl ToolContent {
-    /// A text.
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 
     /// Returns the text, if this is one.
-    #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text { text } => Some(text),
@@ -41,7 +38,6 @@ impl ToolContent {
     }
 
     /// Returns the picture or file, if this is one.
-    #[must_use]
     pub fn binary(&self) -> Option<&BinaryContent> {
         match self {
             Self::Image(binary) | Self::File(binary) => Some(binary),
@@ -49,8 +45,8 @@ impl ToolContent {
         }
     }
 
-    /// Returns the form in which a request to a model carries the content. A picture without its bytes and every file become a note.
-    #[must_use]
+    /// Returns the form in which a request to a model carries the content. A picture without its bytes and every file become a
+    /// note.
     pub fn as_sent(&self) -> SentContent<'_> {
         match self {
             Self::Text { text } => SentContent::Text(Cow::Borrowed(text)),
@@ -64,20 +60,12 @@ impl ToolContent {
 /// The form in which a request to a model carries a piece of a tool's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SentContent<'a> {
-    /// Text.
     Text(Cow<'a, str>),
-    /// A picture.
-    Image {
-        /// Its media type.
-        media_type: &'a str,
-        /// Its bytes in base64.
-        data: &'a str,
-    },
+    Image { media_type: &'a str, data: &'a str },
 }
 
 impl<'a> SentContent<'a> {
     /// Returns the text, if this is one.
-    #[must_use]
     pub fn into_text(self) -> Option<Cow<'a, str>> {
         match self {
             Self::Text(text) => Some(text),
@@ -106,13 +94,11 @@ pub struct BinaryContent {
 
 impl BinaryContent {
     /// Returns content that carries its own bytes, as base64.
-    #[must_use]
     pub fn inline(media_type: impl Into<String>, name: Option<String>, data: impl Into<String>) -> Self {
         Self { media_type: media_type.into(), name, data: Some(data.into()), ..Self::default() }
     }
 
     /// Returns a reference to a stored file.
-    #[must_use]
     pub fn stored(file: &StoredFile) -> Self {
         Self {
             media_type: file.media_type.clone(),
@@ -125,20 +111,17 @@ impl BinaryContent {
     }
 
     /// Whether there is neither a file nor bytes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.file_id.is_none() && self.data.as_ref().is_none_or(String::is_empty)
     }
 
     /// Returns the size in bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let inline = self.data.as_ref().map_or(0, |data| data.trim_end_matches('=').len() as u64 * 3 / 4);
         self.size.unwrap_or(inline)
     }
 
-    /// Returns the text by which a model knows of content that it is not shown. `what` is the kind of the content.
-    #[must_use]
+    /// Returns the note that a model reads in place of the content. `what` is the kind of the content.
     pub fn note(&self, what: &str) -> String {
         let place = match &self.url {
             Some(url) => format!("its bytes are not shown here; the user finds it at {url}"),
@@ -148,7 +131,6 @@ impl BinaryContent {
     }
 
     /// Returns kind, name, media type and size as words.
-    #[must_use]
     pub fn described(&self, what: &str) -> String {
         let name = self.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
         let media_type = if self.media_type.is_empty() { "unknown type" } else { &self.media_type };
@@ -157,8 +139,8 @@ impl BinaryContent {
 }
 
 /// Returns binary content of a tool's answer, still with its bytes: a picture if models can be shown it, and else a file. The bytes
-/// decide, not the server's media type. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server claims.
-#[must_use]
+/// decide, not the server's media type. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server
+/// claims.
 pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
     let name = name.map(shown_name);
     let base64: String = base64.split_ascii_whitespace().collect();

@@ -1,45 +1,40 @@
-//! How much of a conversation a model reads: the budget of its requests, and what stands for the messages that are left out.
+//! The budget of a model's requests, and the summary that replaces messages that are left out.
 
 use serde::{Deserialize, Serialize};
 
 use super::cost::Prices;
 use super::ids::MessageId;
+use super::invalid::{InvalidProfile, invalid};
 use crate::support::tokens::Tokenizer;
 
-/// What a budget counts.
+/// The unit of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextUnit {
-    /// Tokens: counted where the tokenizer of the model is known, and else estimated.
+    /// Counted where the tokenizer of the model is known, and else estimated.
     #[default]
     Tokens,
-    /// Characters.
     Chars,
 }
 
-/// What a model reads at most, how it counts that, what it charges for it, and whether it sees pictures.
+/// Facts about a model, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// Tokens of its window, if they are known.
+    /// In tokens.
     pub window: Option<u64>,
-    /// What cuts its texts into tokens, if that is known.
     pub tokenizer: Option<Tokenizer>,
-    /// What it costs, if that is known.
     pub prices: Option<Prices>,
-    /// Whether it sees pictures, if that is known.
     pub vision: Option<bool>,
 }
 
-/// What is left out of a request that would not fit.
+/// The way to shorten a request that would not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextStrategy {
-    /// The older messages, of which a line each is kept in a summary.
+    /// The older messages. A summary keeps a line of each.
     #[default]
     Summarize,
-    /// As many of the oldest messages as it takes.
     DropOldest,
-    /// Nothing.
     None,
 }
 
@@ -47,25 +42,22 @@ pub enum ContextStrategy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextPolicy {
-    /// What is counted.
     pub unit: ContextUnit,
-    /// The whole budget; `None` for the window of the model, where that is known.
+    /// The whole budget; `None` for the model's window, if it is known.
     pub limit: Option<u64>,
-    /// What is left out.
     pub strategy: ContextStrategy,
     /// Kept free for the answer.
     pub reserve_output: u64,
-    /// Kept free for what the estimates miss.
+    /// Kept free for errors of the estimates.
     pub safety: u64,
     /// With less than this remaining, the next model call is the last one and gets no tools.
     pub start_gate: u64,
     /// With less than this remaining, older messages are left out.
     pub evict_below: u64,
-    /// The messages that a summary leaves alone, where they fit.
+    /// The newest messages, which a summary leaves alone if they fit.
     pub keep_last: u32,
-    /// The most tokens of a summary.
     pub summary_tokens: u64,
-    /// Whether longer results that are older than the last four messages are read by their beginnings only.
+    /// Whether long results that are older than the last four messages are cut to their beginnings.
     pub compress_results: bool,
 }
 
@@ -90,22 +82,13 @@ impl ContextPolicy {
     /// The largest of its numbers.
     const MOST: u64 = 1_000_000_000;
 
-    /// Whether it is as it is by itself.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// What is never used of a budget.
-    #[must_use]
+    /// Returns the part of a budget that no request uses.
     pub fn reserved(&self) -> u64 {
         self.reserve_output.saturating_add(self.safety)
     }
 
-    /// The budget of requests to a model whose window holds so many tokens, if that is known: the smaller one of it and `limit`.
-    /// `None`: there is none. A window that has no room beside what is kept free is no budget: its provider then says what does not
-    /// fit.
-    #[must_use]
+    /// Returns the smaller one of `limit` and the model's window, if it is known; `None` without either. A window without room
+    /// beside what is kept free is no budget: its provider reports what does not fit.
     pub fn budget(&self, window: Option<u64>) -> Option<u64> {
         let least = self.reserved().saturating_add(self.start_gate);
         let held = window.map(|window| self.held_by(window)).filter(|held| *held > least);
@@ -115,8 +98,8 @@ impl ContextPolicy {
         }
     }
 
-    /// What a window of so many tokens holds of what is counted. A budget in characters may keep nothing free for the answer, since
-    /// no window counts those: what is kept free by default then is.
+    /// Converts a window to the budget's unit. A budget in characters may reserve nothing for the answer, since no window counts
+    /// those: the default reserve is kept free then.
     fn held_by(&self, window: u64) -> u64 {
         match self.unit {
             ContextUnit::Tokens => window,
@@ -124,25 +107,21 @@ impl ContextPolicy {
         }
     }
 
-    /// The tokens that a request and its answer have room in, where the agent says it. Characters say nothing of that.
-    #[must_use]
+    /// Returns the tokens of a request and its answer, if the agent limits them. A limit in characters does not.
     pub fn said_window(&self, window: Option<u64>) -> Option<u64> {
         self.limit.filter(|_| self.unit == ContextUnit::Tokens).and_then(|_| self.budget(window))
     }
 
-    /// Looks for values that no request could be made with.
-    ///
-    /// # Errors
-    /// The field and what is wrong with it.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    /// Checks for values that no request could be made with.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
         let least = self.reserved().saturating_add(self.start_gate);
         match self.limit {
             Some(limit) if limit <= least => {
                 let reason = format!("must be more than {least}, which is reserve_output, safety and start_gate together");
-                return Err(("limit", reason));
+                return Err(invalid("limit", reason));
             }
             None if self.unit == ContextUnit::Chars => {
-                return Err(("limit", "must be said where the unit is chars: windows of models count tokens".to_owned()));
+                return Err(invalid("limit", "must be said where the unit is chars: windows of models count tokens"));
             }
             Some(_) | None => {}
         }
@@ -155,46 +134,44 @@ impl ContextPolicy {
             ("summary_tokens", self.summary_tokens),
         ];
         if let Some((field, _)) = numbers.into_iter().find(|(_, number)| *number > Self::MOST) {
-            return Err((field, format!("must be at most {}", Self::MOST)));
+            return Err(invalid(field, format!("must be at most {}", Self::MOST)));
         }
         if self.keep_last == 0 {
-            return Err(("keep_last", "must be at least 1".to_owned()));
+            return Err(invalid("keep_last", "must be at least 1"));
         }
         Ok(())
     }
 }
 
-/// What so many bytes of words cost by estimate, in tokens: 3.2 bytes are one.
-#[must_use]
+/// Estimates the tokens of prose: 3.2 bytes each.
 pub fn prose_tokens(bytes: usize) -> u64 {
     (bytes as u64).saturating_mul(5).div_ceil(16)
 }
 
-/// What so many bytes of JSON cost by estimate, in tokens: 2.8 bytes are one.
-#[must_use]
+/// Estimates the tokens of JSON: 2.8 bytes each.
 pub fn json_tokens(bytes: usize) -> u64 {
     (bytes as u64).saturating_mul(5).div_ceil(14)
 }
 
-/// How many bytes of JSON have room in so many tokens, by the same estimate.
+/// Estimates the bytes of JSON that fit into so many tokens.
 fn json_bytes(tokens: u64) -> u64 {
     tokens.saturating_mul(14) / 5
 }
 
-/// What stands for the messages of a conversation that are left out of requests. They are stored as before, and what the user asks
-/// is shown all the same until it has its answer.
+/// The summary that replaces messages which requests leave out. They stay stored, and the user's question is shown until it is
+/// answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextSummary {
-    /// The newest message that is left out. All before it are left out, too.
+    /// The newest message that is left out; so are all before it.
     pub covers: MessageId,
-    /// How many those are.
+    /// The number of messages left out.
     pub messages: u32,
-    /// Those of them in which the user asks what a run is to answer. They are shown all the same, in its requests.
+    /// The user's open questions among them, which the requests of the run show all the same.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub asked: Vec<MessageId>,
-    /// A line for each, oldest first; empty if nothing stands for them.
+    /// A line for each, oldest first; empty if only messages are dropped.
     pub text: String,
-    /// Files that the arguments of their calls name, oldest first.
+    /// Files named in the arguments of their calls, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub files: Vec<String>,
 }
@@ -213,7 +190,7 @@ mod tests {
     #[case::enormous(ContextPolicy { evict_below: u64::MAX, ..ContextPolicy::default() }, Some("evict_below"))]
     #[case::no_overflow(ContextPolicy { limit: Some(9), safety: u64::MAX, ..ContextPolicy::default() }, Some("limit"))]
     fn what_no_request_could_be_made_with_is_refused(#[case] policy: ContextPolicy, #[case] refused: Option<&str>) {
-        assert_eq!(policy.check().err().map(|(field, _)| field), refused);
+        assert_eq!(policy.check().err().map(|error| error.field).as_deref(), refused);
     }
 
     fn chars(limit: u64) -> ContextPolicy {

@@ -64,7 +64,6 @@ pub struct ForkedFrom {
 /// The agent and the model that a message, or a conversation, names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChoice {
-    /// The agent's name or id, or either with `@` and a version.
     pub agent: Option<String>,
     /// The model, as `provider/name`.
     pub model: Option<String>,

@@ -8,40 +8,41 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-/// Digits after the point of a [`Cost`].
+use super::defaults::is_default;
+
 const COST_DIGITS: usize = 12;
 
-/// The highest price that is believed, in US dollars for a million tokens.
+/// The highest price that is believed, in US dollars per million tokens.
 pub const MAX_PRICE: f64 = 1_000_000.0;
 
 /// The highest cost of one call that is believed, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
-/// US dollars for a million tokens, in millionths: a price of 1.25 is 1,250,000.
+/// Returns an amount from 0 to `most` in parts of a dollar, of which one has so many.
+fn rounded(dollars: f64, most: f64, parts: f64) -> Option<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
+    let round = |parts: f64| parts.round() as u64;
+    (0.0..=most).contains(&dollars).then(|| round(dollars * parts))
+}
+
+/// US dollars per million tokens, in millionths: a price of 1.25 is 1,250,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price(u64);
 
-/// A number that is no price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a price is a number of US dollars for a million tokens, from 0 to 1000000")]
 pub struct InvalidPrice;
 
 impl Price {
-    /// The price of so many US dollars for a million tokens, to the millionth.
+    /// Rounds to the millionth.
     ///
     /// # Errors
     /// [`InvalidPrice`] below 0, above [`MAX_PRICE`], and for what is no number.
     pub fn per_million(dollars: f64) -> Result<Self, InvalidPrice> {
-        if !(0.0..=MAX_PRICE).contains(&dollars) {
-            return Err(InvalidPrice);
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-        let millionths = (dollars * 1e6).round() as u64;
-        Ok(Self(millionths))
+        rounded(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
     }
 
-    /// US dollars for a million tokens.
-    #[must_use]
+    /// Returns US dollars per million tokens.
     pub fn dollars(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "below 2^53: see MAX_PRICE")]
         let millionths = self.0 as f64;
@@ -104,8 +105,6 @@ pub struct LongPrices {
 }
 
 impl Prices {
-    /// What so many tokens cost.
-    #[must_use]
     pub fn cost(&self, usage: &Usage) -> Cost {
         let (input, cached_input, output) = match &self.long {
             Some(long) if usage.input_tokens > long.above => (long.input, long.cached_input, long.output),
@@ -115,7 +114,7 @@ impl Prices {
         let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
         let parts = [
             input.of(usage.input_tokens - cached - written),
-            // Who charges for writing at all charges a quarter more: caches of other lifetimes are not asked for.
+            // A provider that charges for writes charges a quarter more: caches of other lifetimes are not requested.
             input.of(written).saturating_add(input.of(written) / 4),
             cached_input.unwrap_or(input).of(cached),
             output.of(usage.output_tokens),
@@ -124,52 +123,38 @@ impl Prices {
     }
 }
 
-/// An amount of money: exact, because a millionth of a price times a token is a whole number of it. Shown as
-/// `{"amount": "0.00125", "currency": "USD"}`: a decimal as text, which no reader rounds.
+/// An exact amount of money, because a millionth of a price times a token is a whole number of it. Serialized as
+/// `{"amount": "0.00125", "currency": "USD"}`, with a decimal as text, which no reader rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(u64);
 
 impl Cost {
-    /// So many US dollars, if a call can cost that much.
-    #[must_use]
+    /// Returns the amount, unless no call can cost that much.
     pub fn dollars(dollars: f64) -> Option<Self> {
-        if !(0.0..=MAX_CALL_DOLLARS).contains(&dollars) {
-            return None;
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-        let parts = (dollars * 1e12).round() as u64;
-        Some(Self(parts))
+        rounded(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
     }
 
-    /// So many trillionths of a US dollar.
-    #[must_use]
     pub fn trillionths(parts: u64) -> Self {
         Self(parts)
     }
 
-    /// The sum, or the highest amount that there is.
-    #[must_use]
+    /// Adds, up to the highest amount.
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
-}
 
-impl Cost {
-    /// What it is more than another amount; nothing if it is not.
-    #[must_use]
+    /// Subtracts, down to zero.
     pub fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// In trillionths of a US dollar.
-    #[must_use]
     pub fn as_trillionths(self) -> u64 {
         self.0
     }
 }
 
 impl fmt::Display for Cost {
-    /// US dollars, without zeros at the end.
+    /// Writes US dollars, without zeros at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = format!("{:0>width$}", self.0, width = COST_DIGITS + 1);
         let (whole, rest) = digits.split_at(digits.len() - COST_DIGITS);
@@ -223,7 +208,6 @@ impl PartialSchema for Cost {
 
 impl ToSchema for Cost {}
 
-/// The most that a budget can be, in US dollars.
 pub const MAX_BUDGET: f64 = 1_000_000.0;
 
 /// US dollars as a limit: a number, such as 2.5.
@@ -231,8 +215,6 @@ pub const MAX_BUDGET: f64 = 1_000_000.0;
 pub struct Usd(Cost);
 
 impl Usd {
-    /// The amount.
-    #[must_use]
     pub fn cost(self) -> Cost {
         self.0
     }
@@ -254,13 +236,10 @@ impl Serialize for Usd {
 
 impl<'de> Deserialize<'de> for Usd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let dollars = f64::deserialize(deserializer)?;
-        if !(0.0..=MAX_BUDGET).contains(&dollars) {
-            return Err(serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"));
-        }
         // To the millionth, so that it is written as it was read.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
-        let millionths = (dollars * 1e6).round() as u64;
+        let millionths = rounded(f64::deserialize(deserializer)?, MAX_BUDGET, 1e6);
+        let millionths =
+            millionths.ok_or_else(|| serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"))?;
         Ok(Self(Cost(millionths.saturating_mul(1_000_000))))
     }
 }
@@ -293,7 +272,7 @@ pub struct Usage {
     #[serde(default)]
     pub model_calls: u64,
     /// Those of them that came to no answer: they failed, were given up, or were lost with their process. Absent if none was.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub abandoned_calls: u32,
     /// True if a provider gave no figures and they were estimated.
     #[serde(default)]
@@ -303,12 +282,8 @@ pub struct Usage {
     pub cost: Option<Cost>,
 }
 
-fn is_none(count: &u32) -> bool {
-    *count == 0
-}
-
 impl Usage {
-    /// Adds another call's figures.
+    /// Adds the figures of another call.
     pub fn add(&mut self, other: Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);

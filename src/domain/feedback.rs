@@ -1,4 +1,4 @@
-//! What users think of answers.
+//! Feedback of users on answers.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

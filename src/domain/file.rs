@@ -1,4 +1,4 @@
-//! Stored files, to which messages and results of tools refer.
+//! Stored files, to which messages and tool results refer.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -8,19 +8,18 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::FileId;
+use super::words::words;
 use crate::support::text;
 
-/// Base64 as it is written; providers are stricter, and get it as they want it.
+/// Decodes unpadded base64 too; providers are stricter, and are sent canonical base64.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
 );
 
-/// Characters of the name of a file; a longer name is cut.
+/// Characters of a file's name; a longer name is cut.
 pub const MAX_FILE_NAME: usize = 255;
 
-/// The path at which the bytes of a stored file are read.
-#[must_use]
 pub fn content_url(id: &FileId) -> String {
     format!("/api/v1/files/{id}/content")
 }
@@ -36,31 +35,15 @@ pub enum FileOrigin {
     Content,
 }
 
-impl FileOrigin {
-    /// Returns the word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Upload => "upload",
-            Self::Content => "content",
-        }
-    }
+words!(FileOrigin { Upload = "upload", Content = "content" });
 
-    /// Reads the word. A word that a newer version has stored counts as an upload.
-    #[must_use]
-    pub fn from_word(word: &str) -> Self {
-        if word == Self::Content.as_str() { Self::Content } else { Self::Upload }
-    }
-}
-
-/// Bounds of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
-    /// Bytes of one file.
+    /// The size of one file.
     pub max_bytes: usize,
-    /// Uploaded files of one owner.
+    /// Uploaded files.
     pub max_per_owner: u32,
-    /// Files of one owner that were not uploaded: pictures inside messages, and binary content that tools returned.
+    /// Files of one owner that were not uploaded: pictures in messages, and binary content of tool results.
     pub max_content_per_owner: u32,
     /// Uploaded files in the messages of one conversation.
     pub max_per_conversation: u32,
@@ -71,8 +54,6 @@ pub struct FileLimits {
 }
 
 impl FileLimits {
-    /// Returns how many files of this origin one owner may have.
-    #[must_use]
     pub fn per_owner(&self, origin: FileOrigin) -> u32 {
         match origin {
             FileOrigin::Upload => self.max_per_owner,
@@ -95,10 +76,8 @@ impl Default for FileLimits {
 }
 
 /// Returns a name as it may be shown and stored: the last part of a path, without characters that control how it is shown.
-#[must_use]
 pub fn shown_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    // Marks that turn the direction of writing make `gpj.exe` look like a picture.
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
     let clean: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
     let clean = text::prefix_chars(clean.trim(), MAX_FILE_NAME);
@@ -106,7 +85,6 @@ pub fn shown_name(name: &str) -> String {
 }
 
 /// Returns a name for a file that comes without one. Its end tells readers of documents which sort of text it is.
-#[must_use]
 pub fn default_name(media_type: &str) -> String {
     let stem = match media_type.split('/').next() {
         Some("image") => "picture",
@@ -134,21 +112,18 @@ pub fn default_name(media_type: &str) -> String {
 }
 
 /// Returns a media type without its parameters, or `application/octet-stream` where the text is none.
-#[must_use]
 pub fn media_type(claimed: &str) -> String {
     let essence = claimed.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if is_media_type(&essence) { essence } else { "application/octet-stream".to_owned() }
 }
 
 /// Whether a text is a media type such as `image/png`, without parameters.
-#[must_use]
 pub fn is_media_type(text: &str) -> bool {
     let token = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
     text.len() <= 127 && text.split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }
 
 /// Whether content of this media type is text.
-#[must_use]
 pub fn is_text_type(media_type: &str) -> bool {
     let kind = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind.starts_with("text/")
@@ -168,26 +143,23 @@ pub fn is_text_type(media_type: &str) -> bool {
         )
 }
 
-/// Bytes from the beginning of a file within which the mark of a PDF may stand: programs put other things before it.
+/// Bytes at the beginning within which the mark of a PDF may stand: some programs write other data before it.
 const PDF_MARK_WITHIN: usize = 1024;
 
-/// Whether bytes may be a PDF document. It may be written in ASCII alone, and is no text nevertheless.
-#[must_use]
+/// Returns whether bytes may be a PDF, which is no text even if it is written in ASCII.
 pub fn may_be_pdf(bytes: &[u8]) -> bool {
     bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
 }
 
-/// Returns the text that bytes are in UTF-8: no other control characters than those of texts and terminals are in it.
-#[must_use]
+/// Returns the bytes as UTF-8 text, unless they contain control characters that texts and terminals do not use.
 pub fn utf8_text(bytes: &[u8]) -> Option<&str> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let is_text_char = |c: char| !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}');
     std::str::from_utf8(bytes).ok().filter(|words| words.chars().all(is_text_char))
 }
 
-/// Returns the text of bytes that are claimed to be text and are not UTF-8: UTF-16 with its mark, or else Latin-1, in which every byte is
-/// a character. Spreadsheets write both. The second value names the encoding.
-#[must_use]
+/// Decodes bytes that are claimed to be text and are not UTF-8: UTF-16 with a byte order mark, or else Latin-1. Spreadsheets write
+/// both. The second value names the encoding.
 pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
     let units =
         |from: fn([u8; 2]) -> u16| -> Vec<u16> { bytes[2..].chunks_exact(2).map(|pair| from([pair[0], pair[1]])).collect() };
@@ -227,8 +199,7 @@ pub struct StoredFile {
 }
 
 impl StoredFile {
-    /// Whether it is a picture that models can be shown.
-    #[must_use]
+    /// Returns whether models can be shown it as a picture.
     pub fn is_picture(&self) -> bool {
         is_picture_type(&self.media_type)
     }
@@ -238,8 +209,7 @@ pub(super) fn is_picture_type(media_type: &str) -> bool {
     matches!(media_type, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
 
-/// The media type of a picture that models see, by its first bytes.
-#[must_use]
+/// Returns the media type of a picture that models can be shown, by its first bytes.
 pub fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -250,9 +220,7 @@ pub fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Why a picture is none after all, though it begins like one: every provider would refuse it, in each turn of its conversation from then
-/// on.
-#[must_use]
+/// Returns why a picture is damaged. Every provider would refuse it, in each later turn of its conversation.
 pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
     if !imagesize::blob_size(bytes).is_ok_and(|size| size.width > 0 && size.height > 0) {
         return Some("the picture is damaged: it does not say how large it is");
@@ -260,23 +228,20 @@ pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
     is_cut_off(bytes).then_some("the picture is damaged: its end is missing")
 }
 
-/// The bytes behind base64, with or without its padding.
-#[must_use]
 pub fn decoded(base64: &str) -> Option<Vec<u8>> {
     LENIENT.decode(base64).ok()
 }
 
-/// The media type of a picture that models can be shown, as its bytes say it, and its base64 as providers want it. `None` if it is no such
-/// picture, or not whole: providers refuse all of a request for it, and it would be in every request that follows.
-#[must_use]
+/// Returns media type and canonical base64 of a picture that models can be shown. `None` if it is no such picture, or damaged:
+/// providers refuse whole requests for it, and it would be in every later one.
 pub fn whole_picture(base64: &str) -> Option<(&'static str, String)> {
     let bytes = decoded(base64)?;
     let media_type = picture_type(&bytes).filter(|_| picture_fault(&bytes).is_none())?;
     Some((media_type, STANDARD.encode(bytes)))
 }
 
-/// What stands behind the header of a JPEG's first scan: the mark of its end is looked for there, since the segments before may hold a whole
-/// small picture. From where on they cannot be followed, all of the rest; empty if one of them is broken off.
+/// Returns the bytes after the header of a JPEG's first scan, where its end mark is searched: segments before it may hold a whole
+/// thumbnail. Returns the rest where segments cannot be followed, and nothing if one is incomplete.
 /// <https://www.w3.org/Graphics/JPEG/itu-t81.pdf>, B.1.1.
 fn jpeg_scans(bytes: &[u8]) -> &[u8] {
     let mut rest = bytes.get(2..).unwrap_or_default();
@@ -294,7 +259,7 @@ fn jpeg_scans(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether a picture lacks the mark of its end, or is shorter than it says: it was broken off. Of a GIF that cannot be told.
+/// Returns whether a picture lacks its end mark, or is shorter than it declares. Undetectable for GIF.
 fn is_cut_off(bytes: &[u8]) -> bool {
     let has = |mark: &[u8]| bytes.windows(mark.len()).rev().any(|at| at == mark);
     match bytes {
@@ -305,21 +270,16 @@ fn is_cut_off(bytes: &[u8]) -> bool {
     }
 }
 
-/// The text of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileText {
-    /// The words.
     pub words: String,
-    /// Whether there would be more.
+    /// Whether the file has more text.
     pub is_cut: bool,
 }
 
-/// What was found out about a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
-    /// Its media type.
     pub media_type: String,
-    /// Its text, if it has any that can be read.
     pub text: Option<FileText>,
 }
 

@@ -1,36 +1,34 @@
-//! Old deltas become few: those of a part that follow each other directly become one.
+//! Delta compaction: consecutive deltas of a part are merged into one.
 //!
-//! The one that is left is the last of them, under its own `seq`, with the text of all. So at every event that is left, a reader
-//! of before has seen exactly what a reader of now has seen, and may go on from there. Who stopped at an event that is gone has
-//! seen a part of the text that nobody can cut off any more: the event that swallowed it says from which `seq` on, and so every
-//! reader notices ([`swallows`]).
+//! The last of them stays, under its own `seq`, with the joined text. So at every event that stays, earlier and later readers have
+//! seen the same text, and may continue. A reader that stopped at a removed event has seen a part of the joined text: the event
+//! names the first `seq` that it covers, by which such a reader is detected ([`swallows`]).
 
 use serde::Deserialize;
 
 use super::event::{StoredEvent, part_delta_data};
 use super::ids::{PartId, RunId};
 
-/// Text that deltas are joined up to, in bytes: no event becomes too large to be sent as one.
+/// The most joined text, in bytes: no event becomes too large for one frame.
 pub const MAX_JOINED_BYTES: usize = 64 * 1024;
 
-/// A delta that takes the place of others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedDelta {
-    /// The event that is left.
+    /// The event that stays.
     pub seq: i64,
-    /// What it says from now on.
+    /// Its new data.
     pub data: String,
-    /// The events that are no more.
+    /// The events that are removed.
     pub gone: Vec<i64>,
 }
 
-/// A `part.delta` as it is stored. One with a field that this version does not know stays as it is.
+/// A stored `part.delta`. One with a field that this version does not know is not merged.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Delta {
     part_id: PartId,
     delta: String,
-    /// The first `seq` that it stands for, if it stands for several.
+    /// The first `seq` that it covers, if it was merged.
     since: Option<i64>,
 }
 
@@ -43,7 +41,6 @@ impl Delta {
     }
 }
 
-/// Deltas that become one.
 struct Group {
     part_id: PartId,
     attempt: u32,
@@ -68,8 +65,7 @@ impl Group {
     }
 }
 
-/// What becomes of the deltas of `run` among `events`, a piece of a log without holes. Folding what is folded changes nothing.
-#[must_use]
+/// Merges the deltas of `run` among `events`, a log without gaps. Merging merged deltas changes nothing.
 pub fn fold_deltas(events: &[StoredEvent], run: &RunId) -> Vec<FoldedDelta> {
     let mut folded = Vec::new();
     let mut group: Option<Group> = None;
@@ -92,8 +88,7 @@ pub fn fold_deltas(events: &[StoredEvent], run: &RunId) -> Vec<FoldedDelta> {
     folded
 }
 
-/// Whether `event`, the first one after `cursor`, stands for some that a reader at `cursor` has seen already: it cannot go on there.
-#[must_use]
+/// Returns whether `event`, the first one after `cursor`, covers events up to the cursor: a reader there cannot continue.
 pub fn swallows(event: &StoredEvent, cursor: i64) -> bool {
     Delta::of(event).and_then(|delta| delta.since).is_some_and(|since| since <= cursor)
 }

@@ -18,11 +18,10 @@ const SHORT_STRING: usize = 256;
 
 /// Shortens a JSON object to at most `max` bytes, if it is larger.
 ///
-/// First, base64 in `data` and `url` of images and files gives way to `size` and `url`. Then the longest strings keep their beginnings.
-/// Last, one array or object loses its last elements. Each step goes only as far as necessary. The object then has
-/// `shortened: {bytes, url}`: its whole size, and the URL that `whole` returns. An object whose outermost names and short strings are
-/// larger than `max` stays larger.
-#[must_use]
+/// First, base64 in `data` and `url` of images and files gives way to `size` and `url`. Then the longest strings keep their
+/// beginnings. Last, one array or object loses its last elements. Each step goes only as far as necessary. The object then has
+/// `shortened: {bytes, url}`: its whole size, and the URL that `whole` returns. An object whose outermost names and short strings
+/// are larger than `max` stays larger.
 pub fn fit(json: String, max: usize, whole: impl FnOnce() -> Option<String>) -> String {
     if json.len() <= max {
         return json;
@@ -205,8 +204,8 @@ fn longest_string(mut lengths: Vec<usize>, excess: usize) -> usize {
     SHORT_STRING
 }
 
-/// Finds the last place up to `most` where the inner text of a JSON string may end: between two characters, and not within an escape
-/// or a surrogate pair.
+/// Finds the last place up to `most` where the inner text of a JSON string may end: between two characters, and not within an
+/// escape or a surrogate pair.
 fn safe_cut(inner: &str, most: usize) -> usize {
     let mut at = 0;
     let mut rest = inner;

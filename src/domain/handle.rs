@@ -1,4 +1,4 @@
-//! What is kept of a call that its server has not finished, so that whoever takes the call up goes on from there.
+//! The state of a call that its server has not finished, from which the next claim continues.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,17 @@ use serde_json::Value;
 use super::ids::InputId;
 use super::input::{Elicitation, InputAnswer};
 
-/// How the server of a call is asked to go on with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Handle {
-    /// The server works on it under this name, and is asked what has become of that.
+    /// The server executes the call as a task of this name.
     Task(String),
-    /// The server wants to know something first, and is called again with the answers.
+    /// The server needs input first, and is called again with the answers.
     Round(Box<Round>),
 }
 
 impl Handle {
-    /// The text that is stored: the name of a task as it is, all else as JSON.
-    #[must_use]
+    /// Returns the stored form: the name of a task as it is, all else as JSON.
     pub fn to_stored(&self) -> String {
         match self {
             Self::Task(name) if !name.starts_with('{') => name.clone(),
@@ -29,15 +27,12 @@ impl Handle {
         }
     }
 
-    /// Reads what was stored. What is not one of ours is the name of a task.
-    #[must_use]
+    /// Reads the stored form. Text of another form is the name of a task.
     pub fn from_stored(text: String) -> Self {
         let read = text.starts_with('{').then(|| serde_json::from_str(&text).ok()).flatten();
         read.unwrap_or(Self::Task(text))
     }
 
-    /// The name of its task, if it is one.
-    #[must_use]
     pub fn task(&self) -> Option<&str> {
         match self {
             Self::Task(name) => Some(name),
@@ -45,8 +40,6 @@ impl Handle {
         }
     }
 
-    /// What its server wants to know, if that is what it waits for.
-    #[must_use]
     pub fn round(&self) -> Option<&Round> {
         match self {
             Self::Round(round) => Some(round),
@@ -55,36 +48,36 @@ impl Handle {
     }
 }
 
-/// A call between two requests to its server (`input_required` of the protocol, SEP-2322): the server has let go of it, and takes
-/// it up when it is called again with what it wanted to know.
+/// A call between two requests to its server (`input_required`, SEP-2322): the server has returned, and continues when it is called
+/// again with the answers.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// What the server wants back unread.
+    /// Opaque state, returned to the server.
     pub state: Option<String>,
-    /// What it was given without asking anybody, by its own keys.
+    /// Answers that needed no user, by the server's keys.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub given: BTreeMap<String, Value>,
-    /// The questions to the user, by the keys of the server.
+    /// Questions to the user, by the server's keys.
     pub asked: BTreeMap<String, InputId>,
-    /// Their answers, by the same keys. From the moment that they are here, the call may have been made with them.
+    /// Their answers, by the same keys. Once they are stored, the call may have been made with them.
     pub answers: Option<BTreeMap<String, InputAnswer>>,
-    /// How much the server has asked the user during the call, with this round.
+    /// Questions of the server during the call, this round included.
     pub questions: u32,
-    /// How many rounds the call has had, with this one.
+    /// Rounds of the call, this one included.
     pub number: u32,
 }
 
-/// A server that lets go of a call until it knows more.
+/// The server's reply that it needs input first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pause {
-    /// What it wants back unread.
+    /// Opaque state, returned to the server.
     pub state: Option<String>,
-    /// What it was given at once, by its own keys.
+    /// Answers that needed no user, by the server's keys.
     pub given: BTreeMap<String, Value>,
-    /// What it asks the user, by its own keys: in words, and what is to be filled in or visited.
+    /// Questions to the user, by the server's keys: the text, and the form or URL.
     pub asks: BTreeMap<String, (String, Elicitation)>,
-    /// How many rounds the call has had, with this one. Those in which nobody was asked are counted, and not stored.
+    /// Rounds of the call, this one included. Rounds without a question are counted, and not stored.
     pub number: u32,
 }
 

@@ -63,8 +63,6 @@ pub struct InputChoice {
 }
 
 impl InputChoice {
-    /// The answers of a question, from what each is and means.
-    #[must_use]
     pub fn all(choices: &[(&str, &str)]) -> Vec<Self> {
         choices.iter().map(|(value, label)| Self { value: (*value).to_owned(), label: (*label).to_owned() }).collect()
     }
@@ -72,7 +70,7 @@ impl InputChoice {
 
 /// What is asked.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Question {
     /// In words.
     pub text: String,
@@ -94,35 +92,30 @@ pub struct Question {
 }
 
 impl Question {
-    /// What the server of a call of `tool` asks.
-    #[must_use]
+    /// Returns the question of an MCP server during a call of `tool`.
     pub fn of_server(text: String, tool: &str, elicitation: Elicitation) -> Self {
         Self {
             text,
             choices: InputChoice::all(&ELICITATION_CHOICES),
             tool: Some(tool.to_owned()),
-            arguments: None,
-            form: None,
             elicitation: Some(Box::new(elicitation)),
-            approval: None,
+            ..Self::default()
         }
     }
 
-    /// What is to be filled in, whoever asks.
-    #[must_use]
+    /// Returns the form of a model's or a server's question.
     pub fn form(&self) -> Option<&Value> {
         self.form.as_ref().or_else(|| self.elicitation.as_ref()?.requested_schema.as_ref())
     }
 }
 
-/// The answer that gives what is asked for: a form filled in, or what else an MCP server wants.
+/// The answer that gives the requested input.
 pub const ACCEPT: &str = "accept";
-/// The answer that gives nothing; whoever asks may go on without.
+/// The answer that gives no input; the asker may continue without.
 pub const DECLINE: &str = "decline";
-/// The answer that wants the call to end.
+/// The answer that ends the call.
 pub const CANCEL: &str = "cancel";
 
-/// The answers that a human can give to an MCP server, and what they mean.
 const ELICITATION_CHOICES: [(&str, &str); 3] =
     [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
 
@@ -160,14 +153,14 @@ pub struct InputAnswer {
 }
 
 impl InputAnswer {
-    /// An answer to a question that is no approval.
-    #[must_use]
+    /// Returns an answer to a question that is no approval.
     pub fn new(choice: impl Into<String>, text: Option<String>) -> Self {
         Self { choice: choice.into(), text, content: None, scope: None, arguments: None }
     }
 }
 
 /// A question of a run.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InputRequest {
     /// Its id.
@@ -177,7 +170,6 @@ pub struct InputRequest {
     /// The run that asks.
     pub run_id: RunId,
     /// The tool call that it is about.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub call_id: Option<CallId>,
     /// What is asked about.
     pub kind: InputKind,
@@ -186,12 +178,35 @@ pub struct InputRequest {
     /// Where it stands.
     pub state: InputState,
     /// The answer, once there is one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub answer: Option<InputAnswer>,
     /// Milliseconds until it takes no answer any more, by the database's clock when it was asked or loaded; only for the run's
     /// worker.
     #[serde(skip)]
     pub expires_in_ms: Option<u64>,
+}
+
+impl InputRequest {
+    /// Returns a pending question about a call, which expires after so many milliseconds; 0 for never.
+    pub fn about(
+        call: &CallId,
+        id: InputId,
+        (run_id, conversation_id): (RunId, ConversationId),
+        kind: InputKind,
+        question: Question,
+        expires_ms: u64,
+    ) -> Self {
+        Self {
+            id,
+            conversation_id,
+            run_id,
+            call_id: Some(call.clone()),
+            kind,
+            question,
+            state: InputState::Pending,
+            answer: None,
+            expires_in_ms: Some(expires_ms).filter(|limit| *limit > 0),
+        }
+    }
 }
 
 /// A question as its owner sees it.

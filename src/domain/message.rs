@@ -70,33 +70,35 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message that stands in a request only, and is never stored.
-    #[must_use]
-    pub fn of_request(id: MessageId, (run_id, conversation_id): (RunId, ConversationId), role: Role, text: TextPart) -> Self {
+    /// Returns a complete message without the facts of a model call.
+    pub fn new(id: MessageId, (run_id, conversation_id): (RunId, ConversationId), role: Role, parts: Vec<Part>) -> Self {
         Self {
             id,
             conversation_id,
             run_id,
             role,
             status: MessageStatus::Complete,
-            parts: vec![Part::Text(text)],
+            parts,
             finish_reason: None,
             model: None,
             usage: None,
-            internal: true,
+            internal: false,
             feedback: None,
             created_at: String::new(),
         }
     }
 
-    /// All text parts joined.
-    #[must_use]
+    /// Returns a message of a request, which is never stored.
+    pub fn of_request(id: MessageId, of: (RunId, ConversationId), role: Role, text: TextPart) -> Self {
+        Self { internal: true, ..Self::new(id, of, role, vec![Part::Text(text)]) }
+    }
+
+    /// Joins all text parts.
     pub fn text(&self) -> String {
         self.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.text.as_str()) } else { None }).collect()
     }
 
-    /// The message without its parts.
-    #[must_use]
+    /// Copies the message without its parts.
     pub fn head(&self) -> Self {
         Self {
             id: self.id.clone(),
@@ -114,9 +116,20 @@ impl Message {
         }
     }
 
-    /// The tool calls of the message, in order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCallPart> {
         self.parts.iter().filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
+    }
+
+    pub fn tool_results(&self) -> impl Iterator<Item = &ToolResultPart> {
+        self.parts.iter().filter_map(|part| if let Part::ToolResult(result) = part { Some(result) } else { None })
+    }
+
+    /// Adds a message to a request, or its parts to the message before if that has the same role.
+    pub fn append_to(self, messages: &mut Vec<Self>) {
+        match messages.last_mut() {
+            Some(last) if last.role == self.role => last.parts.extend(self.parts),
+            Some(_) | None => messages.push(self),
+        }
     }
 }
 
@@ -139,8 +152,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// The id of the part.
-    #[must_use]
     pub fn id(&self) -> &PartId {
         match self {
             Self::Text(part) => &part.id,
@@ -151,8 +162,7 @@ impl Part {
         }
     }
 
-    /// The uploaded file that the part refers to.
-    #[must_use]
+    /// Returns the id of the uploaded file.
     pub fn file_id(&self) -> Option<&str> {
         match self {
             Self::Image(part) | Self::File(part) => part.file_id.as_deref(),
@@ -226,6 +236,7 @@ pub struct ToolResultPart {
 }
 
 /// A picture or a file.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FilePart {
     /// The part's id.
@@ -233,22 +244,16 @@ pub struct FilePart {
     /// Its media type, such as `image/png`.
     pub media_type: String,
     /// Where it is: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may hold a `data:` URL.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub url: Option<String>,
     /// A stored file.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file_id: Option<String>,
     /// The size of a stored file in bytes. Messages of older versions do not say it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<u64>,
     /// A name to show.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     /// Characters of the text of an uploaded file, which it costs in a request.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_chars: Option<u64>,
     /// Bytes of that text in UTF-8, by which its tokens are estimated. Messages of older versions do not say it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_bytes: Option<u64>,
     /// How much of its text a request holds that would otherwise be too large, instead of the file itself. Never stored: made for a
     /// request.
@@ -260,8 +265,7 @@ pub struct FilePart {
 }
 
 impl FilePart {
-    /// One of which no more is known than what it is. Where it is must be said by whoever makes it.
-    #[must_use]
+    /// Returns a part of which only the media type is known. The caller sets where the content is.
     pub fn of(id: PartId, media_type: impl Into<String>) -> Self {
         Self {
             id,
@@ -278,7 +282,6 @@ impl FilePart {
     }
 
     /// Returns a reference to a stored file.
-    #[must_use]
     pub fn stored(id: PartId, file: &StoredFile) -> Self {
         let mut part = Self::of(id, "");
         part.describe(file);
@@ -294,31 +297,26 @@ impl FilePart {
         (self.text_chars, self.text_bytes) = (file.text_chars, file.text_bytes);
     }
 
-    /// The name for whoever reads of it.
-    #[must_use]
+    /// Returns the name for readers.
     pub fn shown_name(&self) -> &str {
         self.name.as_deref().unwrap_or("without a name")
     }
 
-    /// The most bytes that stand around its text in a request: what it is, and that it is cut.
-    #[must_use]
+    /// Returns the most bytes of a request around the text: the description, and the notice that it is cut.
     pub fn words_around(&self) -> usize {
         2 * self.shown_name().len() + self.media_type.len() + 160
     }
 }
 
-/// How much of a text is left. Both bounds hold, because some budgets count characters, and others bytes.
+/// The part of a text that stays. Both bounds hold, because some budgets count characters and others bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimit {
-    /// Characters.
     pub chars: usize,
-    /// Bytes.
     pub bytes: usize,
 }
 
 impl TextLimit {
-    /// The beginning of a text that is within the limit. It ends between two characters.
-    #[must_use]
+    /// Returns the beginning of a text that is within the limit. It ends between two characters.
     pub fn cut<'t>(&self, text: &'t str) -> &'t str {
         text::prefix_chars(text::prefix(text, self.bytes), self.chars)
     }

@@ -1,4 +1,4 @@
-//! What is said between the loop and a model, whatever wire the model speaks.
+//! Requests to models and their answers, independent of the dialect.
 
 use std::sync::Arc;
 
@@ -14,23 +14,19 @@ use super::run::FinishReason;
 use super::tool::ToolDefinition;
 use super::tool_names::check_tool_name;
 
-/// One request to a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRequest {
-    /// Whose run asks; `None` for nobody's. Decides whose providers the name stands for, and goes to no provider.
+    /// Decides whose providers the model's name refers to; not sent to any.
     pub owner: Option<UserId>,
-    /// `provider/name`.
     pub model: String,
-    /// The joined system prompt; empty for none.
+    /// Empty for none.
     pub system: String,
-    /// The history, which the engine has made sendable.
     pub messages: Vec<Message>,
     /// The tools on offer; empty for a call without tools.
     pub tools: Vec<Arc<ToolDefinition>>,
-    /// Options passed through.
     pub options: ModelOptions,
-    /// The tokens that the request and its answer are to have room in, where somebody has said it: servers that load a model with a
-    /// smaller window of their own are told.
+    /// The tokens of the request and its answer, if they are limited: sent to servers that would load a model with a smaller
+    /// window.
     pub window: Option<u64>,
 }
 
@@ -63,25 +59,22 @@ pub struct ModelOptions {
     pub reasoning_effort: Option<ReasoningEffort>,
 }
 
-/// Why an option cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidOption {
-    /// The option, as a path with `/`.
+    /// As a path with `/`.
     pub field: &'static str,
-    /// What is wrong, and what would be right.
     pub reason: &'static str,
 }
 
 impl ModelOptions {
-    /// The most texts at which a model stops.
+    /// The most stop texts.
     pub const MAX_STOPS: usize = 16;
     /// The longest of them, in bytes.
     pub const MAX_STOP_BYTES: usize = 256;
     /// The largest schema of an answer, in bytes of JSON.
     pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 
-    /// These options where they are set, and those of `base` elsewhere.
-    #[must_use]
+    /// Fills unset options from `base`.
     pub fn over(self, base: Self) -> Self {
         Self {
             temperature: self.temperature.or(base.temperature),
@@ -95,10 +88,7 @@ impl ModelOptions {
         }
     }
 
-    /// Tests what types do not say.
-    ///
-    /// # Errors
-    /// The first option that no provider can use.
+    /// Checks values that the types allow; returns the first that no provider can use.
     pub fn check(&self) -> Result<(), InvalidOption> {
         let refuse = |field, reason| Err(InvalidOption { field, reason });
         let in_range = |value: Option<f64>, most: f64| value.is_none_or(|value| (0.0..=most).contains(&value));
@@ -166,7 +156,7 @@ pub struct OutputSchema {
     pub strict: bool,
 }
 
-/// The order of properties counts: a model writes its answer in that order, and runs share profiles that are equal.
+/// The order of properties counts: a model writes its answer in that order, and runs share equal profiles.
 impl PartialEq for OutputSchema {
     fn eq(&self, other: &Self) -> bool {
         let written = |schema: &Value| serde_json::to_string(schema).ok();
@@ -201,77 +191,63 @@ pub enum ReasoningEffort {
     Max,
 }
 
-/// One thing that a streaming model says. A dialect turns its wire into these.
+/// An event of a streamed answer, which a dialect makes from its frames.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelEvent {
-    /// More text of the answer.
     Text(String),
-    /// More of what the model thinks aloud.
     Reasoning(String),
-    /// The reasoning that is open is over, and this is the provider's own block of it (its signature, encrypted content or
-    /// whole item), which goes back to the same model as it came. Without open reasoning, one without words.
+    /// Ends the open reasoning with the provider's own block (signature, encrypted content or whole item), which is returned to the
+    /// same model unchanged. Without open reasoning, a block without words.
     ReasoningBlock(Value),
     /// A tool call begins. `index` is unique within the answer and chosen by the dialect.
     ToolCallStarted {
-        /// Tells parallel calls apart.
         index: usize,
         /// The provider's id, possibly empty.
         provider_call_id: String,
-        /// The tool's name, complete.
         name: String,
     },
-    /// More text of the arguments of a call.
     ToolCallArguments {
-        /// The call.
         index: usize,
-        /// More JSON text.
         delta: String,
     },
-    /// What the provider wants back with a call beside its name and arguments, such as a signature.
+    /// Provider data that must be returned with a call, such as a signature.
     ToolCallBlock {
-        /// The call.
         index: usize,
-        /// The provider's own data.
         raw: Value,
     },
-    /// The model began its answer anew: everything that it has said so far is void.
+    /// The model began its answer again: all earlier events are void.
     Restarted,
-    /// The figures, the last one counts.
+    /// The last one counts.
     Usage(Usage),
-    /// What tokens cost that are counted from here on, said before anything else by whoever knows it. No provider does.
+    /// The prices of the tokens counted from here on, by the component that knows them, before any other event. No provider sends
+    /// it.
     Prices(Prices),
-    /// The request was changed before this answer, because the provider had refused it. Comes before anything that the model says.
+    /// The request was changed before this answer, because the provider refused it. Precedes all events of the answer.
     Adapted(Adaptation),
-    /// The answer is whole. Nothing follows. A stream that ends without it was cut and is an error.
+    /// The answer is whole; the last event. A stream that ends without it was cut, which is an error.
     Finished(ModelFinish),
 }
 
-/// A change of the requests to a model, made because its provider refused one.
+/// A change of the requests to a model after its provider refused one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adaptation {
-    /// The change as a stable word, such as `images_left_out`.
     pub change: String,
     /// The provider's words, redacted and bounded.
     pub reason: String,
 }
 
-/// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelFinish {
-    /// It had nothing more to say.
     Stop,
-    /// It wants its tool calls answered.
     ToolCalls,
-    /// It ran into the limit of output tokens.
+    /// The limit of output tokens was reached.
     Length,
-    /// It, or its provider's filter, refused.
+    /// The model, or its provider's filter, refused.
     Refused,
 }
 
 impl ModelFinish {
-    /// The reason as a finished run shows it.
-    #[must_use]
     pub fn as_finish_reason(self) -> FinishReason {
         match self {
             Self::Stop | Self::ToolCalls => FinishReason::Stop,
@@ -281,19 +257,15 @@ impl ModelFinish {
     }
 }
 
-/// The kinds of failure of a model call. The class decides on retries, never the text.
+/// The class of a failed model call. It decides on retries, never the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelErrorKind {
-    /// The key was refused, or there is none.
     Auth,
     /// The account has no money left.
     Quota,
-    /// Too many requests.
     RateLimit,
-    /// The provider has no capacity at the moment.
     Overloaded,
-    /// The provider is broken at the moment.
     Unavailable,
     /// A limit on first byte, idle or total time was reached.
     Timeout,
@@ -303,63 +275,31 @@ pub enum ModelErrorKind {
     ContextOverflow,
     /// The provider refused the request; repeating it is useless.
     InvalidRequest,
-    /// The answer could not be understood.
+    /// The stream is malformed.
     BadStream,
-    /// The answer ended without its end.
     IncompleteStream,
-    /// The answer held nothing at all.
     EmptyResponse,
     /// The provider's filter blocked the request.
     ContentFilter,
 }
 
 impl ModelErrorKind {
-    /// The stable code of the problem that a client sees.
-    #[must_use]
     pub fn code(self) -> &'static str {
         ProblemCode::from(self).as_str()
     }
 
-    /// Whether another model may answer what this one did not. A filter's refusal is an answer, after which nobody shops around.
-    #[must_use]
+    /// Returns whether another model may answer. A filter's refusal is an answer: no other model is asked.
     pub fn another_model_may_help(self) -> bool {
-        match self {
-            Self::Auth
-            | Self::Quota
-            | Self::RateLimit
-            | Self::Overloaded
-            | Self::Unavailable
-            | Self::Timeout
-            | Self::Network
-            | Self::ContextOverflow
-            | Self::InvalidRequest
-            | Self::BadStream
-            | Self::IncompleteStream
-            | Self::EmptyResponse => true,
-            Self::ContentFilter => false,
-        }
+        self != Self::ContentFilter
     }
 
-    /// Whether the model could not be reached at all, or not be understood: nobody has judged what it was asked.
-    #[must_use]
+    /// Returns whether the provider could not be reached or understood, so that it did not judge the request.
     pub fn is_outage(self) -> bool {
         self.retryable() || self == Self::Auth || self == Self::Quota
     }
 
-    /// Whether the same request may succeed a little later.
-    #[must_use]
     pub fn retryable(self) -> bool {
-        match self {
-            Self::RateLimit
-            | Self::Overloaded
-            | Self::Unavailable
-            | Self::Timeout
-            | Self::Network
-            | Self::BadStream
-            | Self::IncompleteStream
-            | Self::EmptyResponse => true,
-            Self::Auth | Self::Quota | Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter => false,
-        }
+        !matches!(self, Self::Auth | Self::Quota | Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter)
     }
 }
 
@@ -383,37 +323,30 @@ impl From<ModelErrorKind> for ProblemCode {
     }
 }
 
-/// A failed model call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{}: {message}", kind.code())]
 pub struct ModelError {
-    /// The class.
     pub kind: ModelErrorKind,
     /// The provider's own words, redacted and bounded.
     pub message: String,
-    /// The HTTP status, if there was an answer.
     pub status: Option<u16>,
-    /// How long the provider asked us to wait, in milliseconds.
     pub retry_after_ms: Option<u64>,
-    /// The offered tool whose definition the provider refused, if that was the reason.
+    /// The tool whose definition the provider refused, if that was the reason.
     pub refused_tool: Option<String>,
-    /// Whether the provider refused what a model is said to have signed: its reasoning, or the id of an item. Another account,
-    /// key or server behind the same name is the usual reason, and without those the request may be taken.
+    /// Whether the provider refused signed content or item ids of an earlier answer. Usually another account, key or server is
+    /// behind the same name, and accepts the request without them.
     #[serde(default)]
     pub refused_signed: bool,
-    /// Whether nobody was asked: the provider is left alone for a while. That is no failed try.
+    /// Whether the circuit breaker was open, so that no request was sent. This is no failed attempt.
     #[serde(default)]
     pub not_asked: bool,
-    /// Whether an answer that made progress reached the total time limit of a call. The same request would reach it again, so it is
-    /// not repeated.
+    /// Whether an answer that made progress reached the total time limit. It is not repeated, since it would reach the limit again.
     #[serde(default)]
     pub over_total_limit: bool,
-    /// The codes and fields of the provider's error, where it gave some.
     #[serde(skip)]
     pub details: Option<Box<ErrorDetails>>,
 }
 
-/// The typed parts of a provider's error.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErrorDetails {
     /// Codes and types, in lower case, the most exact first.
@@ -423,8 +356,7 @@ pub struct ErrorDetails {
 }
 
 impl ModelError {
-    /// A failure of a class, with redacted words.
-    #[must_use]
+    /// Redacts the message.
     pub fn new(kind: ModelErrorKind, message: &str) -> Self {
         Self {
             kind,
@@ -440,42 +372,20 @@ impl ModelError {
     }
 }
 
-/// A model's whole answer, assembled from its events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTurn {
-    /// Why it stopped.
     pub finish: ModelFinish,
-    /// Text, reasoning and tool calls in the order in which they began.
-    pub parts: Vec<TurnPart>,
-    /// Tokens used; `estimated` if the provider gave none.
+    /// The raw texts of the calls' arguments, in the order of the calls. Each should be a JSON object.
+    pub arguments: Vec<String>,
+    /// Estimated if the provider gave no figures.
     pub usage: Usage,
-    /// What is wrong with it, if it should be an object and is none. Then nothing of it counts.
+    /// Present if the answer is not the JSON object that was requested. Then nothing of the answer counts.
     pub malformed: Option<MalformedAnswer>,
 }
 
-/// An answer that is not the object that it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MalformedAnswer {
-    /// What is wrong, in words.
     pub reason: String,
-    /// The beginning of what the model wrote.
+    /// The beginning of the model's text.
     pub said: String,
-}
-
-/// A part of a model's answer, before it is given our ids by the assembler.
-#[derive(Debug, Clone, PartialEq)]
-pub enum TurnPart {
-    /// Text.
-    Text(String),
-    /// Reasoning.
-    Reasoning(String, Option<Value>),
-    /// A tool call with the raw text of its arguments.
-    ToolCall {
-        /// The provider's id, possibly empty.
-        provider_call_id: String,
-        /// The tool's name.
-        name: String,
-        /// The text that should be a JSON object.
-        arguments: String,
-    },
 }

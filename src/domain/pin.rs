@@ -1,7 +1,5 @@
-//! Definitions of tools as they were when somebody looked at them, or when they were first seen.
-//!
-//! A server can change what a tool says of itself after people have come to trust it. What has changed is not offered until it
-//! was looked at.
+//! Reviews of tool definitions. A server can change a tool's description after people trusted it, so a changed tool is not offered
+//! until it is accepted.
 
 use std::sync::Arc;
 
@@ -12,16 +10,14 @@ use utoipa::ToSchema;
 use super::ids::{PinId, UserId};
 use super::words::words;
 
-/// A definition as its server wrote it, for people who look at it: nothing is cleaned or cut, but secrets of its entry are masked.
+/// A definition as its server wrote it, not cleaned or cut, for reviewers; but secrets of the server's entry are redacted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Original {
-    /// Whose server it is; `None` for one of everybody.
+    /// `None` for a server that all users may use.
     pub owner: Option<UserId>,
-    /// What the tool does.
     pub description: String,
-    /// JSON Schema of its arguments.
     pub schema: Arc<Map<String, Value>>,
-    /// What the server says of its nature, such as `readOnlyHint`; `null` if it says nothing.
+    /// The server's annotations, such as `readOnlyHint`; `null` without any.
     pub hints: Value,
 }
 

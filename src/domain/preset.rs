@@ -1,14 +1,12 @@
-//! The agents that come with the program: one for each way of working that its ancestors had, as files.
+//! The agents that come with the program, as files.
 
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 
 use super::agent_record::ProfileDocument;
 use super::ids::AgentId;
 
-/// The files, by name and in its order.
 const FILES: [(&str, &str); 5] = [
     ("chat", include_str!("presets/chat.toml")),
     ("cms", include_str!("presets/cms.toml")),
@@ -17,16 +15,12 @@ const FILES: [(&str, &str); 5] = [
     ("react", include_str!("presets/react.toml")),
 ];
 
-/// An agent that comes with the program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preset {
-    /// Made of the name.
     pub id: AgentId,
-    /// What runs ask for it by.
     pub name: &'static str,
-    /// What it is for, for people.
     pub description: String,
-    /// What differs from the agent of the settings.
+    /// The differences from the agent of the settings.
     pub profile: ProfileDocument,
 }
 
@@ -37,9 +31,8 @@ struct File {
     profile: ProfileDocument,
 }
 
-/// Read once: each run that names an agent looks among them.
+/// Parsed once, because each run that names an agent looks here. A test parses each file.
 static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
-    // That each file can be read is tested.
     let read = |(name, text): (&'static str, &str)| {
         let File { description, profile } = toml::from_str(text).ok()?;
         Some(Preset { id: id_of(name), name, description, profile })
@@ -47,24 +40,17 @@ static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     FILES.into_iter().filter_map(read).collect()
 });
 
-/// All of them, by name.
-#[must_use]
 pub fn presets() -> &'static [Preset] {
     &PRESETS
 }
 
-/// Whether a name is one of theirs.
-#[must_use]
 pub fn is_preset(name: &str) -> bool {
     FILES.iter().any(|(known, _)| *known == name)
 }
 
-/// The id of an agent that nobody keeps: the same in every process and after every start.
-#[must_use]
+/// Returns the id of a preset.
 pub fn id_of(name: &str) -> AgentId {
-    let hash = Sha256::digest(format!("capstan.agent.{name}"));
-    let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    AgentId::from_stored(format!("{}{digits}", AgentId::PREFIX))
+    AgentId::derived("capstan.agent", name)
 }
 
 #[cfg(test)]

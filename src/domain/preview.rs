@@ -1,24 +1,21 @@
-//! What a call would do, in one line for whoever is asked about it, without the call being made.
+//! Previews: one line that describes a call to the human who is asked about it.
 
 use serde_json::Value;
 
+use crate::support::json;
 use crate::support::text::prefix_chars;
 
-/// What a reference in a template begins with. Twice, the sign stands for itself.
+/// The prefix of a reference in a template. `$$` stands for `$`.
 const REFERENCE: &str = "$arguments.";
 
-/// The longest template, in bytes.
 const MAX_TEMPLATE: usize = 500;
 
-/// The longest value in a preview, the longest preview, and the longest of a call whose tool has no template, in characters.
+/// Characters of a value, of a preview, and of a preview without a template.
 const MAX_VALUE: usize = 100;
 const MAX_PREVIEW: usize = 500;
 const MAX_PLAIN: usize = 100;
 
-/// Looks whether a template can be filled in.
-///
-/// # Errors
-/// What is wrong with it.
+/// Checks a template.
 pub fn check(template: &str) -> Result<(), String> {
     if template.trim().is_empty() || template.len() > MAX_TEMPLATE || template.contains(char::is_control) {
         return Err(format!("must be one line of 1 to {MAX_TEMPLATE} bytes"));
@@ -28,16 +25,11 @@ pub fn check(template: &str) -> Result<(), String> {
         .ok_or_else(|| "what begins with $ stands for nothing: write $arguments.NAME, or $$ for a $".to_owned())
 }
 
-/// The template with the arguments of a call; without one, the beginning of the arguments. Values stand as JSON, so that none of them
-/// reads like words of the template.
-#[must_use]
+/// Fills the template with the arguments of a call; without one, shows the beginning of the arguments. Values are shown as JSON, so
+/// that they cannot be mistaken for words of the template.
 pub fn preview(template: Option<&str>, arguments: &Value) -> String {
     let shown = |path: &str| {
-        let found = path.split('.').try_fold(arguments, |value, name| match value {
-            Value::Array(items) => items.get(name.parse::<usize>().ok()?),
-            _ => value.get(name),
-        });
-        found.map_or_else(|| "nothing".to_owned(), |value| shortened(&value.to_string(), MAX_VALUE))
+        json::at(arguments, path).map_or_else(|| "nothing".to_owned(), |value| shortened(&value.to_string(), MAX_VALUE))
     };
     match template.and_then(|template| filled(template, &mut |path| shown(path))) {
         Some(text) => shortened(&text, MAX_PREVIEW),
@@ -50,7 +42,7 @@ fn shortened(text: &str, most: usize) -> String {
     if start.len() < text.len() { format!("{start}...") } else { start.to_owned() }
 }
 
-/// `None` if something in the template stands for nothing.
+/// Returns `None` for an unknown reference.
 fn filled(template: &str, stands_for: &mut impl FnMut(&str) -> String) -> Option<String> {
     let (mut text, mut rest) = (String::new(), template);
     while let Some((before, from)) = rest.find('$').map(|at| rest.split_at(at)) {
@@ -62,7 +54,7 @@ fn filled(template: &str, stands_for: &mut impl FnMut(&str) -> String) -> Option
         }
         let after = from.strip_prefix(REFERENCE)?;
         let end = after.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))).unwrap_or(after.len());
-        // The end of a sentence is no part of a name.
+        // A full stop ends the sentence, not the name.
         let path = after[..end].trim_end_matches('.');
         if path.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Who asks.
+//! Users, their roles and their groups.
 
 use std::collections::BTreeSet;
 
@@ -20,35 +20,25 @@ pub enum UserRole {
 
 words!(UserRole { Member = "member", Admin = "admin" });
 
-/// The user on whose behalf something is done. Every row belongs to one.
+/// The user on whose behalf an operation is performed. Every row has one as its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// The owner of what the principal makes.
     pub user_id: UserId,
-    /// The role.
     pub role: UserRole,
 }
 
-/// The longest name of a group, in bytes.
 pub const MAX_GROUP_BYTES: usize = 64;
-/// The most groups that a user is in, and that an agent is for.
 pub const MAX_GROUPS: usize = 32;
 
-/// What is wrong with groups.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroups {
-    /// This is no name of one.
     #[error("{0:?} cannot be the name of a group: it has 1 to {most} of a-z, 0-9, '_' and '-'", most = MAX_GROUP_BYTES)]
     Name(String),
-    /// There are so many.
     #[error("there are {0} groups; the most is {most}", most = MAX_GROUPS)]
     TooMany(usize),
 }
 
-/// Checks groups that somebody is to be in, or that something is for.
-///
-/// # Errors
-/// [`InvalidGroups`]: the first fault.
+/// Checks names and number; returns the first fault.
 pub fn check_groups(groups: &BTreeSet<String>) -> Result<(), InvalidGroups> {
     if let Some(name) = groups.iter().find(|name| !is_group(name)) {
         return Err(InvalidGroups::Name(name.clone()));
@@ -64,14 +54,10 @@ fn is_group(name: &str) -> bool {
     (1..=MAX_GROUP_BYTES).contains(&name.len()) && name.bytes().all(fits)
 }
 
-/// A user as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The id.
     pub id: UserId,
-    /// A unique name.
     pub name: String,
-    /// The role.
     pub role: UserRole,
 }
 

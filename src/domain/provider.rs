@@ -1,4 +1,4 @@
-//! Providers as people keep them: model endpoints with a key, of one owner or of the server.
+//! Providers that are kept through the API: model endpoints with a key.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ words!(ProviderKind {
     Ollama = "ollama",
 });
 
-/// The longest limit of a call that a record may have: an hour. A call under way takes a place among the runs.
+/// The longest limit of a call: an hour. A call under way occupies a slot.
 pub const MAX_LIMIT_MS: u64 = 3_600_000;
 
 /// How long model calls may take, in milliseconds. What is absent is as for all providers.
@@ -62,8 +62,6 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// Each limit with its name.
-    #[must_use]
     pub fn named(&self) -> [(&'static str, Option<u64>); 5] {
         let Self { connect_ms, first_byte_ms, idle_ms, progress_ms, total_ms } = *self;
         [
@@ -75,14 +73,11 @@ impl CallLimits {
         ]
     }
 
-    /// Whether nothing is set.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether something is said of how long an answer may take, once the connection stands.
-    #[must_use]
+    /// Returns whether the duration of answers is limited, once the connection is established.
     pub fn limits_answers(&self) -> bool {
         !Self { connect_ms: None, ..*self }.is_empty()
     }
@@ -90,7 +85,7 @@ impl CallLimits {
 
 /// What is said of a model of a provider. What is absent is taken from the provider's own list, or is unknown.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelEntry {
     /// The model's name at the provider.
@@ -115,23 +110,11 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
-    /// A model of which nothing is known.
-    #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            context: None,
-            max_output: None,
-            tokenizer: None,
-            prices: None,
-            tools: None,
-            vision: None,
-            limits: None,
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 
-    /// The same, with what `other` knows of it where it is unknown here.
-    #[must_use]
+    /// Fills unknown facts from `other`.
     pub fn or(self, other: &Self) -> Self {
         Self {
             name: self.name,
@@ -146,59 +129,46 @@ impl ModelEntry {
     }
 }
 
-/// A key as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSecret {
-    /// The key, sealed for [`key_place`].
+    /// Encrypted for [`key_place`].
     pub sealed: Sealed,
     /// Its last characters, if it is long enough to show any.
     pub hint: Option<String>,
 }
 
-/// A provider as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderRecord {
-    /// The id.
     pub id: ProviderId,
-    /// Whose it is; `None` if it is the server's, for everybody's use.
+    /// `None` for a provider that all users may use.
     pub owner: Option<UserId>,
-    /// What stands before the slash of its models' names. Unique among those of its owner.
+    /// The first half of its models' names. Unique among those of its owner.
     pub name: String,
-    /// The wire.
     pub kind: ProviderKind,
-    /// Where the API is.
     pub base_url: String,
-    /// Where that may be, by the role of whoever gave the URL alone: what the settings allow members beyond it holds as long as
-    /// they do, and is asked at each use.
+    /// Where the URL may lead, by the role of the user who gave it. Addresses that the settings allow to members are checked at
+    /// each use.
     pub reach: Reach,
-    /// The key.
     pub key: Option<StoredSecret>,
-    /// Its models, as far as somebody has said something of them.
+    /// Models with facts given by a user.
     pub models: Vec<ModelEntry>,
-    /// How long its calls may take.
     pub limits: CallLimits,
-    /// How its chat completions differ from OpenAI's own, where that is not known by where it is.
+    /// Quirks of its chat completions, where the host does not tell them.
     pub accent: Option<Map<String, Value>>,
-    /// Whether runs may use it.
     pub enabled: bool,
-    /// When it was made.
     pub created_at: UnixMillis,
-    /// When it was changed.
     pub updated_at: UnixMillis,
-    /// Raised by one at each change.
+    /// Incremented at each change.
     pub version: i64,
 }
 
 impl ProviderRecord {
-    /// The place that its key is sealed for.
-    #[must_use]
     pub fn key_place(&self) -> Place<'_> {
         key_place(self.owner.as_ref(), self.id.as_str())
     }
 }
 
-/// The place that the key of a provider is sealed for.
-#[must_use]
+/// Returns the place that the key of a provider is encrypted for.
 pub fn key_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> Place<'a> {
     Place { purpose: "provider_key", owner: owner.map(UserId::as_str), record: id }
 }

@@ -1,31 +1,28 @@
-//! What is done about an answer whose words say that the work is not done, or that it is where nothing was.
-//!
-//! Owns the wishes of an agent and the phrases; the loop owns the judgement.
+//! The settings and phrases of stop analysis. The loop owns the judgement.
 
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// What the words of an answer lead to. All of it is off by default: words are judged by phrases, and phrases are mistaken at times.
+use super::defaults::is_default;
+use super::invalid::{InvalidProfile, invalid};
+
+/// Off by default: answers are judged by phrases, and phrases are mistaken at times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResponseAnalysis {
-    /// How often in a row a model that stops before the work is done is told to go on; 0 for never.
+    /// The most nudges in a row after an incomplete answer; 0 for none.
     pub incomplete: u32,
-    /// How often in a turn a model that asks back or refuses is told to go on without questions; 0 for never.
+    /// The most nudges in a turn after an answer that asks back or refuses; 0 for none.
     pub deflection: u32,
-    /// With so many calls of tools, whoever asks back is believed: a model that has worked for long asks for a reason. 0 for no limit.
-    #[serde(skip_serializing_if = "is_zero")]
+    /// With so many tool calls, a model that asks back is believed, because long work has its questions. 0 for no limit.
+    #[serde(skip_serializing_if = "is_default")]
     pub deflection_calls: u32,
-    /// Whether the end of a run tells of an answer that claims a change where nothing was changed, and the next run's model, too.
+    /// Whether an answer that claims a change where nothing was changed is reported, to the client and to the next run's model.
     pub claims: bool,
-    /// Lists that take the place of the server's own.
-    #[serde(skip_serializing_if = "PhraseLists::is_default")]
+    /// Lists that replace the server's own.
+    #[serde(skip_serializing_if = "is_default")]
     pub phrases: PhraseLists,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// Lists of phrases; `None` for the server's own.
@@ -33,47 +30,37 @@ fn is_zero(count: &u32) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PhraseLists {
-    /// Something is left to do.
+    /// Work is left.
     pub incomplete: Option<Vec<String>>,
-    /// Everything is done.
+    /// All work is done.
     pub completion: Option<Vec<String>>,
     /// The model asks back, offers or refuses.
     pub deflection: Option<Vec<String>>,
     /// A result is shown.
     pub presentation: Option<Vec<String>>,
-    /// The user shall say how to go on.
+    /// The user is to decide how to continue.
     pub deferral: Option<Vec<String>>,
     /// Words of a claim.
     pub claim: Option<Vec<String>>,
-    /// What is claimed to have been done.
+    /// The change that is claimed.
     pub action: Option<Vec<String>>,
-    /// What makes a claim none.
+    /// Words that cancel a claim.
     pub negation: Option<Vec<String>>,
 }
 
-/// One of the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phrases {
-    /// Something is left to do.
     Incomplete,
-    /// Everything is done.
     Completion,
-    /// The model asks back, offers or refuses.
     Deflection,
-    /// A result is shown.
     Presentation,
-    /// The user shall say how to go on.
     Deferral,
-    /// Words of a claim.
     Claim,
-    /// What is claimed to have been done.
     Action,
-    /// What makes a claim none.
     Negation,
 }
 
 impl Phrases {
-    /// All lists.
     pub const ALL: [Self; 8] = [
         Self::Incomplete,
         Self::Completion,
@@ -86,14 +73,10 @@ impl Phrases {
     ];
 }
 
-/// The server's own. That the file can be read and is whole is tested.
+/// The server's own lists. A test parses the file.
 static OWN: LazyLock<PhraseLists> = LazyLock::new(|| toml::from_str(include_str!("phrases.toml")).unwrap_or_default());
 
 impl PhraseLists {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn list(&self, which: Phrases) -> Option<&[String]> {
         match which {
             Phrases::Incomplete => self.incomplete.as_deref(),
@@ -109,43 +92,32 @@ impl PhraseLists {
 }
 
 impl ResponseAnalysis {
-    /// The most that a model is told to go on, in a row or in a turn.
+    /// The most nudges, in a row or in a turn.
     pub const MAX_NUDGES: u32 = 10;
-    /// The most phrases in a list.
+    /// The most phrases of a list.
     pub const MAX_PHRASES: usize = 100;
     /// The longest phrase, in bytes.
     pub const MAX_PHRASE_BYTES: usize = 100;
 
-    /// Whether it is as it is by itself.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// The phrases of a list.
-    #[must_use]
     pub fn phrases(&self, which: Phrases) -> &[String] {
         self.phrases.list(which).or_else(|| OWN.list(which)).unwrap_or_default()
     }
 
-    /// Looks for values that cannot be used.
-    ///
-    /// # Errors
-    /// The field and the reason.
-    pub fn check(&self) -> Result<(), (String, String)> {
+    /// Checks for values that cannot be used.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
         for (field, count) in [("incomplete", self.incomplete), ("deflection", self.deflection)] {
             if count > Self::MAX_NUDGES {
-                return Err((field.to_owned(), format!("must be at most {}", Self::MAX_NUDGES)));
+                return Err(invalid(field, format!("must be at most {}", Self::MAX_NUDGES)));
             }
         }
         for which in Phrases::ALL {
             let phrases = self.phrases.list(which).unwrap_or_default();
             let field = || format!("phrases/{}", format!("{which:?}").to_lowercase());
             if phrases.len() > Self::MAX_PHRASES {
-                return Err((field(), format!("has {} entries; the most is {}", phrases.len(), Self::MAX_PHRASES)));
+                return Err(invalid(field(), format!("has {} entries; the most is {}", phrases.len(), Self::MAX_PHRASES)));
             }
             if phrases.iter().any(|phrase| phrase.trim().is_empty() || phrase.len() > Self::MAX_PHRASE_BYTES) {
-                return Err((field(), format!("each phrase has 1 to {} bytes", Self::MAX_PHRASE_BYTES)));
+                return Err(invalid(field(), format!("each phrase has 1 to {} bytes", Self::MAX_PHRASE_BYTES)));
             }
         }
         Ok(())
@@ -175,11 +147,11 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         let many = ResponseAnalysis { deflection: 11, ..ResponseAnalysis::default() };
-        assert_eq!(many.check().unwrap_err().0, "deflection");
+        assert_eq!(many.check().unwrap_err().field, "deflection");
         for phrases in [vec![" ".to_owned()], vec!["x".repeat(101)], vec!["x".to_owned(); 101]] {
             let phrases = PhraseLists { claim: Some(phrases), ..PhraseLists::default() };
             let analysis = ResponseAnalysis { phrases, ..ResponseAnalysis::default() };
-            assert_eq!(analysis.check().unwrap_err().0, "phrases/claim");
+            assert_eq!(analysis.check().unwrap_err().field, "phrases/claim");
         }
     }
 }

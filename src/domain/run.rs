@@ -41,12 +41,8 @@ words!(RunStatus {
 
 impl RunStatus {
     /// Whether the run has ended.
-    #[must_use]
     pub fn is_terminal(self) -> bool {
-        match self {
-            Self::Completed | Self::Failed | Self::Cancelled => true,
-            Self::Queued | Self::Processing | Self::ToolLoop | Self::Waiting => false,
-        }
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 
@@ -68,12 +64,8 @@ words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff",
 
 impl WaitReason {
     /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
-    #[must_use]
     pub fn needs_human(self) -> bool {
-        match self {
-            Self::Approval | Self::Input => true,
-            Self::Backoff | Self::Budget => false,
-        }
+        matches!(self, Self::Approval | Self::Input)
     }
 }
 

@@ -1,39 +1,34 @@
-//! How freely a model chooses its words: narrowly where it calls tools, widely where it talks.
+//! Sampling options by the kind of a model call: narrow where it calls tools, wide where it answers.
 
 use serde::{Deserialize, Serialize};
 
+use super::defaults::is_default;
+use super::invalid::{InvalidProfile, invalid};
 use super::model::ModelOptions;
 
-/// Sampling by the kind of a model call. It stands behind `options`: what an agent or a request says there holds for every call.
+/// Applies after `options`: what an agent or a request sets there holds for every call.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplingByTurn {
-    /// Of calls that are offered tools.
-    #[serde(skip_serializing_if = "Sampling::is_default")]
+    /// For calls that are offered tools.
+    #[serde(skip_serializing_if = "is_default")]
     pub tool_turn: Sampling,
-    /// Of calls that are offered none.
-    #[serde(skip_serializing_if = "Sampling::is_default")]
+    /// For calls that are offered none.
+    #[serde(skip_serializing_if = "is_default")]
     pub talk_turn: Sampling,
 }
 
-/// Options of one kind of call.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sampling {
-    /// 0 to 2.
     pub temperature: Option<f64>,
-    /// 0 to 1.
     pub top_p: Option<f64>,
-    /// The most tokens of an answer. An answer in words can come from a call with tools, too, and is cut there as well.
+    /// An answer in words can come from a call with tools, too, and is cut there as well.
     pub max_output_tokens: Option<u32>,
 }
 
 impl Sampling {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn options(self) -> ModelOptions {
         let Self { temperature, top_p, max_output_tokens } = self;
         ModelOptions { temperature, top_p, max_output_tokens, ..ModelOptions::default() }
@@ -41,25 +36,16 @@ impl Sampling {
 }
 
 impl SamplingByTurn {
-    /// Whether it is as it is by itself.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Fills in what `options` do not say.
+    /// Sets what `options` leave open.
     pub fn fill(&self, options: &mut ModelOptions, has_tools: bool) {
         let turn = if has_tools { self.tool_turn } else { self.talk_turn };
         *options = std::mem::take(options).over(turn.options());
     }
 
-    /// Looks for values that no provider takes.
-    ///
-    /// # Errors
-    /// The field and the reason.
-    pub fn check(&self) -> Result<(), (String, String)> {
+    /// Checks for values that no provider takes.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
         for (name, turn) in [("tool_turn", self.tool_turn), ("talk_turn", self.talk_turn)] {
-            turn.options().check().map_err(|error| (format!("{name}/{}", error.field), error.reason.to_owned()))?;
+            turn.options().check().map_err(|error| invalid(format!("{name}/{}", error.field), error.reason))?;
         }
         Ok(())
     }
@@ -87,10 +73,13 @@ mod tests {
             assert_eq!(options.max_output_tokens, most);
         }
         let hot = Sampling { temperature: Some(3.0), ..Sampling::default() };
-        assert_eq!(SamplingByTurn { talk_turn: hot, ..SamplingByTurn::default() }.check().unwrap_err().0, "talk_turn/temperature");
+        assert_eq!(
+            SamplingByTurn { talk_turn: hot, ..SamplingByTurn::default() }.check().unwrap_err().field,
+            "talk_turn/temperature"
+        );
         let silent = Sampling { max_output_tokens: Some(0), ..Sampling::default() };
         assert_eq!(
-            SamplingByTurn { tool_turn: silent, ..SamplingByTurn::default() }.check().unwrap_err().0,
+            SamplingByTurn { tool_turn: silent, ..SamplingByTurn::default() }.check().unwrap_err().field,
             "tool_turn/max_output_tokens"
         );
         assert!(sampling.check().is_ok());

@@ -1,4 +1,4 @@
-//! What is looked for in messages, and what of a message is shown for it.
+//! Search terms, and the messages found.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -7,23 +7,19 @@ use super::ids::{ConversationId, MessageId, RunId};
 use super::message::Role;
 use crate::support::text;
 
-/// The most characters of a query.
 pub const MAX_QUERY_CHARS: usize = 200;
-/// The most words and phrases of one.
 pub const MAX_TERMS: usize = 10;
 
-/// One thing that must be in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Term {
-    /// A word, or the beginning of one.
+    /// Matches words that begin with it.
     Word(String),
-    /// Words that follow each other, whole.
+    /// Matches whole words that follow each other.
     Phrase(Vec<String>),
 }
 
 impl Term {
-    /// Its words, the last of which may be a beginning if `is_prefix`.
-    #[must_use]
+    /// Returns the words, and whether the last one is a prefix.
     pub fn words(&self) -> (&[String], bool) {
         match self {
             Self::Word(word) => (std::slice::from_ref(word), true),
@@ -32,22 +28,19 @@ impl Term {
     }
 }
 
-/// What is looked for: all of it must be in one message.
+/// The terms of a query, all of which must be in one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms(Vec<Term>);
 
 impl Terms {
-    /// Reads a query: words, and phrases in double quotes. Nothing else of it means anything.
-    ///
-    /// # Errors
-    /// What is wrong with the query.
+    /// Reads words, and phrases in double quotes. There is no other syntax.
     pub fn read(query: &str) -> Result<Self, String> {
         let chars = query.chars().count();
         if chars > MAX_QUERY_CHARS {
             return Err(format!("the query has {chars} characters; at most {MAX_QUERY_CHARS} are looked for"));
         }
         let mut terms = Vec::new();
-        // What stands at odd places is in quotes. A quote that is not closed ends with the query.
+        // Odd pieces are in quotes. An unclosed quote ends with the query.
         for (place, piece) in query.split('"').enumerate() {
             let words = words(piece);
             match (place % 2 == 1, words.len()) {
@@ -62,14 +55,13 @@ impl Terms {
         }
     }
 
-    /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Term> {
         self.0.iter()
     }
 }
 
-/// The words of a text, as both databases see them: what stands between spaces and signs. Which letters are the same, small or large,
-/// is for the database to say, as it did when it took the text in: not all agree about each of them.
+/// Splits a text at spaces and punctuation, as both databases do. Case folding is left to the database, which also folded the
+/// stored text: the databases differ about some letters.
 fn words(text: &str) -> Vec<String> {
     let parts = text.split(|c: char| c.is_whitespace() || c.is_control() || c.is_ascii_punctuation());
     parts.filter(|word| word.chars().any(char::is_alphanumeric)).map(str::to_owned).collect()
@@ -104,8 +96,7 @@ pub struct FoundMessage {
     pub snippet: Vec<SnippetPart>,
 }
 
-/// The query without what no database stores.
-#[must_use]
+/// Removes characters that no database stores.
 pub fn storable_query(query: &str) -> String {
     text::storable(query).into_owned()
 }

@@ -1,6 +1,5 @@
-//! What stands for messages that are left out: a line for each, and the files that their calls were about.
-//!
-//! Made of the messages alone, without a model: it costs nothing, cannot fail, and says nothing that was not said.
+//! The summary of messages that requests leave out: a line for each, and the files in their calls. Made from the messages alone,
+//! without a model: free, and it cannot fail or invent.
 
 use std::collections::HashMap;
 
@@ -8,23 +7,21 @@ use serde_json::Value;
 
 use super::context::{ContextPolicy, ContextStrategy, ContextSummary, prose_tokens};
 use super::ids::{CallId, MessageId, RunId};
-use super::message::{Message, Part, Role, ToolContent};
+use super::message::{Message, Role, ToolContent};
 use crate::support::text;
 
-/// How much of a message is kept of what a user or a model says, and of what a tool does, in characters.
+/// Characters of a line from a user or a model, and from a tool.
 const SAID: usize = 80;
 const RESULT: usize = 60;
 
-/// Files that are named in a summary, the newest; and how much of a name, in characters.
+/// The number of files in a summary, the newest ones, and the characters of a name.
 const FILES: usize = 20;
 const FILE: usize = 200;
 
-/// Stands for what a summary has no room for.
+/// Replaces lines that do not fit.
 const OMITTED: &str = "[earlier lines are omitted]";
 
-/// What now stands for the messages that `before` stood for and for these, of which those that are `asked` are shown all the same.
-/// `None` if there are none.
-#[must_use]
+/// Extends the summary `before` by these messages, of which those that are `asked` are shown all the same. `None` without messages.
 pub fn extended(
     policy: &ContextPolicy,
     before: Option<&ContextSummary>,
@@ -42,7 +39,7 @@ pub fn extended(
     };
     match policy.strategy {
         ContextStrategy::Summarize => {}
-        // What was summed up before, by another agent or because its owner wished it, stays; nothing is added to it.
+        // An earlier summary, of another agent or on the owner's request, stays as it is.
         ContextStrategy::DropOldest | ContextStrategy::None => {
             if let Some(before) = before {
                 summary.text.clone_from(&before.text);
@@ -61,7 +58,7 @@ pub fn extended(
             collect_files(None, &call.arguments, &mut summary.files);
         }
     }
-    // The files get no more than a quarter of the room.
+    // The files get at most a quarter of the tokens.
     while prose_tokens(summary.files.join(", ").len()) > policy.summary_tokens / 4 {
         summary.files.remove(0);
     }
@@ -70,8 +67,7 @@ pub fn extended(
     Some(summary)
 }
 
-/// The words of a summary, as they stand in the instructions.
-#[must_use]
+/// Returns the text of a summary in the instructions.
 pub fn section(summary: &ContextSummary) -> Option<String> {
     if summary.text.is_empty() && summary.files.is_empty() {
         return None;
@@ -87,9 +83,7 @@ pub fn section(summary: &ContextSummary) -> Option<String> {
     Some(section)
 }
 
-/// What stands for all but the newest messages of a conversation in which no run is under way, because somebody wants that now.
-/// `None` if there is nothing to leave out. `history` is what no summary stands for yet.
-#[must_use]
+/// Summarizes all but the newest messages of an idle conversation, on request. `history` is what no summary covers yet.
 pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, history: &[Message]) -> Option<ContextSummary> {
     let policy = ContextPolicy { strategy: ContextStrategy::Summarize, ..policy.clone() };
     let shown: Vec<&Message> = history.iter().collect();
@@ -97,7 +91,7 @@ pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, histor
     let asks = |message: &&&Message| message.role == Role::User && !message.internal;
     let turn = shown.iter().rev().find(|message| asks(message)).map(|message| &message.run_id);
     let asked = shown[..at].iter().filter(asks).filter(|message| Some(&message.run_id) == turn);
-    // What was asked before is open still, unless what follows it begins with somebody else's words.
+    // An earlier question is open unless messages of another run follow it.
     let goes_on = shown.first().is_some_and(|first| !asks(&first));
     let open = before.filter(|_| goes_on && turn.is_none_or(|turn| shown.first().is_some_and(|first| first.run_id == *turn)));
     let asked =
@@ -105,39 +99,34 @@ pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, histor
     extended(&policy, before, &shown[..at], asked)
 }
 
-/// Where the newest messages begin, so many of which are sent. The hints of earlier runs than `run` are not, and do not count.
-#[must_use]
+/// Returns where the newest `keep` messages begin. Hints of other runs than `run` are not sent, and do not count.
 pub fn newest(shown: &[&Message], keep: usize, run: Option<&RunId>) -> usize {
     let is_sent = |message: &Message| !message.internal || Some(&message.run_id) == run;
     let mut sent = shown.iter().enumerate().rev().filter(|(_, message)| is_sent(message)).map(|(at, _)| at);
     keep.checked_sub(1).map_or(Some(shown.len()), |before| sent.nth(before)).unwrap_or(0)
 }
 
-/// Where a history must not be cut: between calls and their results.
+/// The ranges between calls and their results, where a history must not be cut.
 pub struct Spans(Vec<(usize, usize)>);
 
 impl Spans {
-    /// Those of these messages. The results of calls that are `open` will stand at the end.
+    /// Finds them in these messages. Results of `open` calls will follow at the end.
     pub fn of<'c>(messages: &[&Message], open: impl Iterator<Item = &'c CallId>) -> Self {
         let mut called: HashMap<&CallId, usize> = HashMap::new();
         let mut spans = Vec::new();
         for (at, message) in messages.iter().enumerate() {
             called.extend(message.tool_calls().map(|call| (&call.call_id, at)));
-            let results = message.parts.iter().filter_map(|part| match part {
-                Part::ToolResult(result) => called.get(&result.call_id).copied(),
-                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
-            });
+            let results = message.tool_results().filter_map(|result| called.get(&result.call_id).copied());
             if let Some(first) = results.min() {
                 spans.push((first, at));
             }
         }
-        // One place is left behind such a span, or the search for what comes after it would never end.
+        // Leaves one index after such a span, or the search for what follows it would never end.
         spans.extend(open.filter_map(|call| called.get(call)).min().map(|first| (*first, usize::MAX - 1)));
         Self(spans)
     }
 
-    /// The place nearest to `at` and not behind it, where nothing is torn apart.
-    #[must_use]
+    /// Returns the nearest place for a cut up to `at`.
     pub fn before(&self, mut at: usize) -> usize {
         while let Some((first, _)) = self.0.iter().find(|(first, last)| *first < at && at <= *last) {
             at = *first;
@@ -145,8 +134,7 @@ impl Spans {
         at
     }
 
-    /// The same, and not before it.
-    #[must_use]
+    /// Returns the nearest place for a cut from `at` on.
     pub fn after(&self, mut at: usize) -> usize {
         while let Some((_, last)) = self.0.iter().find(|(first, last)| *first < at && at <= *last) {
             at = last.saturating_add(1);
@@ -165,11 +153,7 @@ fn line(message: &Message) -> Option<String> {
             format!("assistant: {}{called}", shortened(&said, SAID))
         }
         Role::Tool => {
-            let results = message.parts.iter().filter_map(|part| match part {
-                Part::ToolResult(result) => Some(result),
-                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
-            });
-            let lines = results.map(|result| {
+            let lines = message.tool_results().map(|result| {
                 let words = result.content.iter().find_map(ToolContent::as_text);
                 let failed = if result.is_error { " failed" } else { "" };
                 format!("tool {}{failed}: {}", shortened(&result.name, SAID), shortened(words.unwrap_or("(a picture)"), RESULT))
@@ -180,13 +164,13 @@ fn line(message: &Message) -> Option<String> {
     Some(line).filter(|line| !line.is_empty())
 }
 
-/// One line of at most so many characters.
+/// Returns one line of at most so many characters.
 fn shortened(words: &str, most: usize) -> String {
     let start = text::prefix_chars(words.trim(), most);
     start.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The newest lines that fit, behind a word about those that do not.
+/// Returns the newest lines that fit, after a notice if some do not.
 fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
     let cost = |text: &str| prose_tokens(text.len());
     let whole = lines.join("\n");
@@ -206,13 +190,13 @@ fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
     if cost(&text) <= room { text } else { String::new() }
 }
 
-/// Texts in arguments that look like files, or stand where files stand. What the server takes in is not nested deeply enough to
-/// run out of stack.
+/// Collects texts in arguments that look like files, or whose field is for files. The nesting of input is bounded, and so is the
+/// stack.
 fn collect_files(name: Option<&str>, value: &Value, files: &mut Vec<String>) {
     match value {
         Value::String(said) if is_file(name, said) => {
             let file = shortened(said, FILE);
-            // Named anew, it is among the newest again.
+            // A file that is named again becomes the newest.
             files.retain(|known| *known != file);
             files.push(file);
             if files.len() > FILES {
@@ -239,7 +223,7 @@ mod tests {
 
     use super::*;
     use crate::domain::ids::{ConversationId, PartId, RunId};
-    use crate::domain::message::{MessageStatus, TextPart, ToolCallPart, ToolResultPart};
+    use crate::domain::message::{Part, TextPart, ToolCallPart, ToolResultPart};
     use crate::domain::tool::ToolCallState;
     use crate::support::ids::SequentialIds;
     use proptest::prelude::*;
@@ -296,20 +280,7 @@ mod tests {
                     (Role::Tool, waiting.drain(..waiting.len().min(*count)).map(part).collect())
                 }
             };
-            messages.push(Message {
-                id: MessageId::generate(&ids),
-                conversation_id: conversation_id.clone(),
-                run_id: run_id.clone(),
-                role,
-                status: MessageStatus::Complete,
-                parts,
-                finish_reason: None,
-                model: None,
-                usage: None,
-                internal: false,
-                feedback: None,
-                created_at: String::new(),
-            });
+            messages.push(Message::new(MessageId::generate(&ids), (run_id.clone(), conversation_id.clone()), role, parts));
         }
         (messages, waiting)
     }

@@ -1,24 +1,19 @@
-//! Tickets: what a browser shows instead of a key where it cannot send one.
+//! Tickets: credentials for event streams, for browsers that cannot send a key there.
 
 use super::ids::{ConversationId, RunId, UserId};
 
-/// What a ticket opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TicketTarget {
-    /// The event stream of a run.
     Run(RunId),
-    /// The event stream of a conversation.
     Conversation(ConversationId),
-    /// A WebSocket.
     Socket,
 }
 
-/// The word of [`TicketTarget::Socket`] in the database. No id is spelled like this.
+/// The word in the database. No id is spelled like this.
 const SOCKET: &str = "socket";
 
 impl TicketTarget {
-    /// As it stands in the database: the id, or a word.
-    #[must_use]
+    /// Returns the id, or the word of a socket.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Run(id) => id.as_str(),
@@ -27,8 +22,7 @@ impl TicketTarget {
         }
     }
 
-    /// Reads what [`TicketTarget::as_str`] wrote.
-    #[must_use]
+    /// Reads the output of [`TicketTarget::as_str`].
     pub fn from_word(word: &str) -> Option<Self> {
         if word == SOCKET {
             return Some(Self::Socket);
@@ -38,15 +32,13 @@ impl TicketTarget {
     }
 }
 
-/// A ticket as it is kept, without the secret that its holder shows.
+/// A ticket as stored, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamTicket {
-    /// On whose behalf it opens something.
     pub owner: UserId,
-    /// The hash of the key that it was made with; `None` on a server without keys.
+    /// The hash of the key that created it; `None` on a server without keys.
     pub key_hash: Option<String>,
-    /// What it opens.
     pub target: TicketTarget,
-    /// The web origin of the page that asked for it; `None` if no page did.
+    /// The web origin of the page that requested it; `None` if no page did.
     pub origin: Option<String>,
 }

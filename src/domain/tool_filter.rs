@@ -1,4 +1,4 @@
-//! Which of many tools a model is offered: too many make small models choose wrongly, and every model call dearer.
+//! The selection of the tools that a model is offered: too many make small models choose wrongly, and every model call dearer.
 
 use std::collections::BTreeMap;
 
@@ -6,42 +6,38 @@ use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
-/// How the tools of a run are narrowed down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolFilterMode {
-    /// Not at all.
     #[default]
     Off,
-    /// To those that are most like what the user says.
+    /// To those most similar to the user's words.
     Semantic,
-    /// To those of the servers that the model asks for, in a call of its own.
+    /// To those of the servers that the model asks for, in a separate call.
     Categories,
 }
 
-/// What is known of a server beyond its tools.
+/// Facts about a server beside its tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerHint {
-    /// What it is for, in a line, for models that choose among servers.
+    /// Its purpose in a line, for models that choose among servers.
     pub about: String,
-    /// Words that mean it, beside its name.
+    /// Words that refer to it, beside its name.
     pub words: Vec<String>,
 }
 
-/// Which tools a model is offered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolFilter {
-    /// How they are narrowed down.
     pub mode: ToolFilterMode,
-    /// How many are left of more than that; what a run has called comes on top.
+    /// The number of tools on offer, without those that the run has called.
     pub k: usize,
-    /// The model is asked for categories if there are more tools than that.
+    /// The model is asked for categories if there are more tools than this.
     pub above: usize,
-    /// Models that are offered everything, as `provider/name`; a `*` at the end stands for any ending.
+    /// Models that are offered all tools, as `provider/name`; a `*` at the end stands for any ending.
     pub skip_models: Vec<String>,
-    /// Servers, by the name that their tools begin with.
+    /// Servers, by the first half of their tools' names.
     pub servers: BTreeMap<String, ServerHint>,
 }
 
@@ -52,17 +48,10 @@ impl Default for ToolFilter {
 }
 
 impl ToolFilter {
-    /// The most tools that `k` may be: some providers take no more.
+    /// The largest `k`: some providers take no more tools.
     pub const MAX_K: usize = 128;
 
-    /// Whether it is as it is by itself.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Whether a model is offered everything.
-    #[must_use]
+    /// Returns whether a model is offered all tools.
     pub fn skips(&self, model: &str) -> bool {
         self.skip_models.iter().any(|skipped| match skipped.strip_suffix('*') {
             Some(beginning) => model.starts_with(beginning),
@@ -71,44 +60,39 @@ impl ToolFilter {
     }
 }
 
-/// Who has chosen the tools on offer.
+/// How the tools on offer were selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChosenBy {
-    /// The nearest by meaning.
+    /// By vectors.
     Semantic,
-    /// The nearest by words.
+    /// By words.
     Lexical,
-    /// The model, by categories.
+    /// By the model, which named categories.
     Categories,
 }
 
 words!(ChosenBy { Semantic = "semantic", Lexical = "lexical", Categories = "categories" });
 
-/// The tools that were chosen for a turn. Those that the run has called meanwhile are offered, too.
+/// The tools that were selected for a turn. Tools that the run has called since are offered, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChosenTools {
-    /// By whom.
     pub by: ChosenBy,
-    /// Their names; those of their categories, if the model has chosen.
+    /// Names of tools, or of categories if the model has selected.
     pub names: Vec<String>,
 }
 
-/// All tools in an order, the fittest first.
+/// All tools in an order, the best match first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankedTools {
-    /// What the order goes by.
     pub by: ChosenBy,
-    /// Their names.
     pub names: Vec<String>,
 }
 
-/// How many of a run's tools a model call was offered, as its step says.
+/// The number of a run's tools that a model call was offered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolsOffered {
-    /// So many.
     pub offered: usize,
-    /// Of so many.
     pub of: usize,
     /// `semantic`, `lexical` or `categories`; `choosing` for a call in which the model is asked for categories.
     pub by: String,

@@ -1,4 +1,4 @@
-//! The trace that a request belongs to: what its log lines and those of its runs have in common.
+//! The trace of a request, by which its log lines and those of its runs are found.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,15 +10,12 @@ use crate::support::ids::IdSource;
 pub struct TraceId(String);
 
 impl TraceId {
-    /// A new trace.
-    #[must_use]
     pub fn generate(ids: &dyn IdSource) -> Self {
         Self(ids.next())
     }
 
-    /// The trace of a `traceparent` header: version, trace, parent and flags, with hyphens between them. `None` if it is not
-    /// valid, which callers ignore: whoever sends it must not be refused because of it.
-    #[must_use]
+    /// Reads a `traceparent` header: version, trace, parent and flags. `None` if it is invalid, which callers ignore: a request is
+    /// not refused because of its tracing.
     pub fn from_traceparent(header: &str) -> Option<Self> {
         let mut fields = header.split('-');
         let (version, trace, parent, flags) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
@@ -34,14 +31,11 @@ impl TraceId {
         sound.then(|| Self(trace.to_owned()))
     }
 
-    /// An id read from our own database, which was checked when it was written.
-    #[must_use]
+    /// Trusts text from our own database, which was checked when it was written.
     pub fn from_stored(text: String) -> Self {
         Self(text)
     }
 
-    /// The id as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

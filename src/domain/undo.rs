@@ -1,4 +1,4 @@
-//! How a call of a tool is taken back, where its server has a tool for that.
+//! Undo rules: the tool call that undoes another one, if its server has a tool for that.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,13 +6,13 @@ use utoipa::ToSchema;
 
 use super::content::ToolContent;
 use super::tool::{MAX_NESTING, ToolCall};
-use crate::support::json::is_deeper_than;
+use crate::support::json::{self, is_deeper_than};
 use crate::support::redact::is_redacted;
 
-/// What a reference in the arguments begins with. Twice, it stands for itself.
+/// The first character of a reference in the arguments. Doubled, it stands for itself.
 const SIGN: char = '$';
 
-/// What would be taken for a reference inside a longer text, by whoever writes it there.
+/// Texts that an author would expect to be references inside a longer text.
 const REFERENCES: [&str; 4] = ["$arguments.", "$result.", "$result ", "$key "];
 
 /// The call that takes another one back: of a tool of the same server, made with what the first was made with, or has answered.
@@ -27,33 +27,26 @@ pub struct UndoRule {
     pub arguments: Map<String, Value>,
 }
 
-/// The most that the arguments may have, as JSON, in bytes: models read them in every later turn.
+/// The largest arguments, as JSON, in bytes: models read them in every later turn.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Why no such call can be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UndoError {
-    /// A text begins with the sign and is none of the references.
     #[error("{0:?} stands for nothing: write $arguments.NAME, $result, $result.NAME or $key, or $$ for a text that begins with $")]
     Unknown(String),
-    /// A reference is a part of a text.
     #[error("{0:?} has a reference inside a text, where it stands for itself: let it be the whole text")]
     Inside(String),
-    /// What the call has there was masked before it was stored.
+    /// The call's value was redacted before it was stored.
     #[error("what the call has at {0} is not stored as it was, because a secret was in it")]
     Masked(String),
-    /// The call has nothing at the place.
     #[error("the call has nothing at {0}")]
     Missing(String),
-    /// The arguments are too large for models.
     #[error("the arguments have more than {MAX_BYTES} bytes")]
     TooLarge,
-    /// The arguments are too deep to be stored.
     #[error("the arguments are nested more than {MAX_NESTING} levels deep")]
     TooDeep,
 }
 
-/// What a text stands for.
 enum Reference<'a> {
     Itself(&'a str),
     Arguments(&'a str),
@@ -63,10 +56,7 @@ enum Reference<'a> {
 }
 
 impl UndoRule {
-    /// Whether every text in the arguments is one that can be replaced.
-    ///
-    /// # Errors
-    /// The first that is not, or that they are too deep.
+    /// Checks that every text in the arguments can be replaced.
     pub fn check(&self) -> Result<(), UndoError> {
         let arguments = Value::Object(self.arguments.clone());
         if is_deeper_than(&arguments, MAX_NESTING) {
@@ -79,22 +69,19 @@ impl UndoRule {
         replaced(&arguments, &known).map(|_| ())
     }
 
-    /// The arguments that take `call` back.
-    ///
-    /// # Errors
-    /// What of the call they need and it does not have.
+    /// Returns the arguments that undo `call`, or what they need that the call does not have.
     pub fn arguments_for(&self, call: &ToolCall) -> Result<Value, UndoError> {
         let text = call.outcome.as_ref().map(|outcome| said(&outcome.content));
         let answer = || call.outcome.as_ref().and_then(|outcome| structured(&outcome.content));
         let stands_for = |word: &str| {
             let found = match reference(word)? {
                 Reference::Itself(text) => Some(Value::String(text.to_owned())),
-                Reference::Arguments(path) => at(&call.arguments, path),
-                Reference::Result(path) => answer().and_then(|answer| at(&answer, path)),
+                Reference::Arguments(path) => json::at(&call.arguments, path).cloned(),
+                Reference::Result(path) => answer().and_then(|answer| json::at(&answer, path).cloned()),
                 Reference::Text => text.clone().map(Value::String),
                 Reference::Key => Some(Value::String(call.key().to_string())),
             };
-            let found = found.ok_or_else(|| UndoError::Missing(word.to_owned()))?;
+            let found = found.filter(|value| !value.is_null()).ok_or_else(|| UndoError::Missing(word.to_owned()))?;
             if is_redacted(&found.to_string()) { Err(UndoError::Masked(word.to_owned())) } else { Ok(found) }
         };
         let arguments = replaced(&Value::Object(self.arguments.clone()), &stands_for)?;
@@ -115,7 +102,6 @@ fn reference(text: &str) -> Result<Reference<'_>, UndoError> {
     }
 }
 
-/// `value` with every text replaced.
 fn replaced(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError>) -> Result<Value, UndoError> {
     Ok(match value {
         Value::String(text) => stands_for(text)?,
@@ -128,20 +114,11 @@ fn replaced(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError
     })
 }
 
-/// What stands at a path of names and positions, such as `items.0.id`. `null` is nothing.
-fn at(value: &Value, path: &str) -> Option<Value> {
-    let step = |value: &Value, name: &str| match value {
-        Value::Array(items) => name.parse::<usize>().ok().and_then(|n| items.get(n)).cloned(),
-        _ => value.get(name).cloned(),
-    };
-    path.split('.').try_fold(value.clone(), |value, name| step(&value, name)).filter(|value| !value.is_null())
-}
-
 fn said(content: &[ToolContent]) -> String {
     texts(content).collect::<Vec<_>>().join("\n")
 }
 
-/// The answer as JSON: all that was said, or the last piece of it that is an object or a list. Servers say it in words too.
+/// Parses the answer as JSON: its whole text, or its last piece that is an object or an array. Servers also describe it in words.
 fn structured(content: &[ToolContent]) -> Option<Value> {
     let whole = serde_json::from_str(&said(content)).ok();
     let read = |text: &str| serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array());

@@ -1,4 +1,4 @@
-//! What runs have used, added up.
+//! Usage of runs, by owner, day and model.
 
 use serde::Serialize;
 use utoipa::ToSchema;

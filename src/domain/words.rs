@@ -1,6 +1,4 @@
-//! The words of closed sets, as they are on the wire and in the database.
-//!
-//! Knows no set: each is beside its enum.
+//! The words of enums, as they are on the wire and in the database.
 
 /// Implements the list of an enum's variants, and the words for them in both directions.
 ///
@@ -12,7 +10,6 @@ macro_rules! words {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// Returns the word on the wire and in the database.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word),+
@@ -20,7 +17,6 @@ macro_rules! words {
             }
 
             /// Reads the word.
-            #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word {
                     $($word => Some(Self::$variant),)+

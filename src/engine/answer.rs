@@ -1,4 +1,4 @@
-//! Turns a model's events into parts with ids.
+//! The answer assembler: builds one answer from the events of a model.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
 use crate::domain::model::{
-    Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, TurnPart, Usage,
+    Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, Usage,
 };
 use crate::domain::plan::PlanPhase;
 use crate::domain::run::FinishReason;
@@ -30,13 +30,12 @@ pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 const TOO_LARGE: &str = "the answer is larger than 64 MiB";
 
-/// Something to show.
+/// An item of the run's log.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "an item is handed on at once and written")]
 pub enum StreamItem {
-    /// An event other than a delta.
     Event(EventBody),
-    /// More of a part. Kept apart from events, because deltas of one part are merged before they are written.
+    /// Separate from events, because deltas of one part are merged before they are written.
     Delta(PartId, String),
 }
 
@@ -70,31 +69,20 @@ impl Slot {
             }),
         }
     }
-
-    fn turn_part(self) -> TurnPart {
-        match self.kind {
-            Kind::Text => TurnPart::Text(self.text),
-            Kind::Reasoning { raw } => TurnPart::Reasoning(self.text, raw),
-            Kind::Call { provider_call_id, name, .. } => TurnPart::ToolCall { provider_call_id, name, arguments: self.text },
-        }
-    }
 }
 
-/// Assembles one answer.
 pub struct Assembler {
-    run_id: RunId,
-    conversation_id: ConversationId,
+    of: (RunId, ConversationId),
     model: String,
-    /// The model that was asked: a planner may be another one.
+    /// The model that was asked, which may be a planner.
     asked_model: String,
-    /// The step that the answer belongs to, counted as in events.
     step: u32,
     message_id: Option<MessageId>,
     slots: Vec<Slot>,
-    /// Where each call of the dialect stands in `slots`.
+    /// The index in `slots` of each call of the dialect.
     calls: HashMap<usize, usize>,
     bytes: usize,
-    /// The tokens of the request, estimated.
+    /// The estimated tokens of the request.
     asked: u64,
     /// The provider has begun to answer.
     begun: bool,
@@ -102,19 +90,18 @@ pub struct Assembler {
     usage: Option<Usage>,
     finish: Option<ModelFinish>,
     broken: Option<ModelError>,
-    /// Reads the answer first, if it is an object.
+    /// Converts the answer first, if it is a JSON object.
     reader: Option<Reader>,
-    /// Nobody is shown anything: the answer is for the loop alone.
+    /// Nothing is shown: the answer is for the loop alone.
     silent: bool,
 }
 
 impl Assembler {
-    /// An empty answer to the request of the model step that is under way.
-    #[must_use]
+    /// Returns an empty answer to the request of the current model step.
     pub fn of(state: &RunState, request: &ModelRequest) -> Self {
         let record = &state.record;
         let step = record.steps.last().map_or(0, |step| step.step);
-        let (run_id, conversation_id) = (record.fence.run_id.clone(), record.fence.conversation_id.clone());
+        let (run_id, conversation_id) = record.fence.ids();
         let reader = reader(state);
         let is_planning = progress::phase(record) == Some(PlanPhase::Planning);
         let silent = is_planning || Source::of(state).missing() == Missing::Categories;
@@ -122,12 +109,10 @@ impl Assembler {
         Self { reader, silent, prices, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
     }
 
-    /// An empty answer. The first thing that is shown is `message.started`.
-    #[must_use]
+    /// Returns an empty answer. The first event shown is `message.started`.
     pub fn new(run_id: RunId, conversation_id: ConversationId, model: String, step: u32) -> Self {
         Self {
-            run_id,
-            conversation_id,
+            of: (run_id, conversation_id),
             asked_model: model.clone(),
             model,
             step,
@@ -146,20 +131,17 @@ impl Assembler {
         }
     }
 
-    /// The same, of a request whose tokens count where the provider gives no figures.
-    #[must_use]
+    /// Sets the request, whose size is used where the provider gives no figures.
     pub fn asked(self, request: &ModelRequest) -> Self {
         Self { asked: size::tokens(size::request(request)), asked_model: request.model.clone(), ..self }
     }
 
-    /// The tokens of the request, at four bytes each.
-    #[must_use]
     pub fn asked_tokens(&self) -> u64 {
         self.asked
     }
 
-    /// Takes in an event and says what to show for it. Nothing counts after [`ModelEvent::Finished`], nor after a break (see
-    /// [`Assembler::broken`]).
+    /// Takes in an event and returns what to show. Ignores events after [`ModelEvent::Finished`] and after a fault
+    /// ([`Assembler::broken`]).
     pub fn push(&mut self, event: ModelEvent, ids: &dyn IdSource) -> Vec<StreamItem> {
         let mut shown = Vec::new();
         if self.finish.is_some() || self.broken.is_some() {
@@ -170,7 +152,7 @@ impl Assembler {
             return shown;
         }
         if let ModelEvent::Adapted(Adaptation { change, reason }) = event {
-            // Told even where the answer itself is not shown.
+            // Shown even if the answer is silent.
             let model = self.asked_model.clone();
             return vec![StreamItem::Event(EventBody::ModelAdapted { model, change, reason })];
         }
@@ -198,8 +180,7 @@ impl Assembler {
                 self.close_flow(shown);
                 let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name, raw: None };
                 let at = self.open(kind, ids, shown);
-                // Should a dialect use an index twice, the second call is another call: fragments are never merged into one
-                // that is already complete.
+                // If a dialect reuses an index, the second call is another call: fragments are never merged into a complete one.
                 self.calls.insert(index, at);
             }
             ModelEvent::ToolCallArguments { index, delta } => match self.calls.get(&index) {
@@ -218,17 +199,13 @@ impl Assembler {
         }
     }
 
-    /// Why the answer is already known to be unusable, so that the call can be given up early.
-    #[must_use]
+    /// Returns why the answer is unusable, so that the call can be dropped early.
     pub fn broken(&self) -> Option<&ModelError> {
         self.broken.as_ref()
     }
 
-    /// The whole answer: its message, the raw turn, and the events that close what was shown. An answer without any part is
-    /// no error here; the loop judges it.
-    ///
-    /// # Errors
-    /// `IncompleteStream` if the answer has no end, `BadStream` if it is too long or contradicts itself.
+    /// Returns the message, the raw turn, and the events that close what was shown. Fails if the answer has no end, is too long or
+    /// contradicts itself; an answer without parts is judged by the loop.
     pub fn finish(mut self, ids: &dyn IdSource, now: UnixMillis) -> Result<(Message, ModelTurn, Vec<EventBody>), ModelError> {
         if let Some(error) = self.broken.take() {
             return Err(error);
@@ -244,50 +221,34 @@ impl Assembler {
             .filter(|slot| !slot.closed)
             .map(|slot| EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() })
             .collect();
-        let message = Message {
-            id: message_id,
-            conversation_id: self.conversation_id,
-            run_id: self.run_id,
-            role: Role::Assistant,
-            status: MessageStatus::Complete,
-            parts: self.slots.iter().map(Slot::part).collect(),
-            finish_reason: Some(finish.as_finish_reason()),
-            model: Some(self.model),
-            usage: Some(usage),
-            internal: false,
-            feedback: None,
-            created_at: now.to_rfc3339(),
-        };
+        let message = self.message(message_id, finish.as_finish_reason(), usage, now);
         let malformed = self.reader.and_then(Reader::malformed);
-        let turn = ModelTurn { finish, parts: self.slots.into_iter().map(Slot::turn_part).collect(), usage, malformed };
+        let calls = self.slots.into_iter().filter(|slot| matches!(slot.kind, Kind::Call { .. }));
+        let turn = ModelTurn { finish, arguments: calls.map(|slot| slot.text).collect(), usage, malformed };
         Ok((message, turn, closing))
     }
 
-    /// What was shown so far of an answer that is given up, calls included. `None` if nothing was shown.
-    #[must_use]
+    fn message(&self, id: MessageId, reason: FinishReason, usage: Usage, now: UnixMillis) -> Message {
+        Message {
+            finish_reason: Some(reason),
+            model: Some(self.model.clone()),
+            usage: Some(usage),
+            created_at: now.to_rfc3339(),
+            ..Message::new(id, self.of.clone(), Role::Assistant, self.slots.iter().map(Slot::part).collect())
+        }
+    }
+
+    /// Returns what was shown of an answer that is dropped, calls included. `None` if nothing was shown.
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let usage = self.spent();
         let id = self.message_id.take().filter(|_| !self.silent)?;
         let open = self.slots.iter().filter(|slot| !slot.closed);
         let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
-        let message = Message {
-            id,
-            conversation_id: self.conversation_id,
-            run_id: self.run_id,
-            role: Role::Assistant,
-            status: MessageStatus::Partial,
-            parts: self.slots.iter().map(Slot::part).collect(),
-            finish_reason: Some(FinishReason::Cancelled),
-            model: Some(self.model),
-            usage: Some(usage),
-            internal: false,
-            feedback: None,
-            created_at: now.to_rfc3339(),
-        };
+        let message = Message { status: MessageStatus::Partial, ..self.message(id, FinishReason::Cancelled, usage, now) };
         Some(PartialAnswer { message, closing })
     }
 
-    /// Text and reasoning: more of the open part, or a new part if another kind has come between.
+    /// Adds text or reasoning to the open part, or to a new part if another kind came between.
     fn flow(&mut self, kind: Kind, text: String, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
         if text.is_empty() {
             return;
@@ -318,7 +279,7 @@ impl Assembler {
         self.close_flow(shown);
     }
 
-    /// Forgets everything. Whoever has seen some of it is told.
+    /// Forgets everything, and voids what was shown.
     fn restart(&mut self, shown: &mut Vec<StreamItem>) {
         if self.message_id.take().is_some() {
             shown.push(StreamItem::Event(EventBody::StepReset { step: self.step, reason: "restarted".to_owned() }));
@@ -389,9 +350,8 @@ impl Assembler {
         self.broken = Some(ModelError::new(ModelErrorKind::BadStream, reason));
     }
 
-    /// What an answer has used that is given up: the provider's figures so far, and no less than what has come. Nothing, if the
+    /// Returns the usage of an answer that failed: the provider's figures so far, and at least what was received. Zero, if the
     /// provider has not begun to answer.
-    #[must_use]
     pub fn spent(&self) -> Usage {
         if !self.begun {
             return Usage::default();
@@ -403,8 +363,7 @@ impl Assembler {
         self.priced(Usage { input_tokens, output_tokens, model_calls: 1, abandoned_calls: 1, estimated: true, ..said })
     }
 
-    /// The same of a call that this process gives up: it may have been asked already.
-    #[must_use]
+    /// Returns the usage of a call that is dropped: the provider may have read the request.
     pub fn given_up(&self) -> Usage {
         match self.begun {
             true => self.spent(),
@@ -412,7 +371,6 @@ impl Assembler {
         }
     }
 
-    /// The provider's figures, or an estimate.
     fn counted_usage(&self) -> Usage {
         self.priced(self.usage.map_or_else(|| self.estimate(), |usage| Usage { model_calls: 1, ..usage }))
     }
@@ -424,17 +382,17 @@ impl Assembler {
         Usage { input_tokens, output_tokens, model_calls: 1, estimated: true, ..Usage::default() }
     }
 
-    /// With what it costs, unless the provider has said that itself.
+    /// Adds the cost, unless the provider reported it.
     fn priced(&self, usage: Usage) -> Usage {
         Usage { cost: usage.cost.or_else(|| Some(self.prices?.cost(&usage))), ..usage }
     }
 }
 
-/// Reads the answer of the model step that is under way, if its agent wants objects.
+/// Returns the reader of the current model step, if its agent wants JSON objects.
 fn reader(state: &RunState) -> Option<Reader> {
     match state.record.profile.output {
         OutputMode::Tools => None,
-        // A planner writes its plan, and its words, as they are.
+        // A planner writes its plan and its words in plain text.
         OutputMode::Structured if progress::phase(&state.record).is_some_and(|phase| phase != PlanPhase::Executing) => None,
         OutputMode::Structured => {
             let is_choosing = Source::of(state).missing() == Missing::Categories;

@@ -1,13 +1,12 @@
 //! The agent loop as a pure state machine: `decide(state, input) -> events + changes + commands`.
 //!
-//! Owns the rules of the loop and nothing else. The state is rebuilt from stored rows; first start, retry and recovery are the
-//! same path: *load state, never replay code*. Must not know any runtime, database, network or clock.
+//! The state is rebuilt from stored rows; first start, retry and recovery are the same path: *load state, never replay code*. Must
+//! not know any runtime, database, network or clock.
 //!
-//! A run does not complete before the model has been asked with every message that joined it. Such a message is new input, as one
-//! with a run of its own would be: the limits that count what the run has done begin anew with it, and a last call that was
-//! forced by one is not the last. What the whole run may cost, in tokens and time, stays as it is, so that a message that joins
-//! late may get no more than one answer without tools. A run that fails answers nobody; the message stands in the history of
-//! the next one.
+//! A run does not complete before the model has been asked with every message that joined it. Such a message is new input: limits
+//! that count the run's work restart with it, and a last call that one of them forced is not the last. Limits of the whole run, in
+//! tokens and time, stay, so that a late message may get no more than one answer without tools. A run that fails answers no
+//! message; the next one sees it in its history.
 
 mod answer;
 mod calls;

@@ -1,71 +1,59 @@
-//! What the loop itself says: hints to the model, and the texts of calls that were not carried out.
+//! The texts of the loop: hints to the model, and results of calls that were not executed.
 //!
-//! Hints are `internal` messages of the user role. They hold for the run in which they were written and are left out of the
-//! requests of later ones.
+//! Hints are `internal` messages of the user role. Requests of later runs omit them.
 
 use serde_json::Value;
 
 use crate::domain::tool::Repair;
 
-/// After an empty answer.
 pub const EMPTY_REPLY: &str = "Your last answer was empty. Continue with the task: call a tool, or answer in words.";
 
-/// After an answer that announced tool calls and held none.
 pub const HOLLOW_CALLS: &str =
     "Your last answer announced tool calls but held none. Call the tool, or give your final answer in words.";
 
-/// Before the last call, after too many empty answers.
+/// Before a forced answer, after too many empty answers.
 pub const FORCED_EMPTY: &str = "Your last answers were empty. Tools are no longer available. Answer now in words. Say only \
      what the tool results above say, and name what is still open.";
 
-/// Before the last call, when the rounds are used up.
 pub const FORCED_ROUNDS: &str = "The limit of rounds is reached and tools are no longer available. Sum up now what was done and \
      what was found. Say only what the tool results above say, and name what is still open.";
 
-/// Before the last call, when the tokens are used up.
 pub const FORCED_BUDGET: &str = "The token budget of this run is used up and tools are no longer available. Sum up briefly what was \
      done and what was found. Say only what the tool results above say, and name what is still open.";
 
-/// Before the last call, when the next one would not fit into the context.
 pub const FORCED_CONTEXT: &str = "There is no room left for more tool calls, and tools are no longer available. Sum up briefly what was \
      done and what was found. Say only what the tool results above say, and name what is still open.";
 
-/// Before the last call, after rounds of nothing but repeated calls.
 pub const FORCED_DUPLICATES: &str = "You keep repeating calls that have been answered. Tools are no longer available. Answer now from the \
      results above, and name what is still open.";
 
-/// Before the last call, when a tool has failed too often.
 pub const FORCED_BREAKER: &str = "A tool has failed too often and tools are no longer available. Answer now from the results above, and \
      say what could not be done.";
 
-/// After an answer that says that something is left to do.
 pub const GO_ON_WORKING: &str = "You stopped before the task was finished. Go on with what is left, by calling tools. Sum up only when \
      everything is done.";
 
-/// After an answer that asks back or refuses, while there are tools to go on with.
 pub const GO_ON_UNASKED: &str = "Do not ask questions and do not offer help. Go on with the task, with the tools that you have. What cannot \
      be done, name at the end, with the reason.";
 
-/// Before the first call of a turn, when the answer before it has claimed a change and there was none.
+/// Before the first call of a turn, if the previous answer claimed a change that was not made.
 pub const NOTHING_WRITTEN: &str = "Correction: your last answer said that something was changed, but in that turn no call that changes \
      anything succeeded. Nothing was saved. Do not build on it; make the change now if it is still wanted, and tell the user.";
 
-/// Before the first call of the loop that goes on where a plan was given up.
+/// Before the loop continues after a plan was given up.
 pub const PLAN_LEFT: &str = "The plan for this task was given up. What its steps have done stands above, with their results: do not do it again. \
      Go on with what is left.";
 
-/// Before the last call, which answers in the place of a planner that has carried out its plan and cannot tell of it.
+/// Before a forced answer in place of a planner that carried out its plan and cannot report it.
 pub const PLAN_DONE: &str = "The steps above are all that there was to do, and tools are no longer available. Answer the user now from their \
      results, and say what has failed.";
 
-/// What came of a step for which no tool was called.
+/// The result of a step for which no tool was called.
 pub const NO_CALL_FOR_STEP: &str = "no tool was called";
 
-/// After rounds of nothing but errors.
 pub const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the errors, then change the arguments, use another tool, or tell the \
      user what does not work. Do not repeat the same calls.";
 
-/// After an answer that should have been one JSON object.
 pub fn malformed_answer(reason: &str, said: &str) -> String {
     format!(
         "Your last answer was not used: it is not the one JSON object that was asked for ({reason}). It began with: {}\n\
@@ -74,65 +62,52 @@ pub fn malformed_answer(reason: &str, said: &str) -> String {
     )
 }
 
-/// After an answer that did not yet know of a message that joined.
+/// After an answer that was made without a message that joined.
 pub const JOINED: &str = "While you were answering, the user sent the message before your last answer. Take it into account now.";
 
-/// Before a call that may use tools again, because a message has joined after they were taken away.
+/// Before a call with tools again, because a message has joined after they were withheld.
 pub const NO_LONGER_FORCED: &str =
     "The user has sent another message since. You may go on working, with the tools that are on offer now.";
 
-/// Ends a run whose rounds are used up and whose agent wants no summary.
 pub const LIMIT_MESSAGE: &str =
     "I have reached the limit of rounds for this turn and stop here. Send another message if I shall go on.";
 
-/// The outcome of a call that was `started` when its worker died.
 pub const UNKNOWN_AFTER_CRASH: &str = "this call may or may not have taken effect; check before repeating";
 
-/// The outcome of a call that was `started` when its worker died, and whose server could not say what became of it.
+/// The server of the call could not tell its outcome.
 pub fn unknown_after_asking(reason: &str) -> String {
     format!("{UNKNOWN_AFTER_CRASH} (its server was asked whether it did: {reason})")
 }
 
-/// The outcome of a call of which nobody knew whether it took effect, and of which a human says that it did.
 pub const HAPPENED: &str = "a person says that this call took effect; its answer is not known";
 
-/// The outcome of a call of which nobody knew whether it took effect, and of which a human does not know either.
 pub const NOBODY_KNOWS: &str =
     "this call may or may not have taken effect, and the person who was asked left it at that; check before repeating";
 
-/// The same where nobody said anything in time.
 pub const NOBODY_ANSWERED: &str =
     "this call may or may not have taken effect, and nobody who was asked has answered in time; check before repeating";
 
-/// What a human is asked about a call.
 pub fn did_it_happen(tool: &str) -> String {
     format!("A call of {tool} was interrupted, and nobody knows whether it took effect. Did it?")
 }
 
-/// The outcome of a call that a human did not allow.
 pub const NOT_ALLOWED: &str = "a person denied this call, and it was not made; do not repeat it unless they ask for it";
 
-/// The same where nobody decided in time.
 pub const NOBODY_ALLOWED: &str = "this call needs a person's approval, nobody gave it in time, and it was not made";
 
-/// The outcome of a call whose approval is for something else.
 pub const ALLOWED_OTHERWISE: &str =
     "the approval of this call is for other arguments or for another version of the tool, and it was not made";
 
-/// The outcome of a call that was not made because another one was denied.
 pub const DENIED_BESIDE: &str = "this call was not made, because a call beside it was denied";
 
-/// Ends a turn whose call was denied, where the agent wants that.
 pub const DENIED: &str = "I stop here, because the action was not approved. Tell me how you would like to go on.";
 
-/// Before the result of a call whose arguments a human has changed.
 pub fn edited_arguments(arguments: &Value) -> String {
     let shown = arguments.to_string();
     let shown = crate::support::text::prefix_chars(&shown, 1_000);
     format!("[A person changed the arguments of this call before it was made, to {shown}]\n")
 }
 
-/// Before the result of a call that was mended.
 pub fn mended(repair: &Repair, tool: &str) -> String {
     let name = repair.name.as_ref().map(|name| {
         let name = crate::support::text::prefix_chars(name, 80);
@@ -143,21 +118,16 @@ pub fn mended(repair: &Repair, tool: &str) -> String {
     format!("[This call was mended before it was made: {}]\n", what.join("; "))
 }
 
-/// What a human is asked before a call is made.
 pub fn may_it_run(tool: &str) -> String {
     format!("May {tool} be called?")
 }
 
-/// The outcome of a question that is none.
 pub const NO_QUESTION: &str = "the question is missing: give it as `question`, a text";
 
-/// The outcome of a question with both.
 pub const CHOICES_AND_FORM: &str = "a question has either `choices` or a `form`: leave one of them out";
 
-/// The outcome of a question that the user has not answered in time.
 pub const NO_ANSWER: &str = "the user has not answered in time; go on without the answer, or say what you would need to know";
 
-/// What a human has added to an answer.
 pub fn with_words(text: &str, words: Option<&str>) -> String {
     match words.filter(|words| !words.trim().is_empty()) {
         Some(words) => format!("{text}. They say: {words}"),
@@ -165,44 +135,37 @@ pub fn with_words(text: &str, words: Option<&str>) -> String {
     }
 }
 
-/// The outcome of a call that was under way when its run ended.
 pub const UNKNOWN_AT_END: &str =
     "this call was under way when the run ended and may or may not have taken effect; check before repeating";
 
-/// The outcome of a repeatable call that was under way when its run ended.
 pub const STOPPED_AT_END: &str = "this call was stopped because the run ended";
 
-/// The outcome of a call that had not begun when its run ended.
 pub const NEVER_BEGUN: &str = "this call was not carried out because the run ended";
 
-/// The outcome of a call that came in an answer cut at the output limit.
 pub const CUT_CALL: &str = "not carried out: your answer reached the output limit inside a tool call, so its arguments are incomplete. \
      Make the call again with shorter arguments, or split the work into several calls.";
 
-/// The outcome of a call when no tools are on offer.
 pub const NO_TOOLS: &str = "not carried out: no tools are available at this point. Answer in words.";
 
-/// Takes the place of a tool's answer that holds nothing.
+/// Replaces an empty tool result.
 pub const NOTHING_RETURNED: &str = "(the tool returned nothing)";
 
-/// Begins a request whose stored history does not begin with a user message.
+/// Begins a request whose history does not begin with a user message.
 pub const NO_BEGINNING: &str = "(The beginning of this conversation is not shown.)";
 
-/// Ends a request whose stored history ends with an answer.
+/// Ends a request whose history ends with an answer.
 pub const GO_ON: &str = "Continue.";
 
-/// Why a tool is not offered whose definition is not the one that was looked at.
+/// Why a changed tool is not offered.
 pub const CHANGED_TOOL: &str =
     "its definition has changed since it was first seen; it is offered again when somebody has looked at it and accepted it";
 
-/// What the tool is for by which a model says which categories it needs.
 pub const SELECTOR: &str = "Call this first, once, and name every category whose tools may be needed for what the user asks \
      now. Their tools are offered to you next. Do not answer the user yet. The categories, with the number of their tools:";
 
-/// The most tool names that an error result lists.
+/// The most tool names in an error result.
 const NAMES_LISTED: usize = 30;
 
-/// The outcome of a call of a tool that does not exist.
 pub fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> String {
     let name = crate::support::text::prefix_chars(name, 80);
     let listed = offered.iter().take(NAMES_LISTED).copied().collect::<Vec<_>>().join(", ");
@@ -212,44 +175,38 @@ pub fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> String {
     format!("not carried out: there is no tool named \"{name}\".{meant} The tools are: {listed}{rest}.")
 }
 
-/// The outcome of a call of a tool that the breaker has taken away.
 pub fn dropped_tool(name: &str) -> String {
     format!("not carried out: {name} failed too often and is no longer available in this run. Use another way.")
 }
 
-/// Added to the last failure of a tool before the breaker takes it away.
+/// Added to the last failure of a tool before the breaker drops it.
 pub fn last_failure(name: &str, failures: u32) -> String {
     format!("{name} has now failed {failures} times and is no longer available in this run. Stop using it.")
 }
 
-/// The outcome of a call whose arguments are no JSON object.
 pub fn bad_arguments(reason: &str) -> String {
     format!("not carried out: the arguments must be one JSON object ({reason}). Make the call again with valid JSON.")
 }
 
-/// The outcome of calls beyond the limit for one answer.
 pub fn too_many_calls(limit: u32) -> String {
     format!(
         "not carried out: at most {limit} calls of one answer are. Make this call again in a later round if it is still needed."
     )
 }
 
-/// The result of a call that may have taken effect already, and that nobody shall make twice.
 pub const UNKNOWN_BEFORE: &str = "not carried out: the same call with the same arguments was made before in this run, and it is not \
      known whether it took effect. Find out without repeating it, or tell the user.";
 
-/// The outcome of a call that stands twice in one answer.
 pub const TWIN_CALL: &str = "not carried out: the same call with the same arguments stands before this one in your answer, and is made \
      once.";
 
-/// The outcome of a call that was answered before.
 pub fn duplicate_call(earlier: &str) -> String {
     format!(
         "not carried out again: the same call with the same arguments was answered before in this run. The answer was: {earlier}"
     )
 }
 
-/// Why a run fails whose model used up its output limit before it wrote anything.
+/// Why a run fails whose model reached its output limit before it wrote anything.
 pub fn output_used_up(limit: Option<u32>, has_reasoned: bool) -> String {
     let what = match limit {
         Some(limit) => format!("its output limit of {limit} tokens"),

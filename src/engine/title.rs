@@ -1,4 +1,4 @@
-//! Titles that a model makes of the first turn of a conversation: what it is asked, and what becomes of what it says.
+//! Titles that a model makes of the first turn of a conversation.
 
 use crate::domain::ids::{MessageId, PartId};
 use crate::domain::message::{Message, Part, Role, TextPart};
@@ -9,7 +9,7 @@ use crate::support::text;
 
 /// The longest title that a model makes, in characters.
 const MAX_CHARS: usize = 60;
-/// Tokens of its answer: more than a title has, because a model that thinks first would come to none else.
+/// Tokens of its answer: more than a title has, because some models reason first.
 const MAX_TOKENS: u32 = 600;
 /// Characters of the question and of the answer that it reads.
 const READ_CHARS: usize = 2_000;
@@ -17,11 +17,9 @@ const READ_CHARS: usize = 2_000;
 const SYSTEM: &str = "You give conversations their titles.";
 const ASK: &str = "Write a title for this conversation: at most six words, in its language, without quotes and without a full stop. \
      Answer with the title and nothing else.";
-/// What stands for a message without words.
 const NO_WORDS: &str = "(a file without words)";
 
-/// What is asked for a title of the turn that has just ended. `None` if nothing was answered in it.
-#[must_use]
+/// Returns the request for a title of the turn that has just ended. `None` if it has no answer.
 pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest> {
     let record = &run.record;
     let run_id = &record.fence.run_id;
@@ -32,11 +30,10 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
         let words = if words.trim().is_empty() { NO_WORDS } else { text::prefix_chars(words, READ_CHARS) };
         TextPart { id: PartId::generate(ids), text: words.to_owned() }
     };
-    let of = (run_id.clone(), record.fence.conversation_id.clone());
     let messages = vec![
         Message { parts: vec![Part::Text(part(&question.text()))], ..question.head() },
         Message { parts: vec![Part::Text(part(&answer.text()))], ..answer.head() },
-        Message::of_request(MessageId::generate(ids), of, Role::User, part(ASK)),
+        Message::of_request(MessageId::generate(ids), record.fence.ids(), Role::User, part(ASK)),
     ];
     let model = record.profile.title_model.as_deref().unwrap_or(record.model());
     Some(ModelRequest {
@@ -44,15 +41,14 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
         model: model.to_owned(),
         system: SYSTEM.to_owned(),
         messages,
-        tools: Vec::new(),
         options: ModelOptions { max_output_tokens: Some(MAX_TOKENS), ..ModelOptions::default() },
-        // That of the run's requests: a model that has answered them is not loaded anew for the title.
+        // The window of the run's requests, so that the provider does not load the model anew.
         window: record.profile.context.said_window(run.facts.capacity_of(model).window),
+        ..ModelRequest::default()
     })
 }
 
-/// What a model has said as a title: its first line, without what models put around one. `None` if nothing is left.
-#[must_use]
+/// Cleans a model's title: its first line, without markup and quotes. `None` if nothing is left.
 pub fn cleaned_title(said: &str) -> Option<String> {
     let line = said.lines().map(str::trim).find(|line| line.chars().any(char::is_alphanumeric))?;
     let plain: String = line.chars().filter(|c| !matches!(c, '*' | '`') && (c.is_whitespace() || !c.is_control())).collect();

@@ -1,26 +1,21 @@
 //! Hands an accepted run straight to the worker of this process.
 //!
-//! Owns the worker's offer: its node, its lease and its free slots. Must not know the store.
-//!
-//! Most messages come while a worker here has a free slot. Its claim is then written together with the message, and the run is
-//! handed over with all that its driver needs. A run that is claimed and not handed over is an orphaned claim, which the
-//! heartbeat releases.
+//! Most messages come while a worker here has a free slot. Its claim is then written together with the message, and the loaded run
+//! is handed over. A run that is claimed and not handed over is an orphaned claim, which the heartbeat releases. Must not know the
+//! store.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::domain::ids::NodeId;
 use crate::domain::record::FirstClaim;
 use crate::domain::trace::TraceId;
+use crate::support::locks::lock;
 
-/// A run that was claimed for a worker, and handed to it.
 pub struct HandedRun {
-    /// Its claim.
     pub claim: FirstClaim,
-    /// The trace of the request that started it.
     pub trace: TraceId,
-    /// The slot that was reserved for it.
     pub slot: OwnedSemaphorePermit,
 }
 
@@ -29,12 +24,11 @@ struct Offer {
     node: NodeId,
     lease_ms: u64,
     slots: Arc<Semaphore>,
-    /// Slots that are left for runs from the queue, which must not be overtaken by new ones.
+    /// Slots for runs from the queue, which new runs must not overtake.
     for_queue: usize,
     runs: mpsc::UnboundedSender<HandedRun>,
 }
 
-/// The way of accepted runs to the worker of this process.
 #[derive(Default)]
 pub struct HandOff {
     offer: Mutex<Option<Offer>>,
@@ -44,28 +38,23 @@ impl HandOff {
     /// Lets runs be handed to `node` as long as more than `for_queue` of its slots are free.
     pub fn open(&self, node: NodeId, lease_ms: u64, slots: Arc<Semaphore>, for_queue: usize) -> mpsc::UnboundedReceiver<HandedRun> {
         let (runs, handed) = mpsc::unbounded_channel();
-        *self.offer() = Some(Offer { node, lease_ms, slots, for_queue, runs });
+        *lock(&self.offer) = Some(Offer { node, lease_ms, slots, for_queue, runs });
         handed
     }
 
     /// Reserves no more slots. The receiver ends when all reserved slots are used or dropped.
     pub fn close(&self) {
-        *self.offer() = None;
+        *lock(&self.offer) = None;
     }
 
     /// Reserves a slot for a run that is about to be accepted. `None` without a worker, or if it has few free slots.
-    #[must_use]
     pub fn reserve(&self) -> Option<ReservedSlot> {
-        let offer = self.offer().clone()?;
+        let offer = lock(&self.offer).clone()?;
         if offer.slots.available_permits() <= offer.for_queue {
             return None;
         }
         let slot = Arc::clone(&offer.slots).try_acquire_owned().ok()?;
         Some(ReservedSlot { offer, slot })
-    }
-
-    fn offer(&self) -> MutexGuard<'_, Option<Offer>> {
-        self.offer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,14 +65,11 @@ pub struct ReservedSlot {
 }
 
 impl ReservedSlot {
-    /// Returns the node that the lease is granted to.
-    #[must_use]
     pub fn node(&self) -> &NodeId {
         &self.offer.node
     }
 
     /// Returns the time until the lease expires at first.
-    #[must_use]
     pub fn lease_ms(&self) -> u64 {
         self.offer.lease_ms
     }

@@ -1,24 +1,24 @@
 //! Hands committed events to the streams of this process, and carries wake-ups.
 //!
-//! Each subscription has a bounded queue of its own. A reader that is too slow for it loses the queue, not events: it is told
-//! to read from the store ([`Tail::Reread`]).
+//! Each subscription has a bounded queue. A lagging subscriber loses the queue, not events: it is told to read from the store
+//! ([`Tail::Reread`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
 use crate::domain::event::SharedEvent;
 use crate::domain::ids::{ConversationId, RunId};
+use crate::support::locks::lock;
 
 use super::{HandOff, Signal};
 
 /// Bounds of one subscription's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HubLimits {
-    /// Events.
     pub max_events: usize,
-    /// Bytes of event data.
+    /// Of event data.
     pub max_bytes: usize,
 }
 
@@ -28,10 +28,10 @@ impl Default for HubLimits {
     }
 }
 
-/// What a subscription hears.
+/// News of a subscription.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tail {
-    /// New events, in order. May begin with some that the reader has already.
+    /// New events, in order. May begin with events that the reader already has.
     Events(Vec<SharedEvent>),
     /// Something may have happened; the store knows what.
     Reread,
@@ -49,7 +49,6 @@ struct Queue {
     end: Option<Ending>,
 }
 
-/// Why nothing more will come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Deleted,
@@ -61,41 +60,38 @@ struct Listener {
     wake: Notify,
 }
 
-/// Listeners by the order in which they came.
-type Crowd = BTreeMap<u64, Weak<Listener>>;
+/// Subscribers in the order of their arrival.
+type SubscriberMap = BTreeMap<u64, Weak<Listener>>;
 
-/// Who listens to one conversation.
+/// The subscribers of one conversation.
 #[derive(Default)]
-struct Audience {
-    /// Those who hear of each event.
-    listeners: Crowd,
-    /// Those who will read from the store anyway, and cost nothing until they do.
-    lagging: Crowd,
+struct Subscribers {
+    listeners: SubscriberMap,
+    /// Subscribers that will read from the store anyway, and are skipped until they do.
+    lagging: SubscriberMap,
     next_number: u64,
-    /// The newest `seq` that those who listen have been told of.
+    /// The newest published `seq`.
     published: i64,
 }
 
-/// In an order that the same ids always give, so that what is done to all of them can be repeated exactly.
-type Listeners = BTreeMap<ConversationId, Audience>;
+/// Ordered, so that what is done to all of them is reproducible.
+type Listeners = BTreeMap<ConversationId, Subscribers>;
 
-/// See the module documentation.
 pub struct Hub {
     limits: HubLimits,
     listeners: Mutex<Listeners>,
-    /// Logs that have grown in other processes since they were last looked at.
+    /// Logs that other processes appended to, and that were not read since.
     grown: Mutex<BTreeSet<ConversationId>>,
     grown_signal: Signal,
     queue_signal: Signal,
     control_signal: Signal,
     hand_off: HandOff,
-    /// Called with the conversations of each published batch; wakes other nodes.
+    /// Tells other nodes about events of this one.
     announce: Mutex<Option<Announce>>,
-    /// Called when workers of other nodes may have something to do.
     wake_elsewhere: Mutex<Option<WakeElsewhere>>,
 }
 
-impl Audience {
+impl Subscribers {
     fn present(&self) -> Vec<Arc<Listener>> {
         self.listeners.values().filter_map(Weak::upgrade).collect()
     }
@@ -108,13 +104,12 @@ impl Audience {
         self.listeners.is_empty() && self.lagging.is_empty()
     }
 
-    /// Puts those aside who have not begun to read from the store since they began to lag.
-    fn put_laggards_aside(&mut self) {
+    /// Puts lagging subscribers aside until they read from the store.
+    fn set_lagging_aside(&mut self) {
         let lags = |listener: &Weak<Listener>| listener.upgrade().is_some_and(|listener| lock(&listener.queue).reread);
         self.lagging.extend(self.listeners.extract_if(.., |_, listener| lags(listener)));
     }
 
-    /// Whoever begins to read from the store hears of all that comes from then on.
     fn take_back(&mut self, number: u64) {
         if let Some(listener) = self.lagging.remove(&number) {
             self.listeners.insert(number, listener);
@@ -124,7 +119,7 @@ impl Audience {
 
 type Announce = Arc<dyn Fn(&ConversationId) + Send + Sync>;
 
-/// What workers of other processes may have to look at.
+/// Wake-ups for workers of other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Elsewhere {
     /// A run may have become claimable.
@@ -135,13 +130,7 @@ pub enum Elsewhere {
 
 type WakeElsewhere = Arc<dyn Fn(Elsewhere) + Send + Sync>;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Hub {
-    /// A hub without listeners.
-    #[must_use]
     pub fn new(limits: HubLimits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -156,17 +145,18 @@ impl Hub {
         })
     }
 
-    /// Sets what is told about each conversation that got events from this process.
+    /// Sets a callback for each conversation that got events from this process.
     pub fn announce_with(&self, announce: Announce) {
         *lock(&self.announce) = Some(announce);
     }
 
-    /// Sets what is told when workers of other processes may have something to do.
+    /// Sets a callback to wake workers of other processes.
     pub fn wake_elsewhere_with(&self, wake: WakeElsewhere) {
         *lock(&self.wake_elsewhere) = Some(wake);
     }
 
-    /// Hands committed events of one conversation to its listeners. Call it after the commit, in `seq` order.
+    /// Hands committed events of a conversation to its subscribers here, and announces them to other nodes. Called after the
+    /// commit, in `seq` order.
     pub fn publish(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         if events.is_empty() {
             return;
@@ -178,15 +168,15 @@ impl Hub {
         }
     }
 
-    /// The same with events that another process has committed, which nobody else has to hear of from here.
+    /// Hands events that another process has committed to the subscribers here.
     pub fn relay(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         let Some(last) = events.last() else { return };
         let bytes: usize = events.iter().map(|event| event.data.len()).sum();
-        let mut has_laggards = false;
+        let mut has_lagging = false;
         for listener in self.heard(conversation, last.seq) {
             let mut queue = lock(&listener.queue);
             if queue.reread {
-                has_laggards = true;
+                has_lagging = true;
                 continue;
             }
             if queue.events.len() + events.len() > self.limits.max_events || queue.bytes + bytes > self.limits.max_bytes {
@@ -200,13 +190,12 @@ impl Hub {
             drop(queue);
             listener.wake.notify_one();
         }
-        if has_laggards && let Some(audience) = lock(&self.listeners).get_mut(conversation) {
-            audience.put_laggards_aside();
+        if has_lagging && let Some(subscribers) = lock(&self.listeners).get_mut(conversation) {
+            subscribers.set_lagging_aside();
         }
     }
 
-    /// Says that the log of a conversation has grown in another process. Whoever waits for [`Hub::grown`] reads it once for all who
-    /// listen here.
+    /// Notes that another process appended to a log, which the waiter of [`Hub::grown`] reads once for all subscribers.
     pub fn has_grown(&self, conversation: &ConversationId) {
         if lock(&self.listeners).contains_key(conversation) {
             lock(&self.grown).insert(conversation.clone());
@@ -214,8 +203,7 @@ impl Hub {
         }
     }
 
-    /// Waits for logs that have grown in other processes. Each comes with [`Hub::published`].
-    /// Cancel-safe.
+    /// Waits for logs that other processes appended to, each with [`Hub::published`]. Cancel-safe.
     pub async fn grown(&self) -> Vec<(ConversationId, i64)> {
         loop {
             self.grown_signal.wait().await;
@@ -232,15 +220,15 @@ impl Hub {
         }
     }
 
-    /// Has all who listen read the store, in which the log reaches to `head` or beyond. What comes after it can be relayed.
+    /// Has all subscribers read the store, where the log reaches to `head` or beyond. Later events can be relayed.
     pub fn read_until(&self, conversation: &ConversationId, head: i64) {
-        if let Some(audience) = lock(&self.listeners).get_mut(conversation) {
-            audience.published = audience.published.max(head);
+        if let Some(subscribers) = lock(&self.listeners).get_mut(conversation) {
+            subscribers.published = subscribers.published.max(head);
         }
         self.hint(conversation);
     }
 
-    /// Says that something may have happened in a conversation, without saying what: all who listen read the store.
+    /// Has all subscribers of a conversation read the store.
     pub fn hint(&self, conversation: &ConversationId) {
         for listener in self.of(conversation) {
             lock(&listener.queue).reread = true;
@@ -248,11 +236,11 @@ impl Hub {
         }
     }
 
-    /// Says that the log of a conversation ends at `head` though more of it was published: the database has lost commits that it had
-    /// confirmed, as after a failover to a replica that was behind.
+    /// Notes that the log ends at `head`, before what was published: the database has lost confirmed commits, as after a failover
+    /// to a lagging replica.
     pub fn went_back(&self, conversation: &ConversationId, head: i64) {
-        if let Some(audience) = lock(&self.listeners).get_mut(conversation) {
-            audience.published = head;
+        if let Some(subscribers) = lock(&self.listeners).get_mut(conversation) {
+            subscribers.published = head;
         }
         self.hint(conversation);
     }
@@ -262,7 +250,7 @@ impl Hub {
         self.end(conversation, Ending::Deleted);
     }
 
-    /// Ends all subscriptions, because the server ends.
+    /// Ends all subscriptions, at shutdown.
     pub fn close_all(&self) {
         for conversation in self.watched() {
             self.end(&conversation, Ending::Closed);
@@ -276,62 +264,55 @@ impl Hub {
         }
     }
 
-    /// The conversations that somebody listens to.
-    #[must_use]
+    /// Returns the conversations with subscribers.
     pub fn watched(&self) -> Vec<ConversationId> {
         let mut listeners = lock(&self.listeners);
-        listeners.retain(|_, audience| {
-            audience.listeners.retain(|_, listener| listener.strong_count() > 0);
-            audience.lagging.retain(|_, listener| listener.strong_count() > 0);
-            !audience.is_empty()
+        listeners.retain(|_, subscribers| {
+            subscribers.listeners.retain(|_, listener| listener.strong_count() > 0);
+            subscribers.lagging.retain(|_, listener| listener.strong_count() > 0);
+            !subscribers.is_empty()
         });
         listeners.keys().cloned().collect()
     }
 
-    /// The newest `seq` that was told of in a conversation since somebody began to listen to it; 0 if none was.
-    #[must_use]
+    /// Returns the newest published `seq` of a conversation with subscribers; 0 if there is none.
     pub fn published(&self, conversation: &ConversationId) -> i64 {
-        lock(&self.listeners).get(conversation).map_or(0, |audience| audience.published)
+        lock(&self.listeners).get(conversation).map_or(0, |subscribers| subscribers.published)
     }
 
-    /// Listens to a conversation from now on. Subscribe first, then read the store: nothing falls between.
-    #[must_use]
+    /// Subscribes to a conversation. Subscribe first, then read the store, so that no event is missed.
     pub fn subscribe(self: &Arc<Self>, conversation: &ConversationId) -> Subscription {
         let listener = Arc::new(Listener { queue: Mutex::default(), wake: Notify::new() });
         let mut listeners = lock(&self.listeners);
-        let audience = listeners.entry(conversation.clone()).or_default();
-        let number = audience.next_number;
-        audience.next_number += 1;
-        audience.listeners.insert(number, Arc::downgrade(&listener));
+        let subscribers = listeners.entry(conversation.clone()).or_default();
+        let number = subscribers.next_number;
+        subscribers.next_number += 1;
+        subscribers.listeners.insert(number, Arc::downgrade(&listener));
         drop(listeners);
         Subscription { hub: Arc::clone(self), conversation: conversation.clone(), number, listener }
     }
 
     /// Woken when a run may have become claimable.
-    #[must_use]
     pub fn queue_signal(&self) -> &Signal {
         &self.queue_signal
     }
 
     /// Woken when a run in progress may have been asked to end or to take in a message.
-    #[must_use]
     pub fn control_signal(&self) -> &Signal {
         &self.control_signal
     }
 
-    /// Returns the way of accepted runs to the worker of this process.
-    #[must_use]
     pub fn hand_off(&self) -> &HandOff {
         &self.hand_off
     }
 
-    /// Says that a run may have become claimable, here and elsewhere.
+    /// Wakes workers here and elsewhere, because a run may have become claimable.
     pub fn notify_queue(&self) {
         self.queue_signal.notify();
         self.wake(Elsewhere::Queue);
     }
 
-    /// Says that `_run` has a control request waiting in the store, here and elsewhere.
+    /// Wakes workers here and elsewhere, because `_run` has a control request in the store.
     pub fn notify_control(&self, _run: &RunId) {
         self.control_signal.notify();
         self.wake(Elsewhere::Control);
@@ -345,19 +326,19 @@ impl Hub {
     }
 
     fn of(&self, conversation: &ConversationId) -> Vec<Arc<Listener>> {
-        lock(&self.listeners).get(conversation).map(Audience::all).unwrap_or_default()
+        lock(&self.listeners).get(conversation).map(Subscribers::all).unwrap_or_default()
     }
 
-    /// Those who listen to a conversation, noting that they hear of events up to `seq`.
+    /// Returns the subscribers of a conversation, to which events up to `seq` are published.
     fn heard(&self, conversation: &ConversationId, seq: i64) -> Vec<Arc<Listener>> {
         let mut listeners = lock(&self.listeners);
-        let Some(audience) = listeners.get_mut(conversation) else { return Vec::new() };
-        audience.published = audience.published.max(seq);
-        audience.present()
+        let Some(subscribers) = listeners.get_mut(conversation) else { return Vec::new() };
+        subscribers.published = subscribers.published.max(seq);
+        subscribers.present()
     }
 }
 
-/// One reader's place at the tail. Dropping it ends it.
+/// A reader of the live tail. Dropping it ends the subscription.
 pub struct Subscription {
     hub: Arc<Hub>,
     conversation: ConversationId,
@@ -388,19 +369,19 @@ impl Subscription {
         }
     }
 
-    /// Whether the store is to be read. From now on the queue holds what comes after that.
+    /// Returns whether the store is to be read. The queue then holds later events.
     fn is_to_reread(&self) -> bool {
         if !lock(&self.listener.queue).reread {
             return false;
         }
-        // Both locks, in the order in which laggards are put aside: nobody is put aside who has just begun to read.
+        // Both locks, in the order of `set_lagging_aside`, so that a subscriber that begins to read is not put aside.
         let mut listeners = lock(&self.hub.listeners);
         let mut queue = lock(&self.listener.queue);
         queue.reread = false;
         queue.events.clear();
         queue.bytes = 0;
-        if let Some(audience) = listeners.get_mut(&self.conversation) {
-            audience.take_back(self.number);
+        if let Some(subscribers) = listeners.get_mut(&self.conversation) {
+            subscribers.take_back(self.number);
         }
         true
     }
@@ -409,10 +390,10 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut listeners = lock(&self.hub.listeners);
-        if let Some(audience) = listeners.get_mut(&self.conversation) {
-            audience.listeners.remove(&self.number);
-            audience.lagging.remove(&self.number);
-            if audience.is_empty() {
+        if let Some(subscribers) = listeners.get_mut(&self.conversation) {
+            subscribers.listeners.remove(&self.number);
+            subscribers.lagging.remove(&self.number);
+            if subscribers.is_empty() {
                 listeners.remove(&self.conversation);
             }
         }
@@ -463,8 +444,8 @@ mod tests {
         let slow = hub.subscribe(&conversation());
         let aside = || {
             let listeners = lock(&hub.listeners);
-            let audience = &listeners[&conversation()];
-            (audience.listeners.len(), audience.lagging.len())
+            let subscribers = &listeners[&conversation()];
+            (subscribers.listeners.len(), subscribers.lagging.len())
         };
         hub.publish(&conversation(), &[event(1)]);
         hub.publish(&conversation(), &[event(2)]);

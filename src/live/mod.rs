@@ -1,8 +1,7 @@
-//! Wake-ups and the tail of the log.
+//! Wake-ups, the live tail of the log, and the hand-off of accepted runs to this process's worker.
 //!
-//! Owns who listens to what. What is told here is a hint or a copy: the log in the store is the truth, and a reader that hears
-//! nothing, or too late, reads there. One thing is more than that: the hand-off of an accepted run to this process's worker. Must
-//! not know the store.
+//! Wake-ups and events here are hints and copies: the log in the store is the truth, and a reader that misses something reads
+//! there. Must not know the store.
 
 mod handoff;
 mod hub;

@@ -1,4 +1,4 @@
-//! A wake-up that remembers: a notification that comes while nobody waits is kept for the next one who does.
+//! A wake-up that is kept until a task waits for it.
 
 use tokio::sync::Notify;
 

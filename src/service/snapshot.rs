@@ -213,18 +213,9 @@ impl Fold {
                 let (asked, approvals) = (self.asked.clone(), self.approvals.clone());
                 self.begun = Beginning { seq: event.seq - 1, asked, approvals, later: Vec::new() };
                 self.partial = event.run_id.clone().map(|run_id| Message {
-                    id: message_id,
-                    conversation_id: conversation.clone(),
-                    run_id,
-                    role,
                     status: MessageStatus::Partial,
-                    parts: Vec::new(),
-                    finish_reason: None,
-                    model: None,
-                    usage: None,
-                    internal: false,
-                    feedback: None,
                     created_at: event.at.to_rfc3339(),
+                    ..Message::new(message_id, (run_id, conversation.clone()), role, Vec::new())
                 });
             }
             EventBody::PartStarted { message_id, part_id, kind, call_id, name, .. } => {

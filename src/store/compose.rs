@@ -10,7 +10,7 @@ use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState};
-use crate::domain::message::{Message, MessageStatus, Part, Role};
+use crate::domain::message::{Message, Part, Role};
 use crate::domain::record::RunWrite;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::domain::summary;
@@ -53,18 +53,8 @@ pub(super) fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) ->
 /// The user's message as one of `run`.
 pub(super) fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
     Message {
-        id: accept.message_id.clone(),
-        conversation_id: accept.conversation_id.clone(),
-        run_id: run.clone(),
-        role: Role::User,
-        status: MessageStatus::Complete,
-        parts: accept.parts.clone(),
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: false,
-        feedback: None,
         created_at: accept.now.to_rfc3339(),
+        ..Message::new(accept.message_id.clone(), (run.clone(), accept.conversation_id.clone()), Role::User, accept.parts.clone())
     }
 }
 

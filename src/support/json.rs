@@ -6,6 +6,14 @@ use serde_json::Value;
 
 use super::number;
 
+/// Returns the value at a path of names and positions, such as `items.0.id`.
+pub fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.').try_fold(value, |value, name| match value {
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => value.get(name),
+    })
+}
+
 /// Returns `value` with the keys of every object sorted and one spelling for equal numbers. Hashes and comparisons are made of this
 /// form. All other JSON keeps the order and the spelling of its author.
 #[must_use]

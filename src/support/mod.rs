@@ -12,6 +12,7 @@ pub mod files;
 pub mod http;
 pub mod ids;
 pub mod json;
+pub mod locks;
 pub mod nearest;
 pub mod number;
 pub mod origin;

@@ -1,26 +1,25 @@
-//! What a server asks in the middle of a call: written down, put to the user, and closed before the call's outcome is written.
+//! Elicitation in the middle of a call: the question is stored, put to the user, and closed before the call's outcome is stored.
 //!
-//! The call stays under way, so its run keeps its lease. Should the process die, the answer has nobody to go to any more: whoever
-//! takes the run up closes the question and judges the call by its class.
+//! The call stays under way, so its run keeps its lease. If the process dies, the next claim closes the question and judges the
+//! call by its class.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::WorkerDeps;
 use super::log_writer::RunLog;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::record::Fence;
-use crate::live::{Hub, Subscription, Tail};
-use crate::store::{StoreResult, WorkerStore, patiently};
-use crate::support::ids::SharedIds;
+use crate::live::{Subscription, Tail};
+use crate::store::{StoreResult, patiently};
 use crate::tools::Asks;
 
-/// How soon a question is looked at again if nobody says that something happened.
+/// How often an open question is read without a wake-up.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long a database that is away is waited for.
@@ -28,45 +27,30 @@ const STORE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Puts the questions of one call to its user.
 pub struct Asker {
-    /// Where questions and answers are kept.
-    pub store: Arc<dyn WorkerStore>,
-    /// Where answers are heard of.
-    pub hub: Arc<Hub>,
-    /// Makes their ids.
-    pub ids: SharedIds,
-    /// The log of the run, as it is now.
+    pub deps: WorkerDeps,
+    /// The current log of the run, which changes when the run is loaded again.
     pub log: watch::Receiver<RunLog>,
-    /// The run.
     pub fence: Fence,
-    /// Who is asked.
     pub owner: UserId,
-    /// The tool that is being called, and what with.
+    /// The tool of the call.
     pub tool: String,
-    /// How long there may be no answer; 0 for any time.
+    /// Milliseconds until the question expires; 0 for never.
     pub expires_ms: u64,
 }
 
 impl Asker {
-    /// Asks, and hands on the answer if there is one before its time is over or the call is.
+    /// Asks, and passes on the answer if it comes before the question expires or the call ends.
     pub async fn ask(&self, call: &CallId, asks: Asks) {
         let Asks { text, elicitation, mut answer } = asks;
-        let heard = self.hub.subscribe(&self.fence.conversation_id);
-        // What is asked is asked in one log: whoever loads the run again closes the question.
+        let heard = self.deps.hub.subscribe(&self.fence.conversation_id);
+        // Question and answer use one log: a reload of the run closes the question.
         let log = self.log.borrow().clone();
-        let request = InputRequest {
-            id: InputId::generate(self.ids.as_ref()),
-            conversation_id: self.fence.conversation_id.clone(),
-            run_id: self.fence.run_id.clone(),
-            call_id: Some(call.clone()),
-            kind: InputKind::Elicitation,
-            question: Question::of_server(text, &self.tool, elicitation),
-            state: InputState::Pending,
-            answer: None,
-            expires_in_ms: Some(self.expires_ms).filter(|limit| *limit > 0),
-        };
+        let question = Question::of_server(text, &self.tool, elicitation);
+        let id = InputId::generate(self.deps.ids.as_ref());
+        let request = InputRequest::about(call, id, self.fence.ids(), InputKind::Elicitation, question, self.expires_ms);
         let InputRequest { id, kind, call_id, question, .. } = request.clone();
         let asked = EventBody::InputRequested { id: id.clone(), kind, call_id, question };
-        // Without its row there is no question, and its server hears that nobody answers.
+        // Without its row there is no question, and the server is told that there is no answer.
         if log.commit(&[asked], vec![Change::AskInput(request)]).await.is_err() {
             return;
         }
@@ -80,13 +64,12 @@ impl Asker {
         };
         let told = EventBody::InputResolved { id: id.clone(), state: why, answer: None, by: None };
         let closed = Change::InputClosed { id: id.clone(), state: why };
-        // Nobody waits for an answer any more.
         if why == InputState::Cancelled {
             let _ = log.commit(&[told], vec![closed]).await;
             return;
         }
-        // It may be answered in this moment, and whoever was told so shall not have answered in vain. Closed first, so that the store
-        // takes no answer after the look.
+        // The question may be answered at this moment, and a confirmed answer must not be lost. Closed before the second read, so
+        // that the store accepts no answer after it.
         if log.commit(&[], vec![closed]).await.is_err() {
             return;
         }
@@ -100,7 +83,6 @@ impl Asker {
             Ok(None) => {
                 let _ = log.commit(&[told], Vec::new()).await;
             }
-            // Nobody is told what nobody knows.
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "whether a question was answered could not be read");
             }
@@ -127,19 +109,19 @@ impl Asker {
     }
 
     async fn look(&self, id: &InputId) -> Option<InputAnswer> {
-        let found = self.store.input_request(&self.owner, id).await.ok().flatten()?;
+        let found = self.deps.store.input_request(&self.owner, id).await.ok().flatten()?;
         found.request.answer.filter(|_| found.request.state == InputState::Answered)
     }
 
-    /// The answer that was taken before the question was closed.
+    /// Reads the answer that was stored before the question was closed.
     async fn given(&self, id: &InputId) -> StoreResult<Option<InputAnswer>> {
-        let found = patiently(STORE_PATIENCE, || self.store.input_request(&self.owner, id)).await?;
+        let found = patiently(STORE_PATIENCE, || self.deps.store.input_request(&self.owner, id)).await?;
         Ok(found.and_then(|found| found.request.answer))
     }
 }
 
 async fn hand_on(log: &RunLog, id: InputId, given: InputAnswer, answer: tokio::sync::oneshot::Sender<InputAnswer>) {
-    // Written first: what is handed on is used up.
+    // Stored first: an answer that is passed on is used up.
     let applied = Change::InputClosed { id, state: InputState::Applied };
     if log.commit(&[], vec![applied]).await.is_ok() {
         let _ = answer.send(given);

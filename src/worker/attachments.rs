@@ -1,99 +1,75 @@
-//! Uploaded files in requests: where a message refers to one, a model gets its bytes or its text. Only the request holds them.
+//! Puts uploaded files into requests: where a message refers to a file, the model gets its bytes or its text.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::store::{AttachedFile, FileStore, StoreResult, WorkerStore, patiently};
+use crate::support::locks::lock;
 
-/// The most bytes of files in one request: about what providers take. The newest files come first. A file that is referred to again is
-/// sent once.
+/// The most bytes of files in one request, about as much as providers accept. The newest files come first, and each file is sent
+/// once.
 const MOST_BYTES: u64 = 24 * 1024 * 1024;
 
-/// Bytes of files in all requests that are being sent at this moment; others wait. A request holds each byte about four times: as it
-/// is remembered, in the part, and in the body, all of them a third longer than the file.
+/// Bytes of files in all requests that are being sent; others wait. A request holds each byte about four times: in the cache, in
+/// the part and in the body, all in base64.
 const ALL_BYTES: u32 = 96 * 1024 * 1024;
 
-/// The same of one owner, whose requests wait for each other before they stand in anybody's way.
+/// The same of one owner, so that one owner cannot block the others.
 const OWNER_BYTES: u32 = ALL_BYTES / 3;
 
-/// Files beyond this many bytes are encoded where nobody waits for the thread.
+/// Files larger than this are encoded on a blocking thread.
 const LARGE: usize = 1024 * 1024;
 
-/// Bytes of files that are remembered, as they are sent.
-const REMEMBERED: usize = 64 * 1024 * 1024;
+/// Bytes of encoded files in the cache.
+const REMEMBERED: u64 = 64 * 1024 * 1024;
 
 /// How long files are waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The media type of PDF documents.
 const PDF: &str = "application/pdf";
 
-/// A request with its files, and the room in memory that it takes until it is sent.
+/// A request with its files, and the permits for its memory until it is sent.
 pub struct Expanded {
-    /// The request.
     pub request: ModelRequest,
     _room: Option<Room>,
 }
 
-/// An owner's room, and everybody's.
+/// The permits of an owner, and of the process.
 type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Puts files into requests.
 pub struct Attachments {
     room: Arc<Semaphore>,
     owners: Mutex<HashMap<UserId, Weak<Semaphore>>>,
-    cache: Mutex<Cache>,
-}
-
-#[derive(Default)]
-struct Cache {
-    urls: VecDeque<(FileId, Arc<str>)>,
-    bytes: usize,
-}
-
-impl Cache {
-    fn get(&mut self, id: &FileId) -> Option<Arc<str>> {
-        let at = self.urls.iter().position(|(known, _)| known == id)?;
-        let found = self.urls.remove(at)?;
-        let url = Arc::clone(&found.1);
-        self.urls.push_back(found);
-        Some(url)
-    }
-
-    /// Those that were not used for the longest time make room.
-    fn put(&mut self, id: FileId, url: Arc<str>) {
-        self.bytes += url.len();
-        self.urls.push_back((id, url));
-        while self.bytes > REMEMBERED {
-            let Some((_, oldest)) = self.urls.pop_front() else { break };
-            self.bytes -= oldest.len();
-        }
-    }
+    /// Data URLs by file.
+    cache: Cache<FileId, Arc<str>>,
 }
 
 impl Default for Attachments {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), owners: Mutex::default(), cache: Mutex::default() }
+        let size = |_: &FileId, url: &Arc<str>| u32::try_from(url.len()).unwrap_or(u32::MAX);
+        let cache = Cache::builder().max_capacity(REMEMBERED).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
+        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), owners: Mutex::default(), cache }
     }
 }
 
 /// A reference to a stored file in a request.
 enum Reference<'r> {
-    /// A part of a message.
     Part(&'r mut FilePart),
-    /// A picture in the result of a tool. Other files in results are notes, beside which their text stands.
+    /// A picture in the result of a tool. Other files in results are notes with their text beside them.
     Picture(&'r mut ToolContent),
 }
 
-/// The references to files in a request, the newest first.
+/// Returns the references to files in a request, newest first.
 fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
     let mut found = Vec::new();
     let id = |file_id: &Option<String>| file_id.clone().map(FileId::from_stored);
@@ -119,7 +95,7 @@ fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
     found
 }
 
-/// Cuts the texts that are in their own URLs to what the request has room for.
+/// Cuts texts that are inline in data URLs.
 fn cut_inline(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         let Part::File(file) = part else { continue };
@@ -127,14 +103,12 @@ fn cut_inline(request: &mut ModelRequest) {
         let url = file.url.take();
         let data = url.as_deref().and_then(|url| url.split_once(";base64,")).map(|(_, data)| data);
         let bytes = data.and_then(|data| STANDARD.decode(data).ok());
-        file.text = bytes
-            .and_then(|bytes| String::from_utf8(bytes).ok())
-            .map(|text| shown_text(file, &text, Rest::None, text.len() as u64));
+        file.text =
+            bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| shown_text(file, &text, false, text.len() as u64));
     }
 }
 
-/// Has the pictures named that stand in the request itself, for a model that sees none: its provider would refuse the request for
-/// them.
+/// Replaces inline pictures by notes, for a model without vision, whose provider would refuse the request.
 fn name_pictures(request: &mut ModelRequest) {
     for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
         match part {
@@ -155,11 +129,8 @@ fn name_pictures(request: &mut ModelRequest) {
 }
 
 impl Attachments {
-    /// The request with what its messages refer to. A file that is gone becomes a note; what a model cannot see, its text. Whether it
-    /// sees pictures is `sees`, `None` if nobody knows.
-    ///
-    /// # Errors
-    /// If the files cannot be read in time.
+    /// Replaces references by content. A deleted file becomes a note; a file that the model cannot see, its text. `sees` says
+    /// whether the model has vision, if that is known. Fails if the files cannot be read in time.
     pub async fn expand(&self, store: &dyn WorkerStore, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
         let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
         match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
@@ -180,7 +151,7 @@ impl Attachments {
             name_pictures(&mut request);
         }
         cut_inline(&mut request);
-        // Of a file that is referred to again, the newest reference counts, which is the first here.
+        // The newest reference to a file counts, which is the first here.
         let mut wanted: Vec<(FileId, Option<TextLimit>)> = Vec::new();
         for (reference, id) in references(&mut request) {
             if wanted.iter().all(|(known, _)| *known != id) {
@@ -194,15 +165,15 @@ impl Attachments {
         let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
         let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
         let files = store.records();
-        // A moment in which the store does not answer is no failure of the model, of which its agent may forgive none.
+        // Retried, because an unavailable store is no failure of the model, of which its agent may forgive none.
         let found = patiently(PATIENCE, || files.attached_files(&owner, &ids)).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
         let (mut native, mut bytes) = (HashMap::new(), 0_u64);
         for (id, limit) in &wanted {
-            // Where there is room for some of its text only, there is none for its pages.
+            // A file whose text is cut has no room for its pages.
             let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| limit.is_none()) else { continue };
-            // Whoever sees pictures gets to see pages, too, if its wire carries documents. Of a model that nobody knows, pictures
-            // are tried.
+            // A model with vision is shown PDF pages, too, if its dialect carries documents. If vision is unknown, pictures are
+            // tried.
             let goes = match file.media_type.as_str() {
                 PDF => sees == Some(true),
                 _ => file.is_picture() && sees != Some(false),
@@ -234,7 +205,6 @@ impl Attachments {
         Ok(Expanded { request, _room: room })
     }
 
-    /// Waits for room for so many bytes.
     async fn room(&self, owner: &UserId, bytes: u64) -> Option<Room> {
         let bytes = u32::try_from(bytes).unwrap_or(OWNER_BYTES).min(OWNER_BYTES);
         if bytes == 0 {
@@ -245,7 +215,7 @@ impl Attachments {
     }
 
     fn room_of(&self, owner: &UserId) -> Arc<Semaphore> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = lock(&self.owners);
         if let Some(room) = owners.get(owner).and_then(Weak::upgrade) {
             return room;
         }
@@ -255,7 +225,7 @@ impl Attachments {
         room
     }
 
-    /// `None` if the file has gone meanwhile.
+    /// Returns `None` if the file was deleted meanwhile.
     async fn data_url(
         &self,
         files: &dyn FileStore,
@@ -263,7 +233,7 @@ impl Attachments {
         id: &FileId,
         media_type: &str,
     ) -> StoreResult<Option<Arc<str>>> {
-        if let Some(known) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+        if let Some(known) = self.cache.get(id) {
             return Ok(Some(known));
         }
         let mut bytes = Vec::new();
@@ -283,8 +253,14 @@ impl Attachments {
         };
         let url = if size > LARGE { tokio::task::spawn_blocking(encode).await.ok() } else { Some(encode()) };
         let Some(url) = url else { return Ok(None) };
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(id.clone(), Arc::clone(&url));
+        self.remember(id.clone(), &url);
         Ok(Some(url))
+    }
+
+    fn remember(&self, id: FileId, url: &Arc<str>) {
+        self.cache.insert(id, Arc::clone(url));
+        // Applies the bound now, which the cache otherwise does at intervals.
+        self.cache.run_pending_tasks();
     }
 }
 
@@ -304,7 +280,7 @@ fn show_picture(content: &mut ToolContent, attached: Option<&AttachedFile>, url:
     });
 }
 
-/// What a model reads where a newer message has the same file.
+/// Returns the note for a file that a newer message also has.
 fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     match attached {
@@ -313,38 +289,30 @@ fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
     }
 }
 
-/// What a model reads of a file that its wire does not carry.
+/// Returns the text of a file that the dialect does not carry.
 fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     let Some(AttachedFile { file, text }) = attached else { return format!("[file {name}, {kind}: it has been deleted since]") };
     match text {
-        Some(text) => shown_text(part, text, if file.text_cut { Rest::NotKept } else { Rest::None }, file.size),
+        Some(text) => shown_text(part, text, file.text_cut, file.size),
         None if is_native => format!("[file {name}, {kind}: this model cannot see it]"),
         None if file.is_picture() => not_sent(part),
         None => format!("[file {name}, {kind}: no text was found in it]"),
     }
 }
 
-/// What a model reads of a picture that it is not shown.
+/// Returns the note for a picture that the model is not shown.
 fn not_sent(part: &FilePart) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
 }
 
-/// Whether a file has more text than is kept of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    /// No.
-    None,
-    /// Yes.
-    NotKept,
-}
-
-/// The text of a file of so many bytes, or as much of it as the request has room for.
-fn shown_text(part: &FilePart, text: &str, rest: Rest, size: u64) -> String {
+/// Returns the text of a file of so many bytes, cut to the limit of the request. `has_more` says that the file has text that is not
+/// stored.
+fn shown_text(part: &FilePart, text: &str, has_more: bool, size: u64) -> String {
     let (name, kind) = (part.shown_name(), &part.media_type);
     let left = part.text_limit.map_or(text, |limit| limit.cut(text));
-    let is_cut = rest == Rest::NotKept || left.len() < text.len();
+    let is_cut = has_more || left.len() < text.len();
     let chars = if is_cut { left.chars().count() } else { 0 };
     let cut = match is_cut {
         true => format!("\n[cut: only the first {chars} characters of the text of {name}, which has {size} bytes]"),
@@ -387,7 +355,7 @@ mod tests {
             (size, is_cut) in (any::<u64>(), any::<bool>()),
         ) {
             let part = part(name, limit);
-            let shown = shown_text(&part, &text, if is_cut { Rest::NotKept } else { Rest::None }, size);
+            let shown = shown_text(&part, &text, is_cut, size);
             let (chars, bytes) = limit.unwrap_or((usize::MAX, usize::MAX));
             prop_assert!(shown.len() <= part.words_around() + text.len().min(bytes));
             prop_assert!(shown.chars().count() <= part.words_around() + text.chars().count().min(chars));
@@ -430,16 +398,17 @@ mod tests {
     #[test]
     fn what_is_not_used_for_long_is_forgotten_first() {
         let id = |n: u32| FileId::from_stored(format!("file_{n}"));
-        let third: Arc<str> = "x".repeat(REMEMBERED / 3).into();
-        let mut cache = Cache::default();
+        let all = usize::try_from(REMEMBERED).unwrap();
+        let third: Arc<str> = "x".repeat(all / 3).into();
+        let files = Attachments::default();
         for n in 0..3 {
-            cache.put(id(n), Arc::clone(&third));
+            files.remember(id(n), &third);
         }
-        assert!(cache.get(&id(0)).is_some());
-        cache.put(id(3), Arc::clone(&third));
-        assert!(cache.get(&id(1)).is_none(), "it was not used since");
-        assert!(cache.get(&id(0)).is_some() && cache.get(&id(3)).is_some());
-        cache.put(id(4), "x".repeat(REMEMBERED + 1).into());
-        assert!(cache.get(&id(4)).is_none() && cache.bytes == 0, "nothing is larger than all of it");
+        assert!(files.cache.get(&id(0)).is_some());
+        files.remember(id(3), &third);
+        assert!(files.cache.get(&id(1)).is_none(), "it was not used since");
+        assert!(files.cache.get(&id(0)).is_some() && files.cache.get(&id(3)).is_some());
+        files.remember(id(4), &"x".repeat(all + 1).into());
+        assert!(files.cache.get(&id(4)).is_none() && files.cache.weighted_size() <= REMEMBERED, "nothing is larger than all of it");
     }
 }

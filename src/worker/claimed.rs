@@ -1,12 +1,12 @@
-//! What a driver has to know before the first decision about a claimed run.
+//! Prepares the first decision about a claimed run: loads it, and asks for the facts that the engine needs.
 
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{End, Left};
-use super::context::Surround;
+use super::attempt::{Carried, End};
+use super::context::WorkerContext;
 use super::log_writer::RunLog;
 use super::pins;
 use super::registry::Held;
@@ -21,37 +21,36 @@ use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 use crate::tools::contexts::ContextQuestion;
 
-/// A run before the first decision about it.
 pub(super) struct Ready {
     pub state: Box<RunState>,
     pub log: RunLog,
     pub input: Input,
 }
 
-/// Loads a run, unless it is `known`, and all that the engine has to know of it.
+/// Loads a run, unless it is `known`, and its facts.
 pub(super) async fn get_ready(
-    surround: &Surround,
+    context: &WorkerContext,
     held: &Held,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    left: &mut Left,
+    carried: &mut Carried,
 ) -> Result<Ready, End> {
-    if left.crashes >= SUSPECT_CRASHES
-        && let Ok(Some(record)) = surround.deps.store.load_bare(&held.fence).await
+    if carried.crashes >= SUSPECT_CRASHES
+        && let Ok(Some(record)) = context.deps.store.load_bare(&held.fence).await
         && (record.is_poison() || record.cancel_requested_by.is_some())
     {
-        // It ends with the first decision. What is loaded or done for a run before that may be what its workers have died of.
-        left.attempt = record.attempt;
-        left.finished.extend(left.tools.stop().await.outcomes);
-        let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
-        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() };
+        // It ends with the first decision. Its workers may have died of what is loaded or done before that.
+        carried.attempt = record.attempt;
+        carried.finished.extend(carried.tools.stop().await.outcomes);
+        let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
+        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: carried.finished.clone() };
         return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
     }
     let loaded = match known {
         Some(record) => Ok(Some(*record)),
-        None => surround.deps.store.load_run(&held.fence).await,
+        None => context.deps.store.load_run(&held.fence).await,
     };
     let mut record = match loaded {
         Ok(Some(record)) => record,
@@ -62,40 +61,40 @@ pub(super) async fn get_ready(
         }
     };
     failpoint::reached("C04-loaded");
-    left.attempt = record.attempt;
-    left.suspected_since = left.suspected_since.filter(|_| record.has_its_last_chance());
+    carried.attempt = record.attempt;
+    carried.suspected_since = carried.suspected_since.filter(|_| record.has_its_last_chance());
     if failpoint::is_planted("unsafe-rerun") {
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }
-    record.profile = surround.profiles.shared(record.profile);
-    // What the claim was for stays so until the run goes on: the death of its last worker has to be decided about, whatever has failed since.
+    record.profile = context.profiles.shared(record.profile);
+    // The cause of the claim stays until the run continues: the crash of its last worker has to be decided about.
     if let Some(cause) = cause.filter(|_| record.cause == ClaimCause::HandedBack) {
         record.cause = cause;
     }
     let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
     if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
-        // They are told before the run ends, and what they say then is known.
-        left.finished.extend(left.tools.stop().await.outcomes);
+        // The tools are told before the run ends, so that their outcomes are known.
+        carried.finished.extend(carried.tools.stop().await.outcomes);
     }
-    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
+    let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
     let mut state = RunState::load(record);
     let mut facts = RunFacts::default();
-    let mut input = first_input(surround, &mut state, &mut facts, mailbox).await.map_err(|error| End::from(&error))?;
+    let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| End::from(&error))?;
     if state.record.cancel_requested_by.is_some() {
-        // Somebody may have asked for it just now.
-        left.finished.extend(left.tools.stop().await.outcomes);
+        // Cancelled just now.
+        carried.finished.extend(carried.tools.stop().await.outcomes);
     }
     if let Input::Claimed { finished, .. } = &mut input {
-        finished.clone_from(&left.finished);
+        finished.clone_from(&carried.finished);
     }
-    facts.under_way = left.tools.ids();
-    facts.capacities = capacities(surround, &state.record).await;
+    facts.under_way = carried.tools.ids();
+    facts.capacities = capacities(context, &state.record).await;
     state.know(facts);
     let state = Box::new(counted(state).await);
     Ok(Ready { state, log, input })
 }
 
-/// What has joined meanwhile. Each look tells of all of it, and there may be hundreds while a server starts.
+/// Messages that joined meanwhile. Each signal repeats all of them, and there may be hundreds while an MCP server starts.
 #[derive(Default)]
 struct Joined(Vec<Message>);
 
@@ -109,11 +108,11 @@ impl Joined {
     }
 }
 
-/// Finds out what the first decision is about. That may mean to start servers and to ask strangers, and nobody who wants the run to end
-/// shall have to wait for them: a cancel is noted in the state, and ends the run with the first decision. A run that has begun is not
-/// handed back from here, since what the death of its last worker means for it has to be decided first.
+/// Finds out what the first decision is about. That may start MCP servers and ask context providers, so a cancellation does not
+/// wait for it: it is noted in the state, and the first decision ends the run. A run that has begun is not handed back from here,
+/// because a crash of its last worker has to be decided about first.
 async fn first_input(
-    surround: &Surround,
+    context: &WorkerContext,
     state: &mut RunState,
     facts: &mut RunFacts,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
@@ -122,13 +121,13 @@ async fn first_input(
     let mut input = Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
     let (mut joined, mut cancel_by) = (Joined::default(), None);
     let instead = {
-        let found = find_out(surround, &state.record, facts, &mut input);
+        let found = find_out(context, &state.record, facts, &mut input);
         tokio::pin!(found);
         loop {
             let signal = tokio::select! {
                 biased;
                 Some(signal) = mailbox.recv() => signal,
-                () = surround.drain.cancelled(), if is_new => {
+                () = context.drain.cancelled(), if is_new => {
                     break Ok(Some(Input::Drain { stopped: Vec::new(), paused: Vec::new() }));
                 }
                 found = &mut found => break found.map(|()| None),
@@ -149,7 +148,7 @@ async fn first_input(
     Ok(instead.unwrap_or(input))
 }
 
-async fn find_out(surround: &Surround, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
+async fn find_out(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
     if record.cancel_requested_by.is_some() {
         // It ends with the first decision.
         return Ok(());
@@ -157,29 +156,28 @@ async fn find_out(surround: &Surround, record: &RunRecord, facts: &mut RunFacts,
     if record.tools.is_none()
         && let Input::Claimed { tools, .. } = input
     {
-        *tools = surround.deps.tools.definitions(&record.owner).await;
+        *tools = context.deps.tools.definitions(&record.owner).await;
         let wanted = record.profile.tools.as_ref();
         tools.retain(|tool| wanted.is_none_or(|wanted| wanted.contains(&tool.name)));
     }
-    know_grants(surround, record, facts, input).await.inspect_err(|error| {
+    load_grants(context, record, facts, input).await.inspect_err(|error| {
         tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
     })?;
-    pins::hold(&surround.deps, &surround.options, &surround.accepted, facts, input).await?;
-    know_surroundings(surround, record, facts, input).await;
+    pins::hold(&context.deps, &context.options, &context.accepted, facts, input).await?;
+    load_surroundings(context, record, facts, input).await;
     Ok(())
 }
 
-/// Finds out what stands in the system prompt beside the words of agent and conversation. Context providers are asked once in a
-/// turn: what they have said is kept with the run, and whoever takes it up tells its model the same.
-async fn know_surroundings(surround: &Surround, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
+/// Loads the facts of the system prompt. Context providers are asked once in a turn: their answers are stored with the run.
+async fn load_surroundings(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };
-    // Where its tools are frozen the log says whose are not all among them, whatever its model is told.
+    // The run's first event names the servers whose tools are incomplete, whatever its model is told.
     let servers = match profile.prompt.tool_notes {
         ToolNotes::Off if record.tools.is_some() => Vec::new(),
-        ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => surround.deps.tools.notes(owner).await,
+        ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => context.deps.tools.notes(owner).await,
     };
-    if let Some(providers) = &surround.deps.contexts
+    if let Some(providers) = &context.deps.contexts
         && record.contexts.is_none()
         && !profile.context_providers.is_empty()
     {
@@ -195,9 +193,8 @@ async fn know_surroundings(surround: &Surround, record: &RunRecord, facts: &mut 
     facts.servers = servers;
 }
 
-/// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
-/// each time.
-async fn know_grants(surround: &Surround, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
+/// Loads the grants, if one of the run's tools can use them. Destructive tools ask each time.
+async fn load_grants(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
     let offered = match input {
         Input::Claimed { tools, .. } => tools.as_slice(),
         _ => &[],
@@ -205,24 +202,23 @@ async fn know_grants(surround: &Surround, record: &RunRecord, facts: &mut RunFac
     let policy = &record.profile.approval;
     let mut tools = record.tools.iter().flatten().chain(offered);
     if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
-        facts.grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
+        facts.grants = context.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
     }
     Ok(())
 }
 
-/// Finds out how much the models of the run can read.
-async fn capacities(surround: &Surround, record: &RunRecord) -> Vec<(String, Capacity)> {
+/// Returns the capacities of the run's models.
+async fn capacities(context: &WorkerContext, record: &RunRecord) -> Vec<(String, Capacity)> {
     let RunRecord { owner, profile, .. } = record;
     let mut capacities = Vec::new();
     let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
     for model in std::iter::once(&profile.model).chain(&profile.fallbacks).chain(of_plans) {
-        capacities.push((model.clone(), surround.deps.models.capacity(owner, model).await));
+        capacities.push((model.clone(), context.deps.models.capacity(owner, model).await));
     }
     capacities
 }
 
-/// Counts what the models of the run will be asked to read: a long conversation takes longer to count for the first time than
-/// anybody may hold up the others on this thread.
+/// Counts the tokens of the run's messages on a blocking thread: the first count of a long conversation takes long.
 async fn counted(state: RunState) -> RunState {
     if !counts_tokens(&state) {
         return state;

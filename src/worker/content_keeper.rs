@@ -1,7 +1,8 @@
-//! Binary content of tool results: each becomes a stored file of the run's owner, before the outcome of its call is decided on.
+//! Binary content of tool results: each piece becomes a stored file of the run's owner before the outcome of its call is decided
+//! on.
 //!
-//! So results, events and messages hold references, and are small. Content that cannot be stored in time stays in the outcome, so that no
-//! result is lost. A file whose outcome was never committed belongs to no message, and is removed with the other unused files. The text of a document stands beside its reference, for models.
+//! So results, events and messages hold references, and are small. Content that cannot be stored in time stays in the outcome, so
+//! that no result is lost. A file whose outcome was never committed is removed with the other unused files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::WorkerDeps;
 use crate::documents::{FileDeps, Kind, Unreadable};
-use crate::domain::file::{FileFacts, FileOrigin, FileText, decoded, default_name, is_text_type, other_text, utf8_text};
+use crate::domain::file::{FileOrigin, FileText, decoded, default_name, is_text_type, other_text, utf8_text};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{BinaryContent, ToolContent};
 use crate::domain::tool::ToolOutcome;
@@ -24,13 +25,12 @@ use crate::support::text::prefix_chars;
 /// How long a database that is away is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long the outcome of a call waits for all of its content.
+/// The time limit for all content of one call.
 const KEEP_LIMIT: Duration = Duration::from_secs(45);
 
-/// Files of one result. Each of them is a row, a note in each request to a model, and perhaps a process that reads it.
+/// Files of one result. Each is a row, a note in each request to a model, and perhaps a process that reads it.
 const MAX_FILES: usize = 32;
 
-/// Stores the binary content of results.
 pub struct ContentKeeper {
     store: Arc<dyn WorkerStore>,
     ids: SharedIds,
@@ -44,13 +44,12 @@ struct Room {
 }
 
 impl ContentKeeper {
-    /// Stores with what the worker works with.
     pub fn new(deps: &WorkerDeps) -> Self {
         Self { store: Arc::clone(&deps.store), ids: Arc::clone(&deps.ids), files: deps.files.clone() }
     }
 
-    /// Stores what the result carries in itself, and puts references in its place. Content beyond a limit becomes a note that says why:
-    /// the call does not fail for it. A run that is stopped waits for nothing: the result stays as it is.
+    /// Replaces inline content by references. Content beyond a limit becomes a note with the reason: the call does not fail. A run
+    /// that is stopped does not wait: the result stays as it is.
     pub async fn keep(&self, owner: &UserId, outcome: &mut ToolOutcome, stop: &CancellationToken) {
         let carries_bytes = |content: &ToolContent| content.binary().is_some_and(|binary| binary.data.is_some());
         if !outcome.content.iter().any(carries_bytes) {
@@ -66,7 +65,6 @@ impl ContentKeeper {
         }
     }
 
-    /// Returns the content with references instead of bytes.
     async fn stored(&self, owner: &UserId, content: Vec<ToolContent>) -> Vec<ToolContent> {
         let mut room = Room { bytes: self.files.limits.max_bytes_per_call, files: MAX_FILES };
         let mut kept = Vec::with_capacity(content.len());
@@ -90,57 +88,54 @@ impl ContentKeeper {
         let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { return Vec::new() };
         let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
         let is_refused = room.files == 0 || bytes.len() > self.files.limits.max_bytes.min(room.bytes);
-        let text = if is_refused { Text::None } else { self.text(&bytes, &name, &mut binary.media_type).await };
-        let words = match &text {
-            Text::Document(facts) => facts.text.clone(),
-            Text::Plain { text, .. } => Some(text.clone()),
-            Text::Unread(_) | Text::None => None,
+        let (text, note) = match is_refused {
+            true => (None, None),
+            false => self.text(&bytes, &name, &mut binary.media_type).await,
         };
-        let first = match self.keep_one(owner, binary, "file", words, room).await {
+        let first = match self.keep_one(owner, binary, "file", text, room).await {
             Ok(stored) => ToolContent::File(stored),
             Err(note) => ToolContent::text(note),
         };
-        let words = match text {
-            Text::Document(FileFacts { text: Some(text), .. }) => Some(format!("[text of {name}]\n{}", shown(&text))),
-            Text::Document(_) => Some(format!("[no text was found in {name}]")),
-            Text::Plain { text, encoding } => Some(format!("[text of {name}{encoding}]\n{}", shown(&text))),
-            Text::Unread(why) => Some(format!("[the text of {name} cannot be read: {why}]")),
-            Text::None => None,
-        };
-        std::iter::once(first).chain(words.map(ToolContent::text)).collect()
+        std::iter::once(first).chain(note.map(ToolContent::text)).collect()
     }
 
-    /// Finds the text of a file. The bytes of a document say its type, not the tool.
-    async fn text(&self, bytes: &Bytes, name: &str, media_type: &mut String) -> Text {
+    /// Returns the text of a file, and what a model reads of it. The bytes of a document decide its type, not the tool.
+    async fn text(&self, bytes: &Bytes, name: &str, media_type: &mut String) -> (Option<FileText>, Option<String>) {
         let most = self.files.limits.text_chars;
-        if !Kind::of(bytes).needs_reader() {
-            return match utf8_text(bytes) {
-                Some(text) => Text::Plain { text: shortened(text, most), encoding: "" },
-                None if is_text_type(media_type) => {
-                    let (text, encoding) = other_text(bytes);
-                    let encoding = if encoding == "UTF-16" { ", read as UTF-16" } else { ", which is not UTF-8, read as Latin-1" };
-                    Text::Plain { text: shortened(&text, most), encoding }
+        let (text, encoding) = if Kind::of(bytes).needs_reader() {
+            let why = match self.files.reader.read(bytes.clone(), name, most).await {
+                Ok(facts) => {
+                    media_type.clone_from(&facts.media_type);
+                    match facts.text {
+                        Some(text) => Ok(text),
+                        None => Err(format!("[no text was found in {name}]")),
+                    }
                 }
-                None => Text::None,
+                Err(Unreadable::Refused(why)) => Err(format!("[the text of {name} cannot be read: {why}]")),
+                Err(Unreadable::Failed(error)) => {
+                    tracing::error!(error = &error as &dyn std::error::Error, "the process that reads files cannot be started");
+                    Err(format!("[the text of {name} cannot be read: the server cannot read documents at the moment]"))
+                }
             };
-        }
-        match self.files.reader.read(bytes.clone(), name, most).await {
-            Ok(facts) => {
-                media_type.clone_from(&facts.media_type);
-                Text::Document(facts)
+            match why {
+                Ok(text) => (text, ""),
+                Err(note) => return (None, Some(note)),
             }
-            Err(Unreadable::Refused(why)) => Text::Unread(why),
-            Err(Unreadable::Failed(error)) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "the process that reads files cannot be started");
-                Text::Unread("the server cannot read documents at the moment".to_owned())
-            }
-        }
+        } else if let Some(text) = utf8_text(bytes) {
+            (shortened(text, most), "")
+        } else if is_text_type(media_type) {
+            let (text, encoding) = other_text(bytes);
+            let encoding = if encoding == "UTF-16" { ", read as UTF-16" } else { ", which is not UTF-8, read as Latin-1" };
+            (shortened(&text, most), encoding)
+        } else {
+            return (None, None);
+        };
+        let cut = if text.is_cut { "\n[cut: the file has more text]" } else { "" };
+        let note = format!("[text of {name}{encoding}]\n{}{cut}", text.words);
+        (Some(text), Some(note))
     }
 
-    /// Stores one file.
-    ///
-    /// # Errors
-    /// A note that names the content and says why it is not stored.
+    /// Stores one file, or returns a note that says why it is not stored.
     async fn keep_one(
         &self,
         owner: &UserId,
@@ -167,7 +162,7 @@ impl ContentKeeper {
         let name = binary.name.clone().unwrap_or_else(|| default_name(&binary.media_type));
         let (sha256, most) = (json::hash_bytes(&bytes), limits.max_content_per_owner);
         let stored = patiently(PATIENCE, || async {
-            // Each try has an id of its own: what became of the one before is not known.
+            // Each attempt has its own id, because the outcome of the one before is unknown.
             let new = NewFile {
                 id: FileId::generate(self.ids.as_ref()),
                 owner: owner.clone(),
@@ -204,26 +199,7 @@ impl ContentKeeper {
     }
 }
 
-/// The text of a file.
-enum Text {
-    /// A document that was read.
-    Document(FileFacts),
-    /// The file is text.
-    Plain { text: FileText, encoding: &'static str },
-    /// A document that cannot be read, and why.
-    Unread(String),
-    /// The file is neither text nor a document.
-    None,
-}
-
-/// Returns the beginning of a text.
 fn shortened(text: &str, most_chars: usize) -> FileText {
     let words = prefix_chars(text, most_chars).to_owned();
     FileText { is_cut: words.len() < text.len(), words }
-}
-
-/// Returns the words, and a line that says so if there are more.
-fn shown(text: &FileText) -> String {
-    let cut = if text.is_cut { "\n[cut: the file has more text]" } else { "" };
-    format!("{}{cut}", text.words)
 }

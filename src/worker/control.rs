@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions};
 
-/// Looks for requests when told to, and every `control_poll` where other processes may have stored them, until `stop`.
+/// Reads requests on each wake-up, and every `control_poll` where other processes may have stored them, until `stop`.
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
-    // With one process every request comes with a wake-up; looking now and then is only a safety net.
+    // With one process every request comes with a wake-up; polling is only a safety net.
     let poll = if deps.store.is_shared() { options.control_poll } else { Duration::from_secs(1) };
     loop {
         tokio::select! {
@@ -27,7 +27,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
                 for signal in signals {
                     let Some(held) = registry.get(&signal.run_id) else { continue };
                     if signal.gone {
-                        // Nobody waits for the answer, and nothing of it could be written.
+                        // Nothing of the run can be written.
                         held.lost.cancel();
                     } else {
                         held.tell(signal);

@@ -1,8 +1,7 @@
-//! Drives one claimed run: loads it, asks the engine what follows, writes that down, does it. What changes nothing outside may
-//! begin while it is being written.
+//! Drives one claimed run: loads it, asks the engine for decisions, commits them, and executes their commands.
 //!
-//! `select!` only finds out what happened; what it means is decided in one place, by the engine. Whenever the rows may not be
-//! what the driver thinks, it loads them again and goes on from there, as after a crash.
+//! `select!` only finds out what happened; the engine decides what it means. Whenever the rows may differ from the state in memory,
+//! the driver loads them again and continues from there, as after a crash.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -13,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{End, Left, raise_fence};
+use super::attempt::{Carried, End, raise_fence};
 use super::claimed::{Ready, get_ready};
-use super::context::Surround;
+use super::context::WorkerContext;
 use super::log_writer::{LogError, RunLog};
 use super::model_call::{ModelCall, sendable_request};
 use super::registry::{Held, HeldGuard};
@@ -36,14 +35,13 @@ use crate::engine::{Command, Decision, Durability, Input, PartialAnswer, RunStat
 use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
 use crate::support::failpoint;
 
-/// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
-/// the run is given up: each further try would ask the model again.
+/// How often a run's rows may be unreadable or unwritable, for other reasons than an unavailable database, before the run is given
+/// up: each further attempt would ask the model again.
 const MAX_STRIKES: u32 = 5;
 
-/// Drives the run, over which `crashes` workers have died, until it has ended, was released, or is no longer ours. `record` is what would
-/// be loaded, if it is known.
+/// Drives the run until it has ended, was released, or is no longer ours. `record` is the loaded run, if it is known.
 pub async fn drive(
-    surround: &Surround,
+    context: &WorkerContext,
     guard: &mut HeldGuard,
     mut mailbox: mpsc::Receiver<Box<ControlSignal>>,
     crashes: u32,
@@ -53,22 +51,22 @@ pub async fn drive(
     let mut strikes = 0;
     let mut cause = None;
     let suspected_since = (crashes >= SUSPECT_CRASHES).then(Instant::now);
-    let mut left = Left { crashes, suspected_since, ..Left::default() };
+    let mut carried = Carried { crashes, suspected_since, ..Carried::default() };
     let lost = guard.held.lost.clone();
     loop {
-        // Nothing new begins in an attempt that the worker has no patience for any more: it hands the run back.
-        let is_last = surround.stop_now.is_cancelled();
-        // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
+        // Nothing new begins in the last attempt: it hands the run back.
+        let is_last = context.stop_now.is_cancelled();
+        // Each attempt has its own log and fence: late writes of the one before are fenced.
         let fenced = CancellationToken::new();
-        // What it has left unwritten when it ends is not written any more: nobody would do what it announces.
+        // Unwritten events of an ended attempt are dropped: nothing would follow on them.
         let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
-                && let Err(end) = Box::pin(raise_fence(surround, guard, left.attempt)).await
+                && let Err(end) = Box::pin(raise_fence(context, guard, carried.attempt)).await
             {
                 return end;
             }
-            attempt(surround, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut left).await
+            attempt(context, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut carried).await
         };
         let end = tokio::select! {
             biased;
@@ -79,23 +77,23 @@ pub async fn drive(
         match end {
             End::Over | End::Fenced => return,
             End::Broken if strikes + 1 >= MAX_STRIKES => {
-                left.finished.extend(left.tools.stop().await.outcomes);
-                return Box::pin(ending::give_up(surround, guard, left.attempt, left.finished)).await;
+                carried.finished.extend(carried.tools.stop().await.outcomes);
+                return Box::pin(ending::give_up(context, guard, carried.attempt, carried.finished)).await;
             }
             End::Reload | End::Broken if is_last => {
-                drop(left.tools.stop().await);
-                // Giving up the lease takes less than handing the run back, and counts no crash either.
+                drop(carried.tools.stop().await);
+                // Giving up the lease takes less time than handing the run back, and counts no crash either.
                 return guard.held.excuse();
             }
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
-                // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
+                // The rows tell how far the run has come. As long as the lease can be kept, the run is still ours.
                 cause = Some(ClaimCause::Reload);
                 tokio::select! {
                     biased;
                     () = lost.cancelled() => return,
-                    () = surround.stop_now.cancelled() => {}
-                    () = left.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
+                    () = context.stop_now.cancelled() => {}
+                    () = carried.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
             }
@@ -103,30 +101,28 @@ pub async fn drive(
     }
 }
 
-/// How many leases long a suspected run has to live, and then to complete a step, to be cleared: with the defaults a minute.
+/// A suspected run is cleared when it has lived for so many leases and then completes a step: with the defaults a minute.
 const CLEARED_AFTER_LEASES: u32 = 6;
 
-/// Why a run is given up whose next request to its model breaks the rules that providers have in common.
 const UNSENDABLE: &str = "the run was given up: the server made a request of it that no provider takes, and has not sent it";
 
 async fn attempt(
-    surround: &Surround,
+    context: &WorkerContext,
     held: &Held,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    left: &mut Left,
+    carried: &mut Carried,
 ) -> End {
-    // Boxed, and its room given back: what is loaded passes through many hands on its way, and a run that streams would keep room
-    // for each of them.
-    let ready = Box::pin(get_ready(surround, held, mailbox, known, cause, fenced, left)).await;
+    // Boxed, because loading needs much stack, which a run that streams would keep.
+    let ready = Box::pin(get_ready(context, held, mailbox, known, cause, fenced, carried)).await;
     let Ready { state, log, mut input } = match ready {
         Ok(ready) => ready,
         Err(end) => return end,
     };
     let mut drive = Drive {
-        surround,
+        context,
         held,
         loaded_at: Instant::now(),
         step_began: Instant::now(),
@@ -138,13 +134,13 @@ async fn attempt(
         is_unsendable: false,
         ranking: None,
         reserving: None,
-        tools: std::mem::take(&mut left.tools),
+        tools: std::mem::take(&mut carried.tools),
         draining: false,
         is_unsure: cause.is_some(),
-        finished: &mut left.finished,
-        suspected_since: &mut left.suspected_since,
+        finished: &mut carried.finished,
+        suspected_since: &mut carried.suspected_since,
     };
-    if surround.drain.is_cancelled() {
+    if context.drain.is_cancelled() {
         drive.drain();
     }
     drive.tools.write_to(&drive.log);
@@ -159,44 +155,41 @@ async fn attempt(
         };
     };
     drive.log.give_up();
-    // A database that was away for a moment is no reason to know nothing of the calls under way.
-    left.tools = drive.tools;
+    // Calls under way survive a short outage of the database.
+    carried.tools = drive.tools;
     end
 }
 
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
 struct Drive<'a> {
-    surround: &'a Surround,
+    context: &'a WorkerContext,
     held: &'a Held,
     loaded_at: Instant,
     step_began: Instant,
     state: Box<RunState>,
     log: RunLog,
     model: Option<ModelCall>,
-    /// What the model call came to, if it was over before the commit that it began with.
+    /// The end of the model call, if it came before the commit that it began with.
     answered: Option<Result<(), ModelError>>,
-    /// What model calls have used that came to nothing and that no write has charged yet.
+    /// Usage of failed model calls that no write has charged yet.
     spent: Usage,
-    /// The request of the model step breaks the rules that providers have in common, and was not sent.
+    /// The request breaks the rules that providers have in common, and was not sent.
     is_unsendable: bool,
-    /// Tools are being put in order for the next model step.
     ranking: Option<Ranking>,
-    /// Leave is asked for the next model call.
     reserving: Option<Reservation>,
     tools: ToolCalls,
     draining: bool,
-    /// Writes have failed and none has succeeded since: nothing begins before one does. Else a store that can be read but not
-    /// written would make each attempt ask the model once more.
+    /// Writes have failed and none has succeeded since: nothing begins before one does. Otherwise a store that can be read but not
+    /// written would make each attempt ask the model again.
     is_unsure: bool,
-    /// Outcomes of calls that could not be stored. The next attempt takes them up, so that it need not call unknown what is known.
+    /// Outcomes that could not be stored. The next attempt uses them, so that they do not become unknown.
     finished: &'a mut Vec<(CallId, ToolOutcome)>,
-    /// See [`Left`].
     suspected_since: &'a mut Option<Instant>,
 }
 
 impl Drive<'_> {
-    /// Decides, commits, and begins what was decided.
+    /// Decides, commits, and starts the commands.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
         let of_tools = self.tools.take_spent();
@@ -207,7 +200,7 @@ impl Drive<'_> {
             let calls_model = request.is_some();
             match self.write(&decision, request).await {
                 Ok(()) => break (decision, calls_model),
-                // The run would have ended too early: what has joined it is heard, and the same input decided again.
+                // A message has joined: the same input is decided again with it.
                 Err(LogError::Unheard) => {
                     if let Err(end) = Box::pin(self.hear()).await {
                         self.not_stored(input, of_tools);
@@ -217,7 +210,7 @@ impl Drive<'_> {
                 Err(error) => {
                     self.not_stored(input, of_tools);
                     return ControlFlow::Break(match error {
-                        // An earlier write has failed, and it is that one which tells whether trying again may help.
+                        // An earlier write has failed, which tells whether another attempt may help.
                         LogError::Stopped if self.log.is_broken_for_good() => End::Broken,
                         error => error.into(),
                     });
@@ -227,47 +220,47 @@ impl Drive<'_> {
         self.finished.clear();
         self.spent = Usage::default();
         self.reached_after(&decision, tool_finished, calls_model);
-        if self.suspected_since.is_some_and(|since| since.elapsed() >= self.surround.options.lease * CLEARED_AFTER_LEASES)
+        if self.suspected_since.is_some_and(|since| since.elapsed() >= self.context.options.lease * CLEARED_AFTER_LEASES)
             && decision.events.iter().any(|event| matches!(event, EventBody::StepCompleted { .. }))
         {
             Box::pin(self.clear()).await;
         }
-        // Last words are no answer.
+        // The profile's last words are no answer.
         let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
         if decision.changes.iter().any(answers) {
-            self.surround.titles.begin(&self.surround.deps, &self.surround.options, &self.state);
+            self.context.titles.begin(&self.context.deps, &self.context.options, &self.state);
         }
         for command in decision.commands {
             match command {
                 Command::Stop => return ControlFlow::Break(End::Over),
-                // It was taken out, and is under way.
+                // Taken out before, and under way.
                 Command::CallModel(_) => {}
                 Command::RankTools => self.rank_tools(),
                 Command::Reserve(reserve) => self.reserve(reserve),
-                Command::RunTool(call) => self.tools.run(self.surround, &self.state, self.held, &self.log, call),
-                Command::Reconcile(call) => self.tools.reconcile(self.surround, &self.state, call),
+                Command::RunTool(call) => self.tools.run(self.context, &self.state, self.held, &self.log, call),
+                Command::Reconcile(call) => self.tools.reconcile(self.context, &self.state, call),
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Keeps for the next attempt what this one knows alone.
+    /// Keeps for the next attempt what only this one knows.
     fn not_stored(&mut self, input: Input, of_tools: Usage) {
         self.finished.extend(input.into_outcomes());
         self.tools.give_back(of_tools);
     }
 
-    /// Whether a call that was cancelled before anything was sent would have an unknown outcome for the next attempt, which does not know
-    /// that. One that may be repeated is made there; and of one that its server has had a round of, not all is known.
+    /// Returns whether a call that was cancelled before anything was sent would have an unknown outcome for the next attempt. A
+    /// repeatable call is made again there, and a call whose server has had a round of it may have taken effect.
     fn is_lost_unsent(&self, id: &CallId) -> bool {
-        // What is rerun though it may have happened is not known to be unsent: an attempt before may have sent it.
+        // With `rerun`, an earlier attempt may have sent the call.
         let is_rerun = self.state.record.profile.on_unknown == OnUnknown::Rerun;
         !is_rerun && self.state.record.calls.iter().any(|call| call.id == *id && !call.replay.may_repeat() && call.handle.is_none())
     }
 
-    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
-    /// decision, and a decision that cannot be written ends the attempt and the call with it. A decision that is committed behind
-    /// its commands is written with whatever follows it.
+    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; its answer is written after the
+    /// decision, and a decision that cannot be written ends the attempt and the call. A decision of durability `Behind` is written
+    /// with the next one.
     async fn write(&mut self, decision: &Decision, request: Option<Box<ModelRequest>>) -> Result<(), LogError> {
         let finishes = decision.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
         if finishes {
@@ -317,28 +310,28 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// Says that the run goes on well, so that the next one of its kind can be taken up.
+    /// Clears the run of its crashes, so that the next suspected run can be claimed.
     async fn clear(&mut self) {
-        // Once at most: whoever does not hear the answer does not know whether it is said.
+        // Tried once: without a reply it is unknown whether it was stored.
         *self.suspected_since = None;
-        if self.surround.deps.store.clear_of_crashes(&self.held.fence).await.is_ok() {
-            self.surround.deps.hub.queue_signal().notify();
+        if self.context.deps.store.clear_of_crashes(&self.held.fence).await.is_ok() {
+            self.context.deps.hub.queue_signal().notify();
         }
     }
 
-    /// Takes in the messages that have joined the run and were not heard of yet. If there are none, the rows are not what this worker
-    /// believes, and deciding again would come to the same.
+    /// Reads the messages that have joined the run. If there are none, the rows differ from the state, and deciding again would not
+    /// help.
     async fn hear(&mut self) -> Result<(), End> {
         let known = self.state.record.joined;
         let run = std::slice::from_ref(&self.held.fence.run_id);
-        let signals = self.surround.deps.store.control_signals(run).await.map_err(|_| End::Reload)?;
+        let signals = self.context.deps.store.control_signals(run).await.map_err(|_| End::Reload)?;
         for message in signals.into_iter().flat_map(|signal| signal.joined) {
             self.state.learn(&Input::Joined(message));
         }
         if self.state.record.joined == known { Err(End::Reload) } else { Ok(()) }
     }
 
-    /// From now on nothing new begins: what is under way may end, then the run is handed back. What can be left is not waited for.
+    /// Starts nothing new: calls under way may end, then the run is handed back.
     fn drain(&mut self) {
         self.draining = true;
         self.tools.leave();
@@ -347,8 +340,8 @@ impl Drive<'_> {
 
     fn decide(&mut self, input: Input) -> Decision {
         let surroundings = Surroundings {
-            now: self.surround.deps.clock.now(),
-            ids: self.surround.deps.ids.as_ref(),
+            now: self.context.deps.clock.now(),
+            ids: self.context.deps.ids.as_ref(),
             elapsed_ms: self.elapsed_ms(),
             spent: self.spent,
         };
@@ -359,7 +352,7 @@ impl Drive<'_> {
         self.state.record.elapsed_ms.saturating_add(super::heartbeat::millis(self.loaded_at.elapsed()))
     }
 
-    /// Names the boundary that the process has just passed, for tests that make it die there.
+    /// Names the boundary that was just passed, for tests that kill the process there.
     fn reached_after(&self, decision: &Decision, tool_finished: bool, calls_model: bool) {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
             failpoint::reached("C23");
@@ -381,7 +374,7 @@ impl Drive<'_> {
 
     fn call_model(&mut self, request: ModelRequest) {
         // A process that was stopped may have lost the run while it slept: it must not ask on its behalf.
-        if !self.held.is_fresh(self.surround.options.self_stop) {
+        if !self.held.is_fresh(self.context.options.self_stop) {
             self.held.lost.cancel();
             return;
         }
@@ -390,29 +383,28 @@ impl Drive<'_> {
             self.is_unsendable = true;
             return;
         };
-        self.model = Some(ModelCall::new(self.surround, &self.state, request));
+        self.model = Some(ModelCall::new(self.context, &self.state, request));
     }
 
     fn rank_tools(&mut self) {
         let tools = self.state.usable_tools().into_iter().cloned().collect();
         let (query, owner) = (tool_query(&self.state), self.state.record.owner.clone());
-        let ranker = Arc::clone(&self.surround.ranker);
+        let ranker = Arc::clone(&self.context.ranker);
         self.ranking = Some(Box::pin(async move { ranker.rank(&owner, &query, tools).await }));
     }
 
     fn reserve(&mut self, reserve: Reserve) {
         let (fence, owner) = (self.held.fence.clone(), self.state.record.owner.clone());
-        self.reserving = Some(Reservation::ask(&self.surround.deps, fence, owner, reserve));
+        self.reserving = Some(Reservation::ask(&self.context.deps, fence, owner, reserve));
     }
 
-    /// Nothing will come of the leave that was asked for.
-    async fn take_leave(&mut self) {
+    /// Waits for the reservation that is under way, whose grant will not be used.
+    async fn abandon_reservation(&mut self) {
         if let Some(asked) = self.reserving.take() {
             asked.end(&mut self.state).await;
         }
     }
 
-    /// Waits for the next thing that the engine should know.
     async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
         loop {
             let is_idle = self.tools.is_empty() && self.ranking.is_none() && self.reserving.is_none();
@@ -439,12 +431,12 @@ impl Drive<'_> {
                 Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
                 Happened::Tool(call, ToolSays::Pauses(pause)) => return ControlFlow::Continue(Input::ToolPauses(call, pause)),
                 Happened::Tool(_, ToolSays::Left) => {}
-                // The run is loaded again, which says what cannot be read, and ends it.
-                Happened::Told(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
+                // Loading the run again reports the damage, and ends the run.
+                Happened::Signal(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
                     return ControlFlow::Break(End::Broken);
                 }
-                Happened::Told(signal) => {
-                    if let Some(input) = Box::pin(self.told(signal)).await {
+                Happened::Signal(signal) => {
+                    if let Some(input) = Box::pin(self.on_signal(signal)).await {
                         return ControlFlow::Continue(input);
                     }
                 }
@@ -454,7 +446,7 @@ impl Drive<'_> {
                 }
                 Happened::TimedOut => {
                     let partial = self.hang_up();
-                    Box::pin(self.take_leave()).await;
+                    Box::pin(self.abandon_reservation()).await;
                     let stopped = Box::pin(self.end_tools()).await;
                     return ControlFlow::Continue(Input::TimedOut { partial, stopped });
                 }
@@ -462,24 +454,19 @@ impl Drive<'_> {
                     self.drain();
                     // Between steps nothing is under way, and the run is handed back at once.
                     if self.model.is_none() && self.tools.is_empty() {
-                        Box::pin(self.take_leave()).await;
+                        Box::pin(self.abandon_reservation()).await;
                         return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
                     }
                 }
                 Happened::StopNow => {
                     self.drain();
                     self.hang_up();
-                    Box::pin(self.take_leave()).await;
-                    // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
+                    Box::pin(self.abandon_reservation()).await;
+                    // Calls without an outcome stay `started`: the next attempt judges them by their class.
                     let Stopped { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
                     stopped.retain(|(id, outcome)| match outcome.state {
-                        ToolCallState::Done | ToolCallState::Failed => true,
                         ToolCallState::Cancelled => self.is_lost_unsent(id),
-                        ToolCallState::Denied
-                        | ToolCallState::Unknown
-                        | ToolCallState::Planned
-                        | ToolCallState::AwaitingApproval
-                        | ToolCallState::Started => false,
+                        state => matches!(state, ToolCallState::Done | ToolCallState::Failed),
                     });
                     return ControlFlow::Continue(Input::Drain { stopped, paused });
                 }
@@ -497,9 +484,9 @@ impl Drive<'_> {
             biased;
             () = log.broken().cancelled() => Happened::Broken,
             () = std::future::ready(()), if self.is_unsendable => Happened::Unsendable,
-            Some(signal) = mailbox.recv() => Happened::Told(signal),
-            () = self.surround.stop_now.cancelled() => Happened::StopNow,
-            () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
+            Some(signal) = mailbox.recv() => Happened::Signal(signal),
+            () = self.context.stop_now.cancelled() => Happened::StopNow,
+            () = self.context.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
             ranked = in_order(&mut self.ranking), if self.ranking.is_some() => Happened::Ranked(ranked),
             answer = Reservation::answer(&mut self.reserving), if self.reserving.is_some() => Happened::Reserved(answer),
@@ -510,7 +497,7 @@ impl Drive<'_> {
 
     fn model_done(&mut self, result: Result<(), ModelError>) -> ControlFlow<End, Input> {
         let Some(call) = self.model.take() else { return ControlFlow::Break(End::Reload) };
-        let deps = &self.surround.deps;
+        let deps = &self.context.deps;
         let spent = call.spent();
         let now = deps.clock.now();
         let mut partial = None;
@@ -534,31 +521,31 @@ impl Drive<'_> {
         })
     }
 
-    async fn told(&mut self, signal: Box<ControlSignal>) -> Option<Input> {
+    async fn on_signal(&mut self, signal: Box<ControlSignal>) -> Option<Input> {
         if let Some(by) = signal.cancel_by {
             failpoint::reached("C20");
             let partial = self.hang_up();
-            self.take_leave().await;
+            self.abandon_reservation().await;
             let stopped = self.end_tools().await;
             return Some(Input::CancelRequested { by, partial, stopped });
         }
         let known = &self.state.record.history;
         let joined = signal.joined.into_iter().find(|message| known.iter().all(|other| other.id != message.id))?;
-        // One at a time: should there be more, the next look at the control requests brings them.
-        self.surround.deps.hub.notify_control(&self.held.fence.run_id);
+        // One at a time: further ones come with the next control signal.
+        self.context.deps.hub.notify_control(&self.held.fence.run_id);
         Some(Input::Joined(joined))
     }
 
-    /// Gives up the model call, which closes the provider's connection before anything else is done, and says what was shown of
-    /// it. What it has used is charged with the next write.
+    /// Drops the model call, which closes the provider's connection, and returns what was shown of it. The next write charges its
+    /// usage.
     fn hang_up(&mut self) -> Option<PartialAnswer> {
         let call = self.model.take()?;
         self.spent.add(call.given_up());
-        call.into_partial(self.surround.deps.clock.now())
+        call.into_partial(self.context.deps.clock.now())
     }
 
-    /// Tells the tools under way to stop, because the run ends, and collects what became of their calls. Nobody answers any more what a
-    /// server wants to know, and whatever it had done by then stays: nothing is known of such a call, either.
+    /// Stops the tools under way, because the run ends, and collects the outcomes of their calls. A call that waits for a server's
+    /// question may have taken effect before: its outcome is unknown.
     async fn end_tools(&mut self) -> Vec<(CallId, ToolOutcome)> {
         let Stopped { outcomes: mut stopped, paused: _ } = self.tools.stop().await;
         for call in self.state.record.calls.iter().filter(|call| call.state == ToolCallState::Started) {
@@ -577,7 +564,7 @@ enum Happened {
     Reserved(StoreResult<Option<Reserved>>),
     Model(Result<(), ModelError>),
     Tool(CallId, ToolSays),
-    Told(Box<ControlSignal>),
+    Signal(Box<ControlSignal>),
     TimedOut,
     Draining,
     StopNow,
@@ -585,7 +572,6 @@ enum Happened {
     Broken,
 }
 
-/// Takes the request of the model call out of the commands, if there is one.
 fn take_request(commands: &mut Vec<Command>) -> Option<Box<ModelRequest>> {
     let at = commands.iter().position(|command| matches!(command, Command::CallModel(_)))?;
     match commands.remove(at) {
@@ -601,7 +587,7 @@ async fn in_order(ranking: &mut Option<Ranking>) -> RankedTools {
     }
 }
 
-/// Goes on with the model call, unless it is over and only has to be told.
+/// Continues the model call, or returns its result if it is over.
 async fn run_model(
     model: &mut Option<ModelCall>,
     answered: &mut Option<Result<(), ModelError>>,

@@ -1,11 +1,11 @@
-//! Ends runs that cannot be carried on, with as much of what belongs to an end as can still be written.
+//! Ends runs that cannot be continued, with as much of a regular end as can still be written.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::{End, raise_fence};
-use super::context::Surround;
+use super::context::WorkerContext;
 use super::log_writer::LogError;
 use super::registry::HeldGuard;
 use crate::domain::change::Change;
@@ -17,26 +17,25 @@ use crate::domain::run::RunStatus;
 use crate::domain::tool::ToolOutcome;
 use crate::engine::{Input, RunState, Surroundings, decide};
 
-/// Why a run is given up.
 const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
 
-/// Ends a run that cannot be carried on: with all that belongs to it if that can be written, or else by a write that needs nothing
-/// but its fence. `finished` are outcomes of calls that could not be stored by the attempt of that number.
-pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, attempt: u32, finished: Vec<(CallId, ToolOutcome)>) {
+/// Ends a run that cannot be continued: regularly if that can be written, or else by a write that needs only its fence. `finished`
+/// are outcomes that the attempt of that number could not store.
+pub(super) async fn give_up(context: &WorkerContext, guard: &mut HeldGuard, attempt: u32, finished: Vec<(CallId, ToolOutcome)>) {
     tracing::error!("the run is given up: its rows cannot be read or written");
     loop {
-        match end_whole(surround, guard, attempt, &finished).await {
+        match end_whole(context, guard, attempt, &finished).await {
             End::Over | End::Fenced => return,
             End::Broken => break,
             End::Reload => tokio::select! {
                 biased;
                 () = guard.held.lost.cancelled() => return,
-                () = surround.stop_now.cancelled() => return guard.held.excuse(),
+                () = context.stop_now.cancelled() => return guard.held.excuse(),
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
             },
         }
     }
-    let log = surround.writer.for_run(guard.held.fence.clone(), attempt, CancellationToken::new(), surround.deps.clock.clone());
+    let log = context.writer.for_run(guard.held.fence.clone(), attempt, CancellationToken::new(), context.deps.clock.clone());
     let error = ProblemCode::Internal.body(GIVEN_UP);
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
@@ -46,11 +45,11 @@ pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, attempt:
 }
 
 /// Ends a run with an outcome for each of its calls, and nothing left open in its log.
-async fn end_whole(surround: &Surround, guard: &mut HeldGuard, attempt: u32, finished: &[(CallId, ToolOutcome)]) -> End {
-    if let Err(end) = raise_fence(surround, guard, attempt).await {
+async fn end_whole(context: &WorkerContext, guard: &mut HeldGuard, attempt: u32, finished: &[(CallId, ToolOutcome)]) -> End {
+    if let Err(end) = raise_fence(context, guard, attempt).await {
         return end;
     }
-    let (deps, fence) = (&surround.deps, &guard.held.fence);
+    let (deps, fence) = (&context.deps, &guard.held.fence);
     let record = match deps.store.load_run(fence).await {
         Ok(Some(record)) => record,
         Ok(None) => return End::Fenced,
@@ -60,10 +59,10 @@ async fn end_whole(surround: &Surround, guard: &mut HeldGuard, attempt: u32, fin
     let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
     let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: finished.to_vec() };
     let decision = decide(&mut RunState::load(record), given_up, &surroundings);
-    let log = surround.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
+    let log = context.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
     match log.commit(&decision.events, decision.changes).await {
         Ok(()) => End::Over,
-        // Refused, it may have broken a rule of the rows. Whether the fence is void the last write tells.
+        // The write may have broken a rule of the rows. Whether the fence is void the last write tells.
         Err(LogError::Fenced) => End::Broken,
         Err(error) => error.into(),
     }

@@ -1,11 +1,12 @@
-//! What the metrics and the log say of decisions that were written.
+//! Metrics and log lines of committed decisions.
 
 use tokio::time::Instant;
 
 use crate::domain::event::EventBody;
+use crate::domain::model::Usage;
 use crate::engine::Decision;
 
-/// Counts what has come of a decision. `step_began` is when the step under way did.
+/// Counts a decision. `step_began` is the start of the current step.
 pub fn count(decision: &Decision, step_began: &mut Instant) {
     for event in &decision.events {
         match event.kind() {
@@ -22,12 +23,16 @@ pub fn count(decision: &Decision, step_began: &mut Instant) {
             let kind = if usage.is_some() { "model" } else { "tools" };
             metrics::histogram!("capstan_step_seconds", "kind" => kind).record(step_began.elapsed().as_secs_f64());
             if let Some(usage) = usage {
-                metrics::counter!("capstan_tokens_total", "direction" => "input").increment(usage.input_tokens);
-                metrics::counter!("capstan_tokens_total", "direction" => "output").increment(usage.output_tokens);
+                count_tokens(usage);
             }
         }
         if matches!(event, EventBody::StepStarted { .. }) {
             *step_began = Instant::now();
         }
     }
+}
+
+pub fn count_tokens(usage: &Usage) {
+    metrics::counter!("capstan_tokens_total", "direction" => "input").increment(usage.input_tokens);
+    metrics::counter!("capstan_tokens_total", "direction" => "output").increment(usage.output_tokens);
 }

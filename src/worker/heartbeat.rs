@@ -1,19 +1,18 @@
 //! Keeps leases alive, gives up runs whose lease cannot be kept, and releases orphaned claims.
 //!
 //! An orphaned claim is a lease that the database granted to this node and that no driver here was given: the reply to the claim
-//! was lost, or the hand-off did not reach the worker. Left alone, it would expire and count as a crash. It is released at the
-//! [orphan age](WorkerOptions::orphan_age), or at any age by a drain. A reply that comes after the release harms nothing: its
-//! driver loads the run before it asks a model, and a void fence loads nothing.
+//! was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at any age
+//! by a drain; otherwise it would expire and count as a crash. A reply that comes after the release harms nothing: its driver loads
+//! the run before it asks a model, and a void fence loads nothing. The lease of a driver that has ended is no orphaned claim, since
+//! that driver may have crashed: it expires.
 //!
-//! The lease of a driver that has ended is no orphaned claim, since that driver may have crashed: it expires.
-//!
-//! A run that is given up because the database is away has not killed its worker: as soon as the database answers, it is told so,
-//! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, else a run that stalls
-//! its worker would be tried for ever.
+//! A run that is given up because the database is away has not crashed its worker: the database is told so as soon as it answers,
+//! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, or a run that stalls its
+//! worker would be tried for ever.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
@@ -22,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions};
 use crate::store::{Renewal, UnnamedLease};
+use crate::support::locks::lock;
 
-/// A lease that expired this long ago may still be renewed if nobody took the run: the sweeper was slower than the hiccup.
+/// A lease that expired this long ago may still be renewed if no other worker claimed the run.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Renews all leases of this node every `renew`, until `stop`. A run that is no longer held, or could not be renewed for
@@ -35,43 +35,35 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
     let watchdog = watch(options, registry, &database);
     tokio::pin!(watchdog);
     loop {
+        let round = async {
+            tick.tick().await;
+            renew(deps, options, registry, &database).await;
+            // Second, because leases that are still held are more urgent.
+            give_up(deps, registry).await;
+        };
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = &mut watchdog => return,
-            _ = tick.tick() => {}
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = &mut watchdog => return,
-            () = async {
-                renew(deps, options, registry, &database).await;
-                // Only then: those that are still held are in more of a hurry.
-                give_up(deps, registry).await;
-            } => {}
+            () = round => {}
         }
     }
 }
 
-/// What the renewals tell of the database.
+/// The state of the database, by its replies to renewals.
 #[derive(Default)]
 struct Database {
     /// The last renewal has failed.
     is_away: AtomicBool,
-    /// Since when a renewal waits for its answer.
+    /// When the pending renewal was sent.
     asked_at: Mutex<Option<Instant>>,
 }
 
 impl Database {
-    fn is_asked(&self, since: Option<Instant>) {
-        *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner) = since;
-    }
-
-    /// Whether it is the database because of which leases are not renewed: it says so, or has not answered for `limit`, while this process
-    /// was awake since `awake_since`.
+    /// Returns whether the database prevents renewals: it failed, or has not answered for `limit` while this process was awake
+    /// since `awake_since`.
     fn keeps_waiting(&self, limit: Duration, awake_since: Instant) -> bool {
-        let asked_at = *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked_at = *lock(&self.asked_at);
         self.is_away.load(Ordering::Relaxed) || asked_at.is_some_and(|asked_at| asked_at.max(awake_since).elapsed() > limit)
     }
 }
@@ -80,10 +72,10 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     let (ended, held) = (registry.ended(), registry.all());
     let sent_at = Instant::now();
     let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
-    database.is_asked(Some(sent_at));
+    *lock(&database.asked_at) = Some(sent_at);
     let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
-    database.is_asked(None);
-    // Without a lease to renew, nothing is known yet of the leases that come next.
+    *lock(&database.asked_at) = None;
+    // Without a lease to renew, the reply says nothing about the leases that come next.
     database.is_away.store(answer.is_err() && !held.is_empty(), Ordering::Relaxed);
     match answer {
         Ok(Renewal { renewed, unnamed }) => {
@@ -100,7 +92,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
                 if renewed.contains(&run.fence.run_id) {
                     run.renewed(sent_at);
                 } else if !run.is_letting_go() && registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
-                    // A run that ended while the request was under way is not lost.
+                    // A run that ended while the request was pending is not lost.
                     run.span.in_scope(|| tracing::warn!("lease lost"));
                     run.lost.cancel();
                 }
@@ -115,7 +107,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     }
 }
 
-/// Adds the orphaned claims among `unnamed` that are at least as old as `age` to the fences that are given up.
+/// Gives up the orphaned claims among `unnamed` that are at least as old as `age`.
 fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration) {
     let old = unnamed.into_iter().filter(|lease| lease.age >= age).map(|lease| lease.fence);
     let orphaned: Vec<_> = old.filter(|fence| registry.is_orphaned(fence)).collect();
@@ -125,18 +117,18 @@ fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration)
     }
 }
 
-/// Gives up what is left at the end of the worker: the runs that drivers have given up, and orphaned claims of any age, since
-/// no reply is waited for any more.
+/// Gives up what is left at the end of the worker: runs that drivers gave up, and orphaned claims of any age, since no reply is
+/// awaited any more.
 pub async fn give_up_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
     give_up(deps, registry).await;
-    // Names nothing, so that no lease of a run that cannot be handed back is extended.
+    // Names no lease, so that no lease of a run that cannot be handed back is extended.
     if let Ok(renewal) = deps.store.renew_leases(&options.node, &[], millis(options.lease), millis(GRACE)).await {
         keep_orphaned(registry, renewal.unnamed, Duration::ZERO);
     }
     give_up(deps, registry).await;
 }
 
-/// Tells the database of runs that were given up although their worker lives: the database was away, or no driver knows them.
+/// Tells the database about runs that were given up although their worker lives, and about orphaned claims.
 async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     let fences = registry.take_given_up();
     if fences.is_empty() {
@@ -144,7 +136,7 @@ async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     }
     let told = fences.len();
     let left = match deps.store.give_up_leases(&fences).await {
-        // Nearly always nothing, so that looking through it costs nothing.
+        // Nearly always empty, so a linear search is enough.
         Ok(left) => fences.into_iter().filter(|fence| left.contains(&fence.run_id)).collect(),
         Err(_) => fences,
     };
@@ -163,7 +155,7 @@ async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database
     loop {
         tick.tick().await;
         if looked_at.elapsed() > pace * 3 {
-            // Stopped, or kept from working by a run of its own: of that time the database is not to blame.
+            // The process was stopped, or blocked by one of its runs: the database is not to blame for that time.
             awake_since = Instant::now();
         }
         looked_at = Instant::now();
@@ -180,7 +172,6 @@ async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database
     }
 }
 
-/// A duration as whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,12 @@
 //! Group commit: persist, then publish.
 //!
-//! One writer per process. While a commit is in flight, what its runs have to say gathers; deltas of one part merge into one
-//! event. Then one transaction writes it all, then it is published. There is no artificial delay at low load; under load the
-//! writer waits about as long as its commits take, at most [`super::WorkerOptions::gather`], so that batches grow instead of
-//! commits.
+//! A process has one writer. While a commit is pending, items gather, and deltas of one part merge into one event. Then one
+//! transaction writes all of it, and it is published. There is no artificial delay at low load; under load the writer waits about
+//! as long as its commits take, at most [`super::WorkerOptions::gather`], so that batches grow instead of the number of commits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -22,12 +21,13 @@ use crate::engine::StreamItem;
 use crate::live::Hub;
 use crate::store::{Committed, LogStore, Refused, StoreError, WorkerStore};
 use crate::support::clock::{SharedClock, UnixMillis};
+use crate::support::locks::lock;
 use crate::support::{failpoint, text};
 
-/// How long a write waits that nobody waits for: the next one most often follows sooner and takes it along.
+/// How long a write waits that has no waiter: usually the next write follows sooner and takes it along.
 const SOON: Duration = Duration::from_millis(2);
 
-/// A batch this large is a sign of load: gathering pays.
+/// A batch of this size is a sign of load, in which gathering pays.
 const LOADED_BATCH: usize = 16;
 
 /// Why a write did not happen, or may not have happened.
@@ -36,23 +36,21 @@ pub enum LogError {
     /// Another worker has the run. Write nothing more.
     #[error("another worker has the run")]
     Fenced,
-    /// The run would have ended without having heard a message that joined it. Everything pushed before the write is written.
+    /// A message joined that the ending run has not read. Everything pushed before the write is written.
     #[error("a message joined the run and has not been heard")]
     Unheard,
-    /// The store failed. Whether the write happened is known only to the store: load the run again.
+    /// The outcome of the write is unknown: load the run again.
     #[error("the log could not be written")]
     Store(#[source] Arc<StoreError>),
-    /// The writer has stopped.
     #[error("the log writer has stopped")]
     Stopped,
 }
 
-/// How soon something is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// Somebody waits for it.
+    /// A task waits for it.
     Now,
-    /// With whatever is written next, by any run, and within milliseconds.
+    /// With the next write of any run, and within milliseconds.
     Soon,
 }
 
@@ -61,18 +59,18 @@ enum Item {
     Delta { part_id: PartId, text: String, attempt: u32, at: UnixMillis },
 }
 
-/// How a driver learns that something it pushed without waiting was not written. What it pushed after that is not written
-/// either: a log with a hole would be worse than a short one.
+/// Reports failed writes to a driver that does not wait for them. Later items are not written either: a log with a gap would be
+/// worse than a short one.
 struct Tokens {
     /// The run is fenced: stop and write nothing.
     lost: CancellationToken,
     /// The store failed: load the run again.
     broken: CancellationToken,
-    /// Not because it was away: trying again may not help.
+    /// The store was not merely away, so another attempt may not help.
     for_good: AtomicBool,
-    /// The number of the last event that is known to be stored.
+    /// The sequence number of the last event that is known to be stored.
     newest: AtomicI64,
-    /// The run's span: the writer speaks of runs from outside of them.
+    /// The run's span, for log lines of the writer.
     span: tracing::Span,
 }
 
@@ -95,12 +93,11 @@ struct Pending {
     entries: Vec<Entry>,
     /// The entry of each run that may still grow: it has no reply yet.
     open: HashMap<RunId, usize>,
-    /// What each run has pushed, whether the entry may still grow or not.
+    /// The pending items of each run, in all of its entries.
     loads: HashMap<RunId, Load>,
     stopped: bool,
 }
 
-/// How much of something is pending.
 #[derive(Default)]
 struct Load {
     items: usize,
@@ -109,9 +106,8 @@ struct Load {
 
 struct Shared {
     pending: Mutex<Pending>,
-    /// Something is pending.
     wake: Notify,
-    /// Something is pending that can wait for [`SOON`].
+    /// Wakes the writer after [`SOON`].
     wake_soon: Notify,
     /// The pending entries were taken: there is room again.
     taken: Notify,
@@ -128,19 +124,13 @@ impl Shared {
     }
 }
 
-fn lock(mutex: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See the module documentation.
 #[derive(Clone)]
 pub struct LogWriter {
     shared: Arc<Shared>,
 }
 
 impl LogWriter {
-    /// A writer; nothing is written until [`LogWriter::run`] is.
-    #[must_use]
+    /// Returns a writer that writes nothing until [`LogWriter::run`] is called.
     pub fn new(gather: Duration, max_delta_bytes: usize) -> Self {
         let shared = Shared {
             pending: Mutex::default(),
@@ -153,7 +143,6 @@ impl LogWriter {
         Self { shared: Arc::new(shared) }
     }
 
-    /// What is pending, event by event.
     #[cfg(test)]
     pub fn pending_data(&self) -> Vec<String> {
         let pending = lock(&self.shared.pending);
@@ -165,8 +154,7 @@ impl LogWriter {
         data.collect()
     }
 
-    /// The log of one claimed run. `lost` is cancelled when a write finds the run fenced.
-    #[must_use]
+    /// Returns the log of a claimed run. `lost` is cancelled when a write finds the run fenced.
     pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
         let tokens = Arc::new(Tokens {
             lost,
@@ -178,7 +166,7 @@ impl LogWriter {
         RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
     }
 
-    /// Writes until `stop`, then what is still pending.
+    /// Writes until `stop`, then writes what is still pending.
     pub async fn run(&self, store: Arc<dyn WorkerStore>, hub: Arc<Hub>, stop: CancellationToken) {
         let mut pause = Duration::ZERO;
         loop {
@@ -216,7 +204,7 @@ impl LogWriter {
             if stopping {
                 return;
             }
-            // Those who waited for this batch go on at once, and what they write next is in the next batch.
+            // Tasks that waited for this batch continue first, so that their writes are in the next batch.
             tokio::task::yield_now().await;
         }
     }
@@ -227,8 +215,8 @@ impl LogWriter {
     }
 }
 
-/// Commits a batch. A batch that fails for a reason that may lie in one write is repeated write by write, so that one run
-/// cannot take others down: neither one whose rows are damaged, nor one whose rows somebody else holds for long.
+/// Commits a batch. A batch that fails for a reason that may lie in one write is repeated write by write, so that one run cannot
+/// affect others: neither a run with damaged rows, nor one whose rows are locked for long.
 async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
     let mut waiting: Vec<(Arc<Tokens>, Reply)> = Vec::with_capacity(entries.len());
@@ -247,7 +235,7 @@ async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
     }
     let shows_deltas =
         cfg!(feature = "failpoints") && writes.iter().any(|write| write.events.iter().any(|e| e.kind == "part.delta"));
-    // Nothing of ours looks at the lease any more: from here on only the fence keeps a late write out.
+    // The lease is not checked any more: from here on only the fence rejects a late write.
     if shows_deltas {
         failpoint::reached("outgoing-deltas");
     } else if cfg!(feature = "failpoints") && writes.iter().any(tells_outcome) {
@@ -266,12 +254,12 @@ async fn write(store: &dyn LogStore, hub: &Hub, entries: Vec<Entry>) {
             tracing::error!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch failed, writing one by one");
             let mut locked: Vec<Arc<StoreError>> = Vec::new();
             for (write, (tokens, reply)) in writes.into_iter().zip(waiting) {
-                // An earlier write of the same run has just failed: this one would leave a hole behind it.
+                // An earlier write of the same run has failed: this one would leave a gap.
                 if tokens.is_void() {
                     fail(reply, LogError::Stopped);
                     continue;
                 }
-                // Two runs that are locked say that it is not the runs, and waiting for each of the others would take for ever.
+                // Two locked runs show that the database is slow, and waiting for all the others would take too long.
                 if let [_, error, ..] = locked.as_slice() {
                     fail_entry(&tokens, reply, error);
                     continue;
@@ -299,7 +287,7 @@ fn tells_outcome(write: &RunWrite) -> bool {
 
 type Reply = Option<oneshot::Sender<Result<(), LogError>>>;
 
-/// Tells all whose writes were in a batch that it could not be written.
+/// Reports that a batch could not be written.
 fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<Tokens>, Reply)>, error: StoreError) {
     tracing::warn!(error = &error as &dyn std::error::Error, writes = waiting.len(), "a batch could not be written");
     let error = Arc::new(error);
@@ -309,7 +297,7 @@ fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<Tokens>, Reply)>, error:
 }
 
 fn may_be_of_one(error: &StoreError) -> bool {
-    // Damage is in some pages of the database, and other runs may not need them.
+    // Damage is in some pages of the database, which other runs may not need.
     !error.is_transient() || is_contended(error) || matches!(error, StoreError::Damaged(_))
 }
 
@@ -345,7 +333,7 @@ fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Res
                 })
                 .collect();
             hub.publish(&conversation_id, &events);
-            // A run that was released is in the queue again, at once or when its time has come.
+            // A released run is in the queue again.
             if next_waits || write.changes.iter().any(|change| matches!(change, Change::Release { .. })) {
                 hub.notify_queue();
             }
@@ -395,23 +383,21 @@ pub struct RunLog {
 
 impl RunLog {
     /// Cancelled when something that was pushed could not be written: the run must be loaded again.
-    #[must_use]
     pub fn broken(&self) -> &CancellationToken {
         &self.tokens.broken
     }
 
-    /// Says that the run is loaded again, for whatever reason: nothing more is written to this log.
+    /// Drops what is not written yet, because the run is loaded again.
     pub fn give_up(&self) {
         self.tokens.broken.cancel();
     }
 
-    /// Whether it was not because the store was away, so that trying again may not help.
-    #[must_use]
+    /// Returns whether the store was not merely away, so that another attempt may not help.
     pub fn is_broken_for_good(&self) -> bool {
         self.tokens.for_good.load(Ordering::Relaxed)
     }
 
-    /// Hands over what a model says, to be written soon. Never waits: call [`RunLog::room`] before the next.
+    /// Adds items of an answer, to be written soon. Never waits: call [`RunLog::room`] before the next.
     pub fn push(&self, items: Vec<StreamItem>, urgency: Urgency) {
         if items.is_empty() {
             return;
@@ -463,8 +449,8 @@ impl RunLog {
         }
     }
 
-    /// Hands over a decision to be written soon, after everything that was pushed before it. Nobody waits for it: should it
-    /// not be written, the run is lost or broken, and nothing that is handed over later is written either.
+    /// Adds a decision to be written soon, after everything that was pushed before it. If it cannot be written, the run is lost or
+    /// broken, and nothing later is written either.
     pub fn append(&self, events: &[EventBody], changes: Vec<Change>) {
         let at = self.clock.now();
         let mut pending = lock(&self.shared.pending);
@@ -480,9 +466,6 @@ impl RunLog {
     }
 
     /// Writes a decision after everything that was pushed before it. When this returns `Ok`, it is durable and published.
-    ///
-    /// # Errors
-    /// See [`LogError`].
     pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>) -> Result<(), LogError> {
         let (reply, answer) = oneshot::channel();
         {
@@ -492,7 +475,7 @@ impl RunLog {
                 return Err(LogError::Stopped);
             }
             if changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(_), .. })) {
-                // It may be refused as unheard, and what was pushed before must not be refused with it.
+                // The write may be refused as unheard, but what was pushed before must be written.
                 pending.open.remove(&self.fence.run_id);
             }
             let entry = self.open_entry(&mut pending);
@@ -507,7 +490,7 @@ impl RunLog {
 
     fn open_entry<'a>(&self, pending: &'a mut Pending) -> &'a mut Entry {
         let open = pending.open.get(&self.fence.run_id).copied();
-        // What an earlier attempt has left open is void, and nothing may be added to it.
+        // An entry of an earlier attempt is void, and nothing may be added to it.
         let index = match open.filter(|index| Arc::ptr_eq(&pending.entries[*index].tokens, &self.tokens)) {
             Some(index) => index,
             None => {
@@ -528,48 +511,15 @@ impl RunLog {
 
     fn event(&self, body: &EventBody, at: UnixMillis) -> NewEvent {
         // The conversation's own events belong to no run: a stream of one run ends with the run's terminal event.
-        let run_id = match body {
-            EventBody::ConversationUpdated { .. } => None,
-            EventBody::RunQueued { .. }
-            | EventBody::RunStarted { .. }
-            | EventBody::RunResumed { .. }
-            | EventBody::RunRetrying { .. }
-            | EventBody::ContextBudget { .. }
-            | EventBody::ContextCompacted { .. }
-            | EventBody::ToolQuarantined { .. }
-            | EventBody::ModelAdapted { .. }
-            | EventBody::RunWaiting { .. }
-            | EventBody::RunCompleted { .. }
-            | EventBody::RunFailed { .. }
-            | EventBody::RunCancelled { .. }
-            | EventBody::MessageCreated { .. }
-            | EventBody::MessageStarted { .. }
-            | EventBody::StepStarted { .. }
-            | EventBody::StepCompleted { .. }
-            | EventBody::StepReset { .. }
-            | EventBody::PartStarted { .. }
-            | EventBody::PartDelta { .. }
-            | EventBody::PartCompleted { .. }
-            | EventBody::MessageCompleted { .. }
-            | EventBody::ToolStarted { .. }
-            | EventBody::ToolProgress { .. }
-            | EventBody::ToolCompleted { .. }
-            | EventBody::ToolOutcomeUnknown { .. }
-            | EventBody::PlanCreated { .. }
-            | EventBody::PlanStepStarted { .. }
-            | EventBody::PlanStepCompleted { .. }
-            | EventBody::ApprovalRequested { .. }
-            | EventBody::ApprovalResolved { .. }
-            | EventBody::InputRequested { .. }
-            | EventBody::InputResolved { .. } => Some(self.fence.run_id.clone()),
-        };
-        let attempt = if run_id.is_some() { self.attempt } else { 0 };
+        let of_run = !matches!(body, EventBody::ConversationUpdated { .. });
+        let run_id = of_run.then(|| self.fence.run_id.clone());
+        let attempt = if of_run { self.attempt } else { 0 };
         NewEvent::new(body, run_id, attempt, at)
     }
 }
 
-/// Adds a delta: to the one before, or as events of its own. None has more than `max_bytes`, even if a provider sends an answer in
-/// one piece.
+/// Adds a delta: to the one before, or as events of its own. None exceeds `max_bytes`, even if a provider sends an answer in one
+/// piece.
 fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at: UnixMillis, max_bytes: usize) {
     if let Some(Item::Delta { part_id: last, text: merged, .. }) = entry.items.last_mut()
         && *last == part_id

@@ -1,7 +1,6 @@
-//! Drives runs: claim, lease, heartbeat, the loop's commands, group commit, sweep, drain. The only caller of `engine::decide`.
+//! Drives runs: claim, lease, heartbeat, commands, group commit, sweep, drain. The only caller of `engine::decide`.
 //!
-//! Owns the runs that this process has claimed, and the one writer of their log. Must not know HTTP, nor any wire of a
-//! provider.
+//! Owns the runs that this process has claimed, and the one writer of their log. Must not know HTTP, nor any dialect.
 
 mod asker;
 mod attachments;

@@ -1,4 +1,4 @@
-//! One model call: asks, shows what comes, and assembles it.
+//! One model call: sends the request, shows the answer, and assembles it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use super::context::Surround;
+use super::context::WorkerContext;
 use super::log_writer::{RunLog, Urgency};
 use crate::domain::ids::RunId;
 use crate::domain::message::Role;
@@ -20,15 +20,13 @@ use crate::support::ids::SharedIds;
 type Asking = Pin<Box<dyn Future<Output = Result<ModelStream, ModelError>> + Send>>;
 
 enum Phase {
-    /// Kept across polls: beginning it anew would ask the provider a second time.
+    /// Kept across polls: a new future would ask the provider a second time.
     Asking(Asking),
     Streaming(ModelStream),
     Over,
 }
 
-/// Returns the request of the model step that is under way.
-///
-/// `None` if it breaks the rules that providers have in common, which only a bug of ours can make it: no provider would take it.
+/// Returns the request if it keeps the rules that providers have in common. Only a bug of this server breaks them.
 pub fn sendable_request(run_id: &RunId, mut request: ModelRequest) -> Option<ModelRequest> {
     if failpoint::is_planted("results-lost") {
         request.messages.retain(|message| message.role != Role::Tool);
@@ -51,27 +49,23 @@ pub struct ModelCall {
 }
 
 impl ModelCall {
-    /// A call that has not been made yet.
-    pub fn new(surround: &Surround, run: &RunState, request: ModelRequest) -> Self {
+    /// Prepares a call, which [`ModelCall::run`] makes.
+    pub fn new(context: &WorkerContext, run: &RunState, request: ModelRequest) -> Self {
         let assembler = Assembler::of(run, &request);
         metrics::histogram!("capstan_request_messages").record(request.messages.len() as f64);
         metrics::histogram!("capstan_request_tokens").record(assembler.asked_tokens() as f64);
-        let Surround { deps, attachments, .. } = surround;
+        let WorkerContext { deps, attachments, .. } = context;
         let sees = run.sees(&request.model);
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
         let asking: Asking = Box::pin(async move {
-            // What it holds is given back when the provider begins to answer.
+            // The permits are freed when the provider begins to answer.
             let expanded = attachments.expand(store.as_ref(), request, sees).await?;
             models.stream(expanded.request).await
         });
         Self { ids: Arc::clone(&deps.ids), assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
     }
 
-    /// Makes the call and shows what the model says until it is finished or has failed. Cancel-safe: what was shown is in the
-    /// assembler.
-    ///
-    /// # Errors
-    /// The model's failure.
+    /// Makes the call, and shows the answer until it is finished or has failed. Cancel-safe: what was shown is in the assembler.
     pub async fn run(&mut self, log: &RunLog) -> Result<(), ModelError> {
         loop {
             match &mut self.phase {
@@ -88,8 +82,8 @@ impl ModelCall {
                     };
                     let event = event?;
                     let finished = matches!(event, ModelEvent::Finished(_));
-                    // Words are waited for. A call's beginning is most often followed at once by the call, whole, and the end of an
-                    // answer by what follows from it.
+                    // Words are awaited by a reader. The beginning of a call is usually followed at once by the whole call, and the
+                    // end of an answer by its consequences.
                     let is_call = matches!(event, ModelEvent::ToolCallStarted { .. } | ModelEvent::ToolCallArguments { .. });
                     let urgency = if is_call || finished { Urgency::Soon } else { Urgency::Now };
                     let items = self.assembler.push(event, self.ids.as_ref());
@@ -98,7 +92,7 @@ impl ModelCall {
                         metrics::histogram!("capstan_first_token_seconds").record(self.began.elapsed().as_secs_f64());
                     }
                     log.push(items, urgency);
-                    // Nothing of an answer that is known to be broken is kept, however it goes on.
+                    // Nothing of a broken answer is kept, however it continues.
                     if finished || self.assembler.broken().is_some() {
                         self.phase = Phase::Over;
                     }
@@ -111,22 +105,21 @@ impl ModelCall {
         }
     }
 
-    /// The assembled answer after [`ModelCall::run`] has returned `Ok`.
+    /// Returns the answer after [`ModelCall::run`] has returned `Ok`.
     pub fn into_assembler(self) -> Assembler {
         self.assembler
     }
 
-    /// What the call has used so far.
     pub fn spent(&self) -> Usage {
         self.assembler.spent()
     }
 
-    /// The same, if it is given up.
+    /// Returns the usage of a call that is dropped.
     pub fn given_up(&self) -> Usage {
         self.assembler.given_up()
     }
 
-    /// What was shown of an answer that is given up.
+    /// Returns what was shown of an answer that is dropped.
     pub fn into_partial(self, now: UnixMillis) -> Option<PartialAnswer> {
         self.assembler.partial(now)
     }

@@ -1,4 +1,4 @@
-//! One answer of a model beside the steps of a run: asked for, and heard to its end.
+//! A model's answer outside the steps of a run.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest, ModelTurn, Usage};
 use crate::engine::Assembler;
 
-/// Asks, and has the answer or why there is none, and what that has used. `over` ends it before its time, with this reason.
+/// Asks a model; returns the answer or the failure, and the usage. `over` ends the call early, with this reason.
 pub async fn one_answer(
     deps: &WorkerDeps,
     request: ModelRequest,
@@ -36,7 +36,7 @@ pub async fn one_answer(
         why = over => (Err(why), true),
         asked = asked => (asked, false),
     };
-    // The provider may have read the request of one that is given up.
+    // The provider may have read the request of a dropped call.
     let spent = if is_given_up { answer.given_up() } else { answer.spent() };
     match asked.and_then(|()| answer.finish(deps.ids.as_ref(), deps.clock.now())) {
         Ok((message, turn, _)) => {

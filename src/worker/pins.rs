@@ -1,40 +1,27 @@
-//! Tools whose definitions have changed since somebody looked at them are held back from new runs.
+//! Holds back tools whose definitions have changed since they were accepted.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use moka::sync::Cache;
 
 use super::{WorkerDeps, WorkerOptions};
 use crate::domain::ids::PinId;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::{Input, RunFacts};
-use crate::store::{PinStore, SeenTool, StoreResult};
+use crate::store::{SeenTool, StoreResult};
 use crate::support::ids::IdSource;
 use crate::support::json;
 
-/// The most accepted definitions that are remembered.
-const REMEMBERED: usize = 10_000;
+/// The most accepted definitions in the cache.
+const REMEMBERED: u64 = 10_000;
 
-/// Definitions that this process knows to be accepted: what is accepted stays so.
-#[derive(Clone, Default)]
-pub struct Accepted {
-    known: Arc<Mutex<HashSet<String>>>,
+/// Definitions that are known to be accepted, which they stay.
+pub type Accepted = Cache<String, ()>;
+
+pub fn accepted() -> Accepted {
+    Cache::new(REMEMBERED)
 }
 
-impl Accepted {
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remember(&self, marks: Vec<String>) {
-        let mut known = self.lock();
-        if known.len() + marks.len() > REMEMBERED {
-            known.clear();
-        }
-        known.extend(marks);
-    }
-}
-
-/// Takes out of what a run is about to be offered what has changed, and notes it.
+/// Removes tools of untrusted servers whose definitions have changed from what a run is about to be offered, and names them in its
+/// facts.
 pub async fn hold(
     deps: &WorkerDeps,
     options: &WorkerOptions,
@@ -43,54 +30,39 @@ pub async fn hold(
     input: &mut Input,
 ) -> StoreResult<()> {
     let Input::Claimed { tools, .. } = input else { return Ok(()) };
-    if options.hold_changed_tools {
-        let held = hold_changed(deps.store.as_ref(), accepted, deps.ids.as_ref(), tools).await.inspect_err(|error| {
-            tracing::error!(error = error as &dyn std::error::Error, "the run's tools could not be compared with what was seen");
-        });
-        facts.held = held?;
+    if !options.hold_changed_tools {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// Takes out the tools of servers that are not trusted whose definitions have changed, and returns their names.
-async fn hold_changed(
-    store: &dyn PinStore,
-    accepted: &Accepted,
-    ids: &dyn IdSource,
-    tools: &mut Vec<Arc<ToolDefinition>>,
-) -> StoreResult<Vec<String>> {
     let mut seen = Vec::new();
     let mut marks = Vec::new();
-    {
-        let known = accepted.lock();
-        for tool in tools.iter().filter(|tool| tool.safety.untrusted) {
-            let mark = mark(tool);
-            if let Some(sight) = sight(tool, ids).filter(|_| !known.contains(&mark)) {
-                seen.push((tool.name.clone(), sight));
-                marks.push(mark);
-            }
+    for tool in tools.iter().filter(|tool| tool.safety.untrusted) {
+        let mark = mark(tool);
+        if let Some(sight) = sight(tool, deps.ids.as_ref()).filter(|_| !accepted.contains_key(&mark)) {
+            seen.push((tool.name.clone(), sight));
+            marks.push(mark);
         }
     }
     if seen.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let (names, sights): (Vec<String>, Vec<SeenTool>) = seen.into_iter().unzip();
-    let changed = store.sight_tools(&sights).await?;
-    let is_held = |sight: &SeenTool| changed.contains(&sight.id);
-    let (mut held, mut fine) = (Vec::new(), Vec::new());
+    let changed = deps.store.sight_tools(&sights).await.inspect_err(|error| {
+        tracing::error!(error = error as &dyn std::error::Error, "the run's tools could not be compared with what was seen");
+    })?;
+    let mut held = Vec::new();
     for ((name, sight), mark) in names.into_iter().zip(&sights).zip(marks) {
-        if is_held(sight) {
+        if changed.contains(&sight.id) {
             let SeenTool { server, tool, .. } = sight;
             tracing::warn!(server, tool, "a tool is not offered: its definition has changed since it was looked at");
             metrics::counter!("capstan_tools_held_total").increment(1);
             held.push(name);
         } else {
-            fine.push(mark);
+            accepted.insert(mark, ());
         }
     }
-    accepted.remember(fine);
     tools.retain(|tool| !held.contains(&tool.name));
-    Ok(held)
+    facts.held = held;
+    Ok(())
 }
 
 fn sight(tool: &ToolDefinition, ids: &dyn IdSource) -> Option<SeenTool> {
@@ -107,7 +79,7 @@ fn sight(tool: &ToolDefinition, ids: &dyn IdSource) -> Option<SeenTool> {
     })
 }
 
-/// One text for a tool of a server as it is now.
+/// Returns a hash of a server's tool as it is now.
 fn mark(tool: &ToolDefinition) -> String {
     let owner = tool.original.as_ref().and_then(|original| original.owner.as_ref());
     json::hash(&serde_json::json!([owner, tool.server, tool.tool, tool.definition_hash]))

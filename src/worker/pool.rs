@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::context::Surround;
+use super::context::WorkerContext;
 use super::log_writer::LogWriter;
 use super::profiles::Profiles;
 use super::ranking::Ranker;
@@ -22,41 +22,38 @@ use crate::live::HandedRun;
 use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
 use crate::support::failpoint;
 
-/// Runs claimed by one statement.
+/// The most runs of one claim.
 const CLAIM_BATCH: u32 = 64;
 
-/// How long the worker's own tasks get to end, the writer with what is still pending among them. A database that does not answer
-/// any more must not keep the process: what it may not have stored is loaded by whoever takes the runs up.
+/// How long the worker's own tasks get to end, the writer with pending writes among them. A database that does not answer must not
+/// keep the process: the next claims load what is stored.
 const TASKS_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the end of the worker waits for the last claim and for requests that are to hand their runs over.
+/// How long the drain waits for the last claim and for hand-offs under way.
 const CLAIMS_END: Duration = Duration::from_secs(4);
 
-/// Claims runs and drives them until it is told to stop.
+/// Claims runs and drives them until it is drained.
 pub struct Worker {
-    surround: Surround,
+    context: WorkerContext,
     registry: Registry,
-    /// Room for runs; each holds a permit.
+    /// Each run holds a permit.
     slots: Arc<Semaphore>,
     runs: TaskTracker,
     tasks: TaskTracker,
     /// Ends claiming and sweeping.
     stop_claiming: CancellationToken,
-    /// No run will be begun any more.
+    /// No further run will begin.
     claimed_all: CancellationToken,
     /// Ends heartbeat and control.
     stop_tasks: CancellationToken,
     /// Ends the log writer, after everything else.
     stop_writer: CancellationToken,
-    /// A task has ended that nobody has told to.
+    /// A task of the worker has ended unexpectedly.
     failed: CancellationToken,
 }
 
 impl Worker {
-    /// Recovers what an earlier process left behind, then starts to work.
-    ///
-    /// # Errors
-    /// If the database cannot be reached.
+    /// Takes over the runs of an earlier process of this node, then starts the tasks.
     pub async fn start(deps: WorkerDeps, options: WorkerOptions) -> Result<Arc<Self>, StoreError> {
         let recovered = deps.store.expire_foreign_leases(&options.node).await?;
         if recovered > 0 {
@@ -64,21 +61,21 @@ impl Worker {
             tracing::info!(runs = recovered, "took up the runs of an earlier process");
         }
         let writer = LogWriter::new(options.gather, options.max_delta_bytes);
-        let surround = Surround {
+        let context = WorkerContext {
             attachments: Arc::default(),
             ranker: Arc::new(Ranker::new(deps.embeddings.clone())),
             deps,
             options,
             writer,
             titles: Titles::default(),
-            accepted: pins::Accepted::default(),
+            accepted: pins::accepted(),
             profiles: Profiles::default(),
             drain: CancellationToken::new(),
             stop_now: CancellationToken::new(),
         };
-        let slots = Arc::new(Semaphore::new(surround.options.slots as usize));
+        let slots = Arc::new(Semaphore::new(context.options.slots as usize));
         let worker = Arc::new(Self {
-            surround,
+            context,
             registry: Registry::default(),
             slots,
             runs: TaskTracker::new(),
@@ -94,37 +91,37 @@ impl Worker {
     }
 
     fn spawn_tasks(self: &Arc<Self>) {
-        let Surround { deps, writer, .. } = self.surround.clone();
+        let WorkerContext { deps, writer, .. } = self.context.clone();
         let (store, hub, stop) = (deps.store.clone(), deps.hub.clone(), self.stop_writer.clone());
         self.spawn("log writer", &self.stop_writer, async move { writer.run(store, hub, stop).await });
 
         let this = Arc::clone(self);
         self.spawn("heartbeat", &self.stop_tasks, async move {
-            heartbeat::run(&this.surround.deps, &this.surround.options, &this.registry, this.stop_tasks.clone()).await;
+            heartbeat::run(&this.context.deps, &this.context.options, &this.registry, this.stop_tasks.clone()).await;
         });
 
         let this = Arc::clone(self);
         self.spawn("control", &self.stop_tasks, async move {
-            control::run(&this.surround.deps, &this.surround.options, &this.registry, this.stop_tasks.clone()).await;
+            control::run(&this.context.deps, &this.context.options, &this.registry, this.stop_tasks.clone()).await;
         });
 
         let this = Arc::clone(self);
         self.spawn("sweeper", &self.stop_claiming, async move {
-            sweeper::run(&this.surround.deps, &this.surround.options, this.stop_claiming.clone()).await;
+            sweeper::run(&this.context.deps, &this.context.options, this.stop_claiming.clone()).await;
         });
 
         let this = Arc::clone(self);
-        let lease = heartbeat::millis(this.surround.options.lease);
+        let lease = heartbeat::millis(this.context.options.lease);
         let for_queue = this.slots.available_permits() / 2;
-        let handed = deps.hub.hand_off().open(this.surround.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
+        let handed = deps.hub.hand_off().open(this.context.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
         self.spawn("claim", &self.stop_claiming, async move {
             futures_util::future::join(this.claim_loop(), this.begin_handed(handed)).await;
             this.claimed_all.cancel();
         });
     }
 
-    /// Runs a task that ends when `stop` says so. One that ends before that has failed, and the worker with it: without any of
-    /// them runs would hang or be lost, silently.
+    /// Starts a task that ends at `stop`. If it ends earlier, the worker has failed: without any of its tasks runs would hang or be
+    /// lost.
     fn spawn(&self, name: &'static str, stop: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
         let watch = Watch { name, stop: stop.clone(), failed: self.failed.clone() };
         let watched = async move {
@@ -134,14 +131,11 @@ impl Worker {
         self.tasks.spawn(watched.instrument(tracing::info_span!("worker", task = name)));
     }
 
-    /// Waits until the worker cannot go on, because one of its own tasks is gone: the process is to end, so that another one
-    /// takes its runs up.
+    /// Waits until a task of the worker has failed: the process must end, so that another one claims its runs.
     pub async fn failed(&self) {
         self.failed.cancelled().await;
     }
 
-    /// Runs under way.
-    #[must_use]
     pub fn active(&self) -> usize {
         self.registry.len()
     }
@@ -149,12 +143,12 @@ impl Worker {
     async fn claim_loop(self: &Arc<Self>) {
         let mut in_vain = 0;
         while !self.stop_claiming.is_cancelled() {
-            let mut wait = self.surround.options.poll;
+            let mut wait = self.context.options.poll;
             if let Some(mut slots) = self.free_slots() {
-                let deps = &self.surround.deps;
-                let lease = heartbeat::millis(self.surround.options.lease);
+                let deps = &self.context.deps;
+                let lease = heartbeat::millis(self.context.options.lease);
                 let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
-                match deps.store.claim_runs(&self.surround.options.node, wanted, lease).await {
+                match deps.store.claim_runs(&self.context.options.node, wanted, lease).await {
                     Ok(claims) => {
                         let has_none = claims.is_empty();
                         for claim in claims {
@@ -168,8 +162,8 @@ impl Worker {
                         }
                         drop(slots);
                         let next = self.until_next_timer().await;
-                        // What is due and not to be had, because others are at it or it may be the death of its worker, is asked for less and
-                        // less often.
+                        // If due runs cannot be claimed, because other workers are at it or a suspected run is tried alone, the
+                        // interval grows.
                         in_vain = if has_none && next.is_zero() { in_vain + 1 } else { 0 };
                         wait = next.max(Duration::from_millis(5) * 2_u32.saturating_pow(in_vain.min(16))).min(wait);
                     }
@@ -181,7 +175,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.stop_claiming.cancelled() => return,
-                () = self.surround.deps.hub.queue_signal().wait() => {}
+                () = self.context.deps.hub.queue_signal().wait() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -191,39 +185,39 @@ impl Worker {
     async fn begin_handed(self: &Arc<Self>, mut handed: mpsc::UnboundedReceiver<HandedRun>) {
         let closed = async {
             self.stop_claiming.cancelled().await;
-            self.surround.deps.hub.hand_off().close();
+            self.context.deps.hub.hand_off().close();
         };
         let begun = async {
             while let Some(HandedRun { claim, trace, slot }) = handed.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
                 let claimed_at: Instant = claimed_at.into();
                 // The claim may have been released as an orphan. Loading the run tells: a void fence loads nothing.
-                let record = record.filter(|_| claimed_at.elapsed() < self.surround.options.orphan_age());
+                let record = record.filter(|_| claimed_at.elapsed() < self.context.options.orphan_age());
                 self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
             }
         };
         futures_util::future::join(closed, begun).await;
     }
 
-    /// As many slots as there are, at most for one claim. `None` if all are taken.
+    /// Acquires all free slots, up to the size of one claim. `None` if all are taken.
     fn free_slots(&self) -> Option<OwnedSemaphorePermit> {
         loop {
             let free = u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX).min(CLAIM_BATCH);
             if free == 0 {
                 return None;
             }
-            // Fails only if one was taken just now.
+            // Fails only if a slot was taken just now.
             if let Ok(slots) = Arc::clone(&self.slots).try_acquire_many_owned(free) {
                 return Some(slots);
             }
         }
     }
 
-    /// How long until a run can be claimed by time alone, at most `poll`.
+    /// Returns the time until a run becomes claimable, at most `poll`.
     async fn until_next_timer(&self) -> Duration {
-        match self.surround.deps.store.next_claimable_in().await {
-            Ok(Some(millis)) => Duration::from_millis(millis).min(self.surround.options.poll),
-            Ok(None) | Err(_) => self.surround.options.poll,
+        match self.context.deps.store.next_claimable_in().await {
+            Ok(Some(millis)) => Duration::from_millis(millis).min(self.context.options.poll),
+            Ok(None) | Err(_) => self.context.options.poll,
         }
     }
 
@@ -234,18 +228,18 @@ impl Worker {
         metrics::histogram!("capstan_queue_wait_seconds").record(queued_ms as f64 / 1000.0);
         metrics::gauge!("capstan_runs_active").increment(1.0);
         let trace = trace.as_ref().map(TraceId::as_str);
-        // Of the highest level, so that whatever is logged has it.
+        // Of the highest level, so that every log line has it.
         let span = tracing::error_span!("run", run.id = %fence.run_id, trace.id = trace, epoch = fence.epoch);
         let (mut guard, mailbox) = self.registry.add(fence, claimed_at, span.clone());
         let this = Arc::clone(self);
         let run = async move {
             let _active = ActiveRun;
-            driver::drive(&this.surround, &mut guard, mailbox, crashes, record).await;
+            driver::drive(&this.context, &mut guard, mailbox, crashes, record).await;
             let was_full = this.slots.available_permits() == 0;
             drop((guard, slot));
-            // Else whoever can be claimed has been.
-            if was_full || crashes >= SUSPECT_CRASHES || this.surround.deps.store.caps_owners() {
-                this.surround.deps.hub.queue_signal().notify();
+            // Otherwise all claimable runs have been claimed.
+            if was_full || crashes >= SUSPECT_CRASHES || this.context.deps.store.caps_owners() {
+                this.context.deps.hub.queue_signal().notify();
             }
         };
         self.runs.spawn(run.instrument(span));
@@ -254,26 +248,26 @@ impl Worker {
     /// Stops claiming, lets steps under way finish within `grace`, hands the runs back, and ends.
     pub async fn drain(&self, grace: Duration) {
         self.stop_claiming.cancel();
-        self.surround.drain.cancel();
-        // Requests that are being accepted bring their runs within moments; one that does not leaves it to its lease.
+        self.context.drain.cancel();
+        // Requests that are being accepted hand over their runs within moments; otherwise the lease expires.
         let _ = tokio::time::timeout(CLAIMS_END, self.claimed_all.cancelled()).await;
         self.runs.close();
         if tokio::time::timeout(grace, self.runs.wait()).await.is_err() {
             tracing::warn!(runs = self.registry.len(), "giving up the steps still under way");
         }
-        self.surround.stop_now.cancel();
-        // Tools under way are told to stop and get two seconds; the hand-back is one more commit.
+        self.context.stop_now.cancel();
+        // Tools under way are stopped and get two seconds; the hand-back is one more commit.
         if tokio::time::timeout(Duration::from_secs(4), self.runs.wait()).await.is_err() {
             tracing::error!(runs = self.registry.len(), "some runs could not be handed back, their leases will expire");
         }
-        // The heartbeat may not come to it any more.
-        let told = heartbeat::give_up_all(&self.surround.deps, &self.surround.options, &self.registry);
+        // The heartbeat may not run again.
+        let told = heartbeat::give_up_all(&self.context.deps, &self.context.options, &self.registry);
         if tokio::time::timeout(Duration::from_secs(2), told).await.is_err() {
             tracing::error!("the database could not be told of the runs that were given up, their leases will expire");
         }
         self.stop_tasks.cancel();
         self.stop_writer.cancel();
-        if tokio::time::timeout(TASKS_GRACE, self.surround.titles.end()).await.is_err() {
+        if tokio::time::timeout(TASKS_GRACE, self.context.titles.end()).await.is_err() {
             tracing::warn!("some titles could not be given up in time");
         }
         self.tasks.close();
@@ -282,13 +276,13 @@ impl Worker {
         }
     }
 
-    /// Makes a drain under way give up the steps that it still waits for.
+    /// Aborts the steps that a drain waits for.
     pub fn stop_now(&self) {
-        self.surround.stop_now.cancel();
+        self.context.stop_now.cancel();
     }
 }
 
-/// Sees a task of the worker end, also by a panic.
+/// Notices the end of a task, also by a panic.
 struct Watch {
     name: &'static str,
     stop: CancellationToken,
@@ -304,21 +298,20 @@ impl Drop for Watch {
     }
 }
 
-/// A run to begin.
 struct Begin {
     fence: Fence,
     queued_ms: u64,
     trace: Option<TraceId>,
-    /// Before the lease began.
+    /// A time before the lease began.
     claimed_at: Instant,
     slot: OwnedSemaphorePermit,
-    /// How many workers have died over it.
+    /// The run's crash count.
     crashes: u32,
-    /// What would be loaded, if it is known.
+    /// The loaded run, if it is known.
     record: Option<Box<RunRecord>>,
 }
 
-/// Counts a run as active as long as it lives, also through a panic of its driver.
+/// Counts an active run, also through a panic of its driver.
 struct ActiveRun;
 
 impl Drop for ActiveRun {

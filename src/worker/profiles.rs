@@ -1,25 +1,23 @@
-//! The profiles of runs under way, each kept once.
-//!
-//! Most runs of a node have the profile of the one agent, and a profile is the largest thing that a run which streams holds on to.
-//! Owns nothing: a profile goes with the last run that has it.
+//! Shares equal profiles among the runs under way: a profile is the largest value that a streaming run holds. Owns no profile: it
+//! is dropped with the last run that has it.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::domain::agent::AgentProfile;
+use crate::support::locks::lock;
 
-/// The most profiles that are compared with; a run beyond them keeps its own.
+/// The most profiles that are compared; a run beyond them keeps its own.
 const COMPARED: usize = 64;
 
-/// Profiles that runs of this process have.
 #[derive(Clone, Default)]
 pub struct Profiles {
     known: Arc<Mutex<Vec<Weak<AgentProfile>>>>,
 }
 
 impl Profiles {
-    /// The same profile as `profile`, and the same one as other runs have that are under way.
+    /// Returns an equal profile that another run holds, or this one.
     pub fn shared(&self, profile: Arc<AgentProfile>) -> Arc<AgentProfile> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|same| **same == *profile) {
             return same;
         }

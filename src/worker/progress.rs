@@ -1,4 +1,4 @@
-//! Shows what a tool says of its progress.
+//! Reports of a tool call under way: progress, questions, sampling, tasks and pauses.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -21,19 +21,17 @@ use crate::support::failpoint;
 use crate::support::text::prefix_chars;
 use crate::tools::{Handle, Progress, Report};
 
-/// A tool may report as often as it likes; its call shows so often how far it is.
+/// The least time between two progress events of a call.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// How much of a report's words is shown, in characters.
+/// Characters of a report's message that are shown.
 const MESSAGE_CHARS: usize = 500;
 
-/// Shows the newest report of each [`INTERVAL`], and not before the log has room for it: every one of them is stored. What has not
-/// been shown when the reports end is dropped, since the call's outcome follows.
+/// Shows the newest report of each [`INTERVAL`], when the log has room for it. Reports that are not shown at the end are dropped,
+/// since the call's outcome follows. Returns the pause, if the server has let go of the call.
 ///
-/// The name under which the call's server works on it is stored at once; then the call goes on `by_itself`. If the server has let go
-/// of the call, that is what is given back: the call has no outcome.
-///
-/// `log` is the run's, as it is at each time: what is shown while nothing can be written is lost, and the name is stored in the next one.
+/// The name of a task is stored at once; then the call can be left to its server (`by_itself`). `log` is the run's current one:
+/// progress is lost while nothing can be written, and the name is stored in the next log.
 pub async fn show(
     log: &watch::Receiver<RunLog>,
     call: &CallId,
@@ -86,18 +84,18 @@ pub async fn show(
             }
         }
     }
-    // The call is over, and nobody waits for the answers: what is open is closed before its outcome is written.
+    // The call is over: open questions are closed before its outcome is stored.
     while asked.next().await.is_some() {}
     pause
 }
 
-/// Stores a change that may be stored twice, in this log or one that follows it.
+/// Stores a change that may be stored twice, in this log or a later one.
 async fn is_stored(mut log: watch::Receiver<RunLog>, change: Change) -> bool {
     loop {
         let now = log.borrow_and_update().clone();
         match now.commit(&[], vec![change.clone()]).await {
             Ok(()) => return true,
-            // The run is about to be loaded again, under a fence of its own; if it is not this worker's any more, nobody waits here for long.
+            // The run is loaded again under a new fence, or is lost.
             Err(_) => {
                 if log.changed().await.is_err() {
                     return false;

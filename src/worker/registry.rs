@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -14,62 +14,58 @@ use tracing::Span;
 use crate::domain::ids::RunId;
 use crate::domain::record::Fence;
 use crate::store::{ControlSignal, UnnamedLease};
+use crate::support::locks::lock;
 
 /// A claimed run, as the heartbeat and the control task see it.
 #[derive(Clone)]
 pub struct Held {
-    /// The right to write.
     pub fence: Fence,
     /// Cancelled when the run is no longer ours: stop at once and write nothing.
     pub lost: CancellationToken,
-    /// What the run's log lines have in common, for tasks that speak about it from outside.
+    /// The run's span, for log lines of other tasks.
     pub span: Span,
-    // Boxed, because a channel takes room for many of them at once, and most runs never get one.
+    // Boxed, because a channel reserves space for many signals, and most runs never get one.
     control: mpsc::Sender<Box<ControlSignal>>,
     lease: Arc<Lease>,
 }
 
 struct Lease {
     renewed_at: Mutex<Instant>,
-    /// A write that gives up the lease, or its fence, is under way.
+    /// A write that gives up the lease, or its fence, is pending.
     let_go: AtomicBool,
-    /// It could not be renewed because the database was away.
+    /// The lease was lost because the database was away.
     is_excused: AtomicBool,
 }
 
 impl Held {
-    /// Says that the lease was renewed by a request that was sent at `at`.
+    /// Notes a renewal whose request was sent at `at`.
     pub fn renewed(&self, at: Instant) {
         *lock(&self.lease.renewed_at) = at;
     }
 
-    /// Whether the lease was renewed less than `limit` ago, by the monotonic clock. A process that was stopped finds out here
-    /// before it acts.
-    #[must_use]
+    /// Returns whether the lease was renewed less than `limit` ago, by the monotonic clock. By this a process that was stopped
+    /// detects that it must not act.
     pub fn is_fresh(&self, limit: Duration) -> bool {
         lock(&self.lease.renewed_at).elapsed() < limit
     }
 
-    /// Says whether the driver is about to write that it gives the lease up, or goes on under another fence.
+    /// Notes whether the driver is about to give the lease up, or to continue under another fence.
     pub fn lets_go(&self, whether: bool) {
         self.lease.let_go.store(whether, Ordering::Release);
     }
 
-    /// Whether the lease under this fence may be gone because its holder has given it up. Should that not be so, its next write
-    /// tells.
-    #[must_use]
+    /// Returns whether the lease under this fence may be gone because its holder gave it up. If not, the next write tells.
     pub fn is_letting_go(&self) -> bool {
         self.lease.let_go.load(Ordering::Acquire)
     }
 
-    /// Takes the run from its driver, which could not keep the lease because the database is away, or could not hand the run back when
-    /// its worker ended.
+    /// Takes the run from its driver, because the database is away, or the run could not be handed back at the end of the worker.
     pub fn excuse(&self) {
         self.lease.is_excused.store(true, Ordering::Release);
         self.lost.cancel();
     }
 
-    /// Hands a request to the driver. A driver with a full mailbox is asked again at the next look.
+    /// Passes a signal to the driver. If its mailbox is full, the next poll repeats the signal.
     pub fn tell(&self, signal: ControlSignal) {
         let _ = self.control.try_send(Box::new(signal));
     }
@@ -77,28 +73,24 @@ impl Held {
 
 #[derive(Clone, Default)]
 pub struct Registry {
-    /// In an order that the same ids always give, so that what is done to all of them can be repeated exactly.
+    /// Ordered, so that what is done to all of them is reproducible.
     runs: Arc<Mutex<BTreeMap<RunId, Held>>>,
-    /// Fences that were given up although this process lives. The database does not know yet.
+    /// Fences that were given up although this process lives, which the database does not know yet.
     given_up: Arc<Mutex<Vec<Fence>>>,
-    /// Runs whose drivers have ended, as long as the database may have their leases. Such a lease is no orphaned claim: a driver
-    /// that could not give it up may have crashed over the run, and then it has to expire.
+    /// Runs whose drivers have ended, as long as the database may have their leases. Such a lease is no orphaned claim: the driver
+    /// may have crashed, and then the lease has to expire.
     ended: Arc<Mutex<EndedRuns>>,
 }
 
 /// The newest epoch under which a driver of each run has ended.
 pub type EndedRuns = BTreeMap<RunId, i64>;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Registry {
-    /// Adds a run that was claimed by a request sent at `claimed_at`. It is removed when the guard is dropped, also by a panic
-    /// of its driver: its lease then expires and the run is taken up again.
+    /// Adds a run that was claimed by a request sent at `claimed_at`. Dropping the guard removes it, also after a panic of its
+    /// driver: the lease then expires.
     ///
-    /// A process may claim a run anew that it lost without noticing, and what was claimed by a request may be handed over only
-    /// after that. Of two claims the one with the higher epoch counts, and the other one is lost from the beginning.
+    /// A process may claim a run again that it lost without noticing, and a handed-over claim may arrive after that. The claim with
+    /// the higher epoch counts, and the other one is lost from the beginning.
     pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
         let lost = CancellationToken::new();
@@ -118,15 +110,14 @@ impl Registry {
         (HeldGuard { registry: self.clone(), held }, mailbox)
     }
 
-    /// All of them.
     pub fn all(&self) -> Vec<Held> {
         lock(&self.runs).values().cloned().collect()
     }
 
-    /// The runs that were [excused](Held::excuse) and whose drivers have ended, once.
+    /// Returns the runs that were [excused](Held::excuse) and whose drivers have ended, once.
     pub fn take_given_up(&self) -> Vec<Fence> {
         let mut given_up = std::mem::take(&mut *lock(&self.given_up));
-        // The next number may be that of a later claim, if both were made within a thousandth of a millisecond, or the clock was set back.
+        // A later claim may have the same epoch, if both were made within a microsecond, or the clock was set back.
         let runs = lock(&self.runs);
         given_up.retain(|fence| runs.get(&fence.run_id).is_none_or(|held| held.fence.epoch != fence.epoch));
         given_up
@@ -147,9 +138,8 @@ impl Registry {
         lock(&self.ended).clone()
     }
 
-    /// Forgets the runs of `ended` whose leases are gone. `ended` is from before the database was asked for `unnamed`.
-    ///
-    /// A run that was `named` is kept: a driver that ends is in both for a moment, and the database lists no named lease.
+    /// Forgets the runs of `ended` whose leases are gone. `ended` is from before the request for `unnamed`. A `named` run is kept:
+    /// a run that is ending is in both for a moment, and the database does not return named leases.
     pub fn forget_ended(&self, ended: &EndedRuns, named: &[Fence], unnamed: &[UnnamedLease]) {
         let named: BTreeSet<_> = named.iter().map(|fence| &fence.run_id).collect();
         let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();
@@ -166,12 +156,10 @@ impl Registry {
         !is_held && lock(&self.ended).get(&fence.run_id).is_none_or(|ended| fence.epoch > *ended)
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         lock(&self.runs).len()
     }
 
-    /// One of them.
     pub fn get(&self, run: &RunId) -> Option<Held> {
         lock(&self.runs).get(run).cloned()
     }
@@ -180,12 +168,11 @@ impl Registry {
 /// Keeps a run in the registry.
 pub struct HeldGuard {
     registry: Registry,
-    /// The run.
     pub held: Held,
 }
 
 impl HeldGuard {
-    /// Goes on under a newer fence of the same claim. A lease that is renewed meanwhile is renewed under the one or the other.
+    /// Continues under a newer fence of the same claim. A concurrent renewal uses the one or the other.
     pub fn continue_under(&mut self, fence: Fence) {
         let mut runs = lock(&self.registry.runs);
         if let Some(known) = runs.get_mut(&fence.run_id).filter(|known| known.fence == self.held.fence) {
@@ -203,7 +190,7 @@ impl Drop for HeldGuard {
         let newest = raised.as_ref().unwrap_or(fence).epoch;
         lock(&self.registry.ended).entry(fence.run_id.clone()).and_modify(|epoch| *epoch = newest.max(*epoch)).or_insert(newest);
         let mut runs = lock(&self.registry.runs);
-        // The same run may have been claimed again in the meantime, by this very process.
+        // This process may have claimed the run again in the meantime.
         if runs.get(&fence.run_id).is_some_and(|held| held.fence == *fence) {
             runs.remove(&fence.run_id);
         }

@@ -1,4 +1,4 @@
-//! Leave for a model call of a budget that runs share: asked for, and heard.
+//! A reservation of a model call in a budget that runs share.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,23 +12,22 @@ use crate::domain::record::Fence;
 use crate::engine::{Input, RunState};
 use crate::store::StoreResult;
 
-/// How long the answer is waited for when nothing will come of it any more.
+/// How long a reply is awaited that will not be used.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// A request for leave that is under way.
+/// A pending request for a reservation.
 pub struct Reservation {
     reserve: Reserve,
     asked: Pin<Box<dyn Future<Output = StoreResult<Option<Reserved>>> + Send>>,
 }
 
 impl Reservation {
-    /// Asks.
     pub fn ask(deps: &WorkerDeps, fence: Fence, owner: UserId, reserve: Reserve) -> Self {
         let store = Arc::clone(&deps.store);
         Self { reserve, asked: Box::pin(async move { store.reserve(&fence, &owner, &reserve).await }) }
     }
 
-    /// What is said of the one under way; nothing, for ever, if there is none.
+    /// Waits for the reply to the pending request; without one, for ever.
     pub async fn answer(under_way: &mut Option<Self>) -> StoreResult<Option<Reserved>> {
         match under_way {
             Some(Self { asked, .. }) => asked.await,
@@ -36,7 +35,7 @@ impl Reservation {
         }
     }
 
-    /// Returns what the run learns of the answer.
+    /// Converts the reply to an input of the run.
     pub fn heard(self, answer: StoreResult<Option<Reserved>>) -> Result<Input, End> {
         match answer {
             Ok(Some(answer)) => Ok(Input::Reserved(self.reserve, answer)),
@@ -48,7 +47,7 @@ impl Reservation {
         }
     }
 
-    /// Hears what has become of it although no call will be made: what is granted is given back by the write that follows.
+    /// Waits for a reply that will not be used: what is granted is released by the write that follows.
     pub async fn end(mut self, state: &mut RunState) {
         if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.asked.as_mut()).await {
             state.learn(&Input::Reserved(self.reserve, answer));

@@ -1,30 +1,31 @@
-//! What servers have a model say in the middle of a call: the run's own model, on the run's account.
+//! MCP sampling: a server has the run's model answer during a call, on the run's account.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::WorkerDeps;
 use super::one_answer::one_answer;
 use super::registry::Held;
+use super::{WorkerDeps, figures};
 use crate::domain::agent::AgentProfile;
 use crate::domain::budget::Amount;
-use crate::domain::ids::{ConversationId, MessageId, PartId, RunId, UserId};
+use crate::domain::ids::{MessageId, PartId, UserId};
 use crate::domain::message::{Message, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelRequest, Usage};
+use crate::support::locks::lock;
 use crate::tools::{Sampled, Samples, SamplingRequest};
 
-/// How long a model may take: its server waits, and so does the run.
+/// The time limit of an answer, for which the server and the run wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What models have used for servers.
+/// The usage of sampling.
 #[derive(Debug, Clone, Default)]
 pub struct Spending(Arc<Mutex<Spent>>);
 
 #[derive(Debug, Default)]
 struct Spent {
-    /// Since somebody took it, to charge it.
+    /// Since the last charge.
     uncharged: Usage,
-    /// With all else that the run has used.
+    /// With all other usage of the run.
     of_run: Usage,
 }
 
@@ -35,17 +36,17 @@ impl Spending {
         spent.of_run.add(usage);
     }
 
-    /// What it is, which is then somebody's to charge.
+    /// Takes the usage that the caller will charge.
     pub fn take(&self) -> Usage {
         std::mem::take(&mut self.spent().uncharged)
     }
 
-    /// What somebody took could not be charged.
+    /// Returns usage that could not be charged.
     pub fn give_back(&self, usage: Usage) {
         self.spent().uncharged.add(usage);
     }
 
-    /// What the run has been charged with by now.
+    /// Sets the usage that the run has been charged.
     pub fn know_charged(&self, charged: Usage) {
         let mut spent = self.spent();
         spent.of_run = charged;
@@ -53,10 +54,10 @@ impl Spending {
         spent.of_run.add(uncharged);
     }
 
-    /// Why the model of a run with this profile is not asked for servers any more.
+    /// Returns why a run with this profile may not use sampling.
     fn forbids(&self, profile: &AgentProfile) -> Option<&'static str> {
         if profile.budget.is_shared() {
-            // What counts for others is reserved before a model is asked, and these calls are nobody's step.
+            // Shared budgets need a reservation, and these calls belong to no step.
             return Some("the run has a budget together with others, in which this could not be counted");
         }
         let used = Amount::of(&self.spent().of_run);
@@ -66,39 +67,33 @@ impl Spending {
     }
 
     fn spent(&self) -> MutexGuard<'_, Spent> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
-/// Has the model of a run answer servers.
 pub struct Sampler {
-    /// Where models are.
     pub deps: WorkerDeps,
-    /// The run, as this process has it.
     pub held: Held,
-    /// How long it may have had it without a renewal.
+    /// The longest time without a renewal of the lease.
     pub self_stop: Duration,
-    /// Who pays.
     pub owner: UserId,
-    /// The model that the run has now.
+    /// The run's current model.
     pub model: String,
-    /// The tokens that its requests have room in, where somebody has said it.
+    /// The context window that the agent sets.
     pub window: Option<u64>,
-    /// The tool that is being called.
+    /// The tool of the call.
     pub tool: String,
-    /// Where is noted what it takes.
     pub spending: Spending,
-    /// What the run may spend.
     pub profile: Arc<AgentProfile>,
 }
 
 impl Sampler {
-    /// Asks the model, and hands on its answer, unless the call is over before.
+    /// Asks the model, and passes on its answer, unless the call is over before.
     pub async fn answer(&self, samples: Samples) {
         let Samples { request, mut answer } = samples;
-        // The process may have been stopped since the call began: then another one may have the run.
+        // The process may have been stopped since the call began, and another one may have the run.
         let lost = (!self.held.is_fresh(self.self_stop)).then_some("the run is not here any more");
-        // Each time: what it has had a model say before in the same call, and what others have meanwhile, counts.
+        // Checked each time, because earlier sampling counts, in this call and in others.
         if let Some(reason) = self.spending.forbids(&self.profile).or(lost) {
             let _ = answer.send(Err(reason.to_owned()));
             return;
@@ -110,12 +105,10 @@ impl Sampler {
                 () = tokio::time::sleep(PATIENCE) => ModelError::new(ModelErrorKind::Timeout, "the model has not answered in time"),
             }
         };
-        let of = self.of();
-        let (said, usage) = one_answer(&self.deps, self.asked(request), of, over).await;
+        let (said, usage) = one_answer(&self.deps, self.asked(request), self.held.fence.ids(), over).await;
         self.spending.add(usage);
         let (input, output) = (usage.input_tokens, usage.output_tokens);
-        metrics::counter!("capstan_tokens_total", "direction" => "input").increment(input);
-        metrics::counter!("capstan_tokens_total", "direction" => "output").increment(output);
+        figures::count_tokens(&usage);
         tracing::info!(tool.name = self.tool, model = self.model, input, output, "a server has had a model say something");
         let said = match said {
             Ok((message, turn)) => {
@@ -126,24 +119,20 @@ impl Sampler {
         let _ = answer.send(said);
     }
 
-    fn of(&self) -> (RunId, ConversationId) {
-        (self.held.fence.run_id.clone(), self.held.fence.conversation_id.clone())
-    }
-
     fn asked(&self, request: SamplingRequest) -> ModelRequest {
         let SamplingRequest { system, turns, options } = request;
         let ids = self.deps.ids.as_ref();
         let message = |(role, text): (Role, String)| {
-            Message::of_request(MessageId::generate(ids), self.of(), role, TextPart { id: PartId::generate(ids), text })
+            Message::of_request(MessageId::generate(ids), self.held.fence.ids(), role, TextPart { id: PartId::generate(ids), text })
         };
         ModelRequest {
             owner: Some(self.owner.clone()),
             model: self.model.clone(),
             system,
             messages: turns.into_iter().map(message).collect(),
-            tools: Vec::new(),
             options,
             window: self.window,
+            ..ModelRequest::default()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Finds runs whose worker died, and puts them back into the queue.
+//! Returns runs with expired leases to the queue.
 
 use std::time::Duration;
 
@@ -9,15 +9,12 @@ use super::{WorkerDeps, WorkerOptions};
 use crate::domain::trace::TraceId;
 use crate::store::Taken;
 
-/// Runs put back per pass.
 const PER_PASS: u32 = 50;
 
-/// Looks every `sweep` until `stop`, and again at once after a pass that may have left some behind: the runs of a whole node
-/// shall not wait for each other.
+/// Sweeps every `sweep` until `stop`, and again at once after a pass that may have left some.
 ///
-/// After an outage of the database every lease looks expired, although its worker may be alive and about to renew. So while
-/// this node itself has not been in touch with the database for a whole lease, without a gap, a pass that finds most leases
-/// expired takes nothing. A node that was in touch all the time knows that the others had their chance.
+/// After an outage of the database every lease looks expired, although its worker may be alive and about to renew. So unless this
+/// node was in touch with the database for a whole lease without a gap, a pass that finds most leases expired takes nothing.
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationToken) {
     let mut in_touch_since = Instant::now();
     let mut last_contact = Instant::now();
@@ -31,21 +28,21 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
             () = tokio::time::sleep(pause) => {}
         }
         if last_contact.elapsed() > pause.max(options.sweep) + options.sweep * 2 {
-            // The process was stopped, or starved: it cannot know what happened meanwhile.
+            // The process was stopped, or starved: it does not know what happened meanwhile.
             in_touch_since = Instant::now();
         }
         pause = own;
         let despite_outage = in_touch_since.elapsed() >= options.lease;
         let asked_at = Instant::now();
-        // The first look after an outage takes nothing, however few leases there are: workers that are alive have to say first which
-        // runs they gave up meanwhile, or these would count as their deaths.
+        // The first pass after an outage takes nothing: workers that are alive have to report the runs that they gave up, or these
+        // would count as crashes.
         let most = if was_away { 0 } else { PER_PASS };
         match deps.store.sweep(most, despite_outage).await {
             Ok(sweep) => {
                 last_contact = Instant::now();
                 let is_slow = asked_at.elapsed() > options.renew;
                 if is_slow {
-                    // The database stood still, and nobody could renew: those who are alive shall be heard first.
+                    // The database stood still, and no worker could renew: those alive get time for it.
                     in_touch_since = Instant::now();
                 }
                 if std::mem::take(&mut was_away) {
@@ -79,8 +76,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
     }
 }
 
-/// Between 0.75 and 1.0 of the interval, so that nodes do not march in step and detection stays within its promise. Which of them
-/// the node's id says: nodes of other ids have other paces.
+/// Returns 0.75 to 1.0 of the interval, by the node's id, so that nodes do not sweep in step and detection keeps its promised time.
 fn own_pace(options: &WorkerOptions) -> Duration {
     let sum = options.node.as_str().bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
     options.sweep.mul_f64(0.75 + f64::from(sum) / 1024.0)

@@ -1,7 +1,5 @@
-//! Titles that models make, once for a conversation: after its first turn with an answer, beside everything else.
-//!
-//! A run is over before its conversation gets a title, and holds nothing for it. What goes wrong here leaves the first words, and so does
-//! the end of the process.
+//! Titles made by models, once for a conversation: after its first turn with an answer, outside the run. After a failure, or at the
+//! end of the process, the first words stay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +10,16 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use super::one_answer::one_answer;
-use super::{WorkerDeps, WorkerOptions};
+use super::{WorkerDeps, WorkerOptions, figures};
 use crate::domain::agent::TitlePolicy;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, Usage};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::engine::{RunState, cleaned_title, title_request};
 use crate::store::{StoreResult, TitleMade};
 
-/// Titles that are asked for at a time. While so many are, conversations wait for their next turn.
+/// The most titles that are requested at a time. Beyond that, conversations wait for their next turn.
 const AT_A_TIME: usize = 16;
 
-/// Asks for titles.
 #[derive(Clone)]
 pub struct Titles {
     tasks: TaskTracker,
@@ -37,8 +34,7 @@ impl Default for Titles {
 }
 
 impl Titles {
-    /// Has a title made for the conversation of a run that has completed, if its agent wants one and it has none of its own. Returns at
-    /// once.
+    /// Starts making a title for the conversation of a completed run, if its agent wants one and it has none. Does not wait.
     pub fn begin(&self, deps: &WorkerDeps, options: &WorkerOptions, run: &RunState) {
         if run.record.profile.title != TitlePolicy::Model || self.stop.is_cancelled() {
             return;
@@ -59,7 +55,7 @@ impl Titles {
         self.tasks.spawn(task.in_current_span());
     }
 
-    /// Gives up what is asked for, and waits until nothing is written any more.
+    /// Cancels pending titles, and waits until nothing more is written.
     pub async fn end(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -71,16 +67,15 @@ struct Wanted {
     owner: UserId,
     conversation: ConversationId,
     run: RunId,
-    /// Whether what it takes counts in a budget that others spend from, too.
+    /// Whether the usage counts in a shared budget.
     is_budgeted: bool,
     request: ModelRequest,
-    /// How long the model may take.
     patience: Duration,
 }
 
 impl Wanted {
     async fn make(self, deps: &WorkerDeps, stop: &CancellationToken) -> StoreResult<()> {
-        // From here on nobody asks for this conversation again, whatever becomes of it.
+        // From here on no title is made for this conversation again.
         let Some(was) = deps.store.claim_title(&self.owner, &self.conversation).await? else { return Ok(()) };
         let Self { owner, conversation, run, is_budgeted, request, patience } = self;
         let budget_of = is_budgeted.then(|| run.clone());
@@ -100,7 +95,9 @@ impl Wanted {
                 None
             }
         };
-        count(title.is_some(), &usage);
+        let outcome = if title.is_some() { "made" } else { "failed" };
+        metrics::counter!("capstan_titles_total", "outcome" => outcome).increment(1);
+        figures::count_tokens(&usage);
         let usage = (usage.model_calls > 0).then_some(usage);
         let made =
             TitleMade { owner, conversation: conversation.clone(), was, title, model, usage, budget_of, now: deps.clock.now() };
@@ -108,10 +105,4 @@ impl Wanted {
         deps.hub.publish(&conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
         Ok(())
     }
-}
-
-fn count(is_made: bool, usage: &Usage) {
-    metrics::counter!("capstan_titles_total", "outcome" => if is_made { "made" } else { "failed" }).increment(1);
-    metrics::counter!("capstan_tokens_total", "direction" => "input").increment(usage.input_tokens);
-    metrics::counter!("capstan_tokens_total", "direction" => "output").increment(usage.output_tokens);
 }

@@ -1,8 +1,8 @@
 //! The tool calls that a driver has under way.
 //!
-//! Calls outlive the log that they began with: where a run has to be loaded again although its worker lives, they go on, and write to the
-//! log that follows. A call ends with its outcome, is stopped, or is left: its server goes on with it by itself, and whoever takes the run up asks for
-//! what has become of it. What any of that means for the run is for the engine to say.
+//! Calls outlive the log that they began with: if the run is loaded again by the same worker, they continue, and write to the next
+//! log. A call ends with its outcome, is stopped, or is left: its server continues it, and the next claim asks for the result. What
+//! that means for the run is decided by the engine.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
 use super::content_keeper::ContentKeeper;
-use super::context::Surround;
+use super::context::WorkerContext;
 use super::log_writer::RunLog;
 use super::progress;
 use super::registry::Held;
@@ -29,41 +29,37 @@ use crate::engine::RunState;
 use crate::support::failpoint;
 use crate::tools::CallPermit;
 
-/// How long a cancelled tool gets to say what became of its call.
+/// How long a cancelled tool gets to report the outcome of its call.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 type ToolFuture = Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;
 
-/// What comes of a call under way.
+/// The result of a call under way.
 pub enum ToolSays {
-    /// It is over.
     Ended(ToolOutcome),
-    /// It was asked about.
     Reconciled(Reconciled),
-    /// Its server lets go of it until it knows more.
+    /// The server needs input before it continues.
     Pauses(Pause),
-    /// Its server goes on with it by itself.
+    /// The server continues the call by itself.
     Left,
 }
 
-/// What became of calls that were told to stop.
+/// The results of calls that were stopped.
 #[derive(Default)]
 pub struct Stopped {
-    /// Of those that are over.
     pub outcomes: Vec<(CallId, ToolOutcome)>,
-    /// Those that their servers let go of just then: nothing of them is under way, and they can be gone on with.
+    /// Calls whose servers let go of them just then: they can be continued.
     pub paused: Vec<(CallId, Pause)>,
 }
 
-/// The calls under way.
 #[derive(Default)]
 pub struct ToolCalls {
     under_way: FuturesUnordered<ToolFuture>,
-    /// Those that nobody has heard the end of.
+    /// Calls whose result was not taken yet.
     ids: Vec<CallId>,
-    /// What was said while no attempt listened.
+    /// Results that came between attempts.
     said: VecDeque<(CallId, ToolSays)>,
-    /// The log that they write to; a new one where the run was loaded again.
+    /// The current log.
     log: Option<watch::Sender<RunLog>>,
     stop: CancellationToken,
     leave: CancellationToken,
@@ -72,7 +68,7 @@ pub struct ToolCalls {
 }
 
 impl ToolCalls {
-    /// What they write goes to this log from now on.
+    /// Switches to this log.
     pub fn write_to(&mut self, log: &RunLog) {
         match &self.log {
             Some(line) => drop(line.send_replace(log.clone())),
@@ -80,23 +76,20 @@ impl ToolCalls {
         }
     }
 
-    /// Hands a call to its tool, or asks for what has become of one that its server works on.
-    pub fn run(&mut self, surround: &Surround, state: &RunState, held: &Held, log: &RunLog, call: Arc<ToolCall>) {
+    /// Hands a call to its tool, or asks its server for the result of a task.
+    pub fn run(&mut self, context: &WorkerContext, state: &RunState, held: &Held, log: &RunLog, call: Arc<ToolCall>) {
         if self.ids.contains(&call.id) {
-            // What is under way is not begun beside itself.
             return;
         }
         let log = self.log.get_or_insert_with(|| watch::Sender::new(log.clone())).subscribe();
         let definition = definition_of(state, &call);
-        let tools = surround.deps.tools.clone();
+        let tools = context.deps.tools.clone();
         let owner = state.record.owner.clone();
         let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
         let (stop, leave) = (self.stop.clone(), self.leave.clone());
-        let (held, self_stop) = (held.clone(), surround.options.self_stop);
+        let (held, self_stop) = (held.clone(), context.options.self_stop);
         let asker = Asker {
-            store: surround.deps.store.clone(),
-            hub: surround.deps.hub.clone(),
-            ids: surround.deps.ids.clone(),
+            deps: context.deps.clone(),
             log: log.clone(),
             fence: held.fence.clone(),
             owner: owner.clone(),
@@ -105,9 +98,9 @@ impl ToolCalls {
         };
         self.spending.know_charged(state.record.usage);
         let sampler = Sampler {
-            deps: surround.deps.clone(),
+            deps: context.deps.clone(),
             held: held.clone(),
-            self_stop: surround.options.self_stop,
+            self_stop: context.options.self_stop,
             profile: Arc::clone(&state.record.profile),
             owner: owner.clone(),
             model: state.record.model().to_owned(),
@@ -115,7 +108,7 @@ impl ToolCalls {
             tool: call.name.clone(),
             spending: self.spending.clone(),
         };
-        let keeper = ContentKeeper::new(&surround.deps);
+        let keeper = ContentKeeper::new(&context.deps);
         let stopped = self.stop.clone();
         self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
@@ -124,7 +117,7 @@ impl ToolCalls {
                 return (id, ToolSays::Ended(ToolOutcome::failed("the tool is not among those of this run", 0)));
             };
             failpoint::reached("C10");
-            // The process may have been stopped between the commit and here. It must not act when it wakes.
+            // The process may have been stopped since the commit. It must not act when it wakes.
             if !held.is_fresh(self_stop) {
                 held.lost.cancel();
                 std::future::pending::<()>().await;
@@ -136,7 +129,7 @@ impl ToolCalls {
             }
             let (progress, reports) = mpsc::channel(16);
             let shown = progress::show(&log, &id, reports, Some((&asker, &sampler)), &by_itself);
-            // Whatever it waits for on its way, the same is asked in the moment before it is sent.
+            // The lease is checked again at the moment of sending.
             let permit = CallPermit::new(stop, move || {
                 let is_held = held.is_fresh(self_stop);
                 if !is_held {
@@ -145,7 +138,7 @@ impl ToolCalls {
                 is_held
             });
             let execution = tools.execute(&owner, &definition, &call, timeout, progress, permit);
-            // The reports end when the execution drops its sender; its outcome must not wait for them.
+            // The reports end when the execution drops its sender; the outcome must not wait for them.
             let carried_out = futures_util::future::join(execution, shown);
             let may_leave = async {
                 by_itself.cancelled().await;
@@ -156,20 +149,20 @@ impl ToolCalls {
                 carried_out = carried_out => carried_out,
                 () = may_leave => return (id, ToolSays::Left),
             };
-            // Before the outcome is decided on: what is committed refers to files that are stored.
+            // Before the outcome is decided on, because committed references need stored files.
             keeper.keep(&owner, &mut outcome, &stopped).await;
             failpoint::reached("C13");
             (id, pause.map_or(ToolSays::Ended(outcome), ToolSays::Pauses))
         }));
     }
 
-    /// Asks what became of a call. Nothing is written before: whoever takes the run up asks again.
-    pub fn reconcile(&mut self, surround: &Surround, state: &RunState, call: Arc<ToolCall>) {
+    /// Asks a server for the outcome of a call. Nothing is stored before: the next claim asks again.
+    pub fn reconcile(&mut self, context: &WorkerContext, state: &RunState, call: Arc<ToolCall>) {
         if self.ids.contains(&call.id) {
             return;
         }
         let definition = definition_of(state, &call);
-        let tools = surround.deps.tools.clone();
+        let tools = context.deps.tools.clone();
         let owner = state.record.owner.clone();
         let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
         let stop = self.stop.clone();
@@ -184,27 +177,26 @@ impl ToolCalls {
         }));
     }
 
-    /// What models have used for the servers of calls, and nobody has charged yet.
+    /// Takes the usage of sampling that is not charged yet.
     pub fn take_spent(&self) -> Usage {
         self.spending.take()
     }
 
-    /// What was taken could not be charged.
+    /// Returns usage that could not be charged.
     pub fn give_back(&self, usage: Usage) {
         self.spending.give_back(usage);
     }
 
-    /// Whether no call is under way here.
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty() && self.said.is_empty()
     }
 
-    /// The calls that nobody has heard the end of.
+    /// Returns the calls whose result was not taken yet.
     pub fn ids(&self) -> Vec<CallId> {
         self.ids.clone()
     }
 
-    /// What comes of the next call that is over.
+    /// Waits for the next result.
     pub async fn next(&mut self) -> Option<(CallId, ToolSays)> {
         let next = match self.said.pop_front() {
             Some(said) => Some(said),
@@ -217,7 +209,7 @@ impl ToolCalls {
         next
     }
 
-    /// Lets the calls go on until `over` is, and keeps what they say for later.
+    /// Lets the calls continue until `over`, and keeps their results.
     pub async fn go_on_until(&mut self, over: impl Future<Output = ()>) {
         tokio::pin!(over);
         loop {
@@ -229,21 +221,21 @@ impl ToolCalls {
         }
     }
 
-    /// From now on each call is left as soon as its server goes on with it by itself.
+    /// Leaves each call from now on as soon as its server continues it by itself.
     pub fn leave(&self) {
         self.leave.cancel();
     }
 
-    /// Whether all that is still going on was left.
+    /// Returns whether all calls that continue were left.
     pub fn are_left(&self) -> bool {
         self.has_left && self.is_empty()
     }
 
-    /// Tells the tools under way to stop, and collects what became of their calls. Of one that says nothing in time, and of one that
-    /// was left, nothing is known.
+    /// Stops the tools, and collects the outcomes of their calls. The outcome of a call that does not reply in time, or that was
+    /// left, is unknown.
     pub async fn stop(&mut self) -> Stopped {
         self.stop.cancel();
-        // Whoever waits for a log that can be written to does not wait any longer.
+        // Calls that wait for a writable log stop waiting.
         self.log = None;
         let mut stopped = Stopped::default();
         let deadline = tokio::time::sleep(STOP_LIMIT);

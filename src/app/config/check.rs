@@ -118,7 +118,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return Err(invalid("limits.body_bytes", "must be at least 1024"));
     }
     let day = Budget { day: config.limits.day(), ..Budget::default() };
-    if let Err((field, reason)) = day.check() {
+    if let Err(InvalidProfile { field, reason }) = day.check() {
         let unit = field.trim_start_matches("day/");
         return Err(invalid(format!("limits.max_day_{unit}_per_owner"), reason));
     }

@@ -1,7 +1,7 @@
-//! Calls that a human has to allow first: when somebody is asked, and what follows from the answer.
+//! Calls that a human has to allow first: when a human is asked, and what follows from the answer.
 //!
-//! A call that waits is `awaiting_approval` and has its question in the record. An answer is acted on in the write that starts
-//! the call or gives it its outcome, so that it is used once, whatever crashes.
+//! A call that waits is `awaiting_approval`, and its question is in the record. The write that starts the call or gives it its
+//! outcome also closes the question, so that an answer is used once, also after a crash.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,13 +22,12 @@ use crate::engine::prompts;
 use crate::support::json;
 use crate::support::text::prefix_chars;
 
-/// The most characters of what a model says that stand beside its call.
+/// Characters of the model's words that are shown with its call.
 const MAX_RATIONALE_CHARS: usize = 1_000;
 
-/// The answers that a human can give, and what they mean.
 const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
 
-/// Whether a call that has not begun may begin now. Asks if somebody must be asked; an answer that is there is used up.
+/// Returns whether a call that has not begun may begin now. Asks if a human must be asked, and uses up an answer.
 pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let Some(call) = decision.progress.record.call(id).cloned() else { return false };
     let Some(question) = decision.progress.question_about(id).cloned() else {
@@ -44,7 +43,7 @@ pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
             }
         };
     };
-    // Whoever is asked about this call may be answering at this moment: no answer to another one counts for it.
+    // A human may be answering this question: no answer to another one counts for the call.
     let Some(answer) = question.answer else { return false };
     decision.change(Change::InputClosed { id: question.id, state: InputState::Applied });
     if let Some(arguments) = answer.arguments {
@@ -54,13 +53,13 @@ pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     true
 }
 
-/// Whether somebody must be asked before a call, and was not yet.
+/// Returns whether a human must be asked before a call, and was not yet.
 pub fn is_to_be_asked(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.record.call(id).filter(|_| decision.progress.question_about(id).is_none());
     call.is_some_and(|call| matches!(consent(decision, call), Consent::Wanted(_)))
 }
 
-/// Gives the calls of a step their outcome that were denied, or that nobody allowed in time.
+/// Gives calls of a step their outcome that were denied, or whose question expired.
 pub fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     let waiting: Vec<ToolCall> = waiting(decision, step).cloned().collect();
     for call in waiting {
@@ -87,18 +86,17 @@ pub fn take_denials(decision: &mut DecisionBuilder<'_>, step: u32) {
     }
 }
 
-/// Whether a call of the step was denied and the agent's turn ends with that.
+/// Returns whether a call of the step was denied, and the agent ends the turn then.
 pub fn ends_turn(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     decision.profile().approval.on_deny == OnDeny::EndTurn
         && decision.progress.batch(step).any(|call| call.state == ToolCallState::Denied)
 }
 
-/// Whether an answer waits to be acted on.
 pub fn has_answer(decision: &DecisionBuilder<'_>, step: u32) -> bool {
     waiting(decision, step).any(|call| decision.progress.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
 }
 
-/// Whether a human has changed what a call is made with.
+/// Returns whether a human has changed the arguments of a call.
 pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
     let may_ask = definition(decision, call)
         .is_some_and(|tool| decision.profile().approval.mode(&tool.name, tool.safety) != ApprovalMode::Auto);
@@ -109,11 +107,11 @@ pub fn is_edited(decision: &DecisionBuilder<'_>, call: &ToolCall) -> bool {
             _ => None,
         })
     };
-    // No other run begins with a step of tools.
+    // Only a run that starts from a call of another run begins with a tool step.
     (may_ask || call.step == 1) && wanted().is_some_and(|wanted| *wanted != call.arguments)
 }
 
-/// The arguments that a model wrote, as they were judged.
+/// Returns the arguments that a model wrote, as they were repaired.
 fn as_mended<'a>(call: &ToolCall, written: &'a Value) -> Cow<'a, Value> {
     let raw = written.get("_raw").and_then(Value::as_str);
     let is_mended = call.repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
@@ -131,13 +129,10 @@ fn definition<'d>(decision: &'d DecisionBuilder<'_>, call: &ToolCall) -> Option<
     decision.before.tools.iter().flatten().find(|tool| tool.name == call.name).map(|tool| &**tool)
 }
 
-/// Whether a human is asked before a call.
 enum Consent {
-    /// Nobody has to be.
     NotNeeded,
-    /// An earlier answer holds for it.
     Given(GrantId),
-    /// Somebody has to be, and this is what.
+    /// A human must be asked about these terms.
     Wanted(Box<ApprovalTerms>),
 }
 
@@ -162,7 +157,7 @@ fn consent(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Consent {
         description: tool.description.clone(),
         arguments_hash: call.arguments_hash.clone(),
         definition_hash: tool.definition_hash.clone(),
-        // The call itself is refused where it leads elsewhere by then.
+        // A call is refused if its server has moved by then.
         consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
         rationale: rationale(decision, call),
         preview: preview::preview(tool.preview.as_deref(), &call.arguments),
@@ -178,7 +173,7 @@ fn consent(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Consent {
     }))
 }
 
-/// What the model said in the answer that makes the call. Of a call that no model has made there is none.
+/// Returns the words of the answer that makes the call, if a model made it.
 fn rationale(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Option<String> {
     let mut known = decision.progress.record.history.iter().chain(&decision.before.history);
     let said = known.find(|message| message.id == call.message_id && message.model.is_some())?.text();
@@ -186,7 +181,7 @@ fn rationale(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Option<String> 
     (!said.is_empty()).then(|| said.to_owned())
 }
 
-/// Whether the question was about this call as it stands, of the tool as it is.
+/// Returns whether the question is about this call and this version of the tool.
 fn is_bound_to(decision: &DecisionBuilder<'_>, question: &InputRequest, call: &ToolCall) -> bool {
     let tool = definition(decision, call);
     question.question.approval.as_ref().is_some_and(|terms| {
@@ -197,12 +192,11 @@ fn is_bound_to(decision: &DecisionBuilder<'_>, question: &InputRequest, call: &T
 fn ask(decision: &mut DecisionBuilder<'_>, call: ToolCall, terms: ApprovalTerms) {
     let question = Question {
         text: prompts::may_it_run(&call.name),
-        choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
+        choices: InputChoice::all(&CHOICES),
         tool: Some(call.name),
         arguments: Some(call.arguments),
-        form: None,
-        elicitation: None,
         approval: Some(Box::new(terms)),
+        ..Question::default()
     };
     decision.ask(decision.question(&call.id, InputKind::Approval, question, decision.profile().approval.expires_ms));
     decision.change(Change::ToolAsked(call.id));

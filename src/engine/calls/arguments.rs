@@ -1,4 +1,4 @@
-//! The arguments of tool calls: text of a model that should be a JSON object.
+//! Arguments of tool calls: a model's text that should be a JSON object.
 
 use serde_json::{Map, Value, json};
 
@@ -7,17 +7,17 @@ use crate::support::json::nesting;
 use crate::support::number;
 use crate::support::text::storable_json;
 
-/// The arguments as they are stored, and what is wrong with them.
+/// Parsed arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arguments {
-    /// Always an object: the model's, or `{"_raw": text}` if its text was none.
+    /// Always an object: the model's, or `{"_raw": text}`.
     pub value: Value,
-    /// Why the call cannot be carried out.
+    /// Why the call cannot be executed.
     pub fault: Option<String>,
 }
 
-/// Reads a model's text. Nothing at all and `null` mean no arguments; everything else must be one JSON object.
-/// Nothing is mended here: see [`crate::engine::calls::json_repair`].
+/// Parses a model's text. No text and `null` mean no arguments; everything else must be one JSON object. Repairs nothing: see
+/// [`crate::engine::calls::json_repair`].
 pub fn parse(raw: &str) -> Arguments {
     let text = raw.trim();
     if text.is_empty() {
@@ -29,7 +29,7 @@ pub fn parse(raw: &str) -> Arguments {
     if let Err(error) = number::check_text(text.as_bytes()) {
         return unusable(raw, &error.to_string());
     }
-    // What is carried out is what is stored and shown.
+    // Parses the text as it is stored and shown.
     match serde_json::from_str::<Value>(&storable_json(text.to_owned())) {
         Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
         Ok(Value::Null) => Arguments { value: Value::Object(Map::new()), fault: None },

@@ -1,4 +1,4 @@
-//! The tool that asks the user: its calls are questions, and the answers are their outcomes.
+//! The tool `ask_user`: its calls are questions, and the answers are their outcomes.
 
 use std::sync::Arc;
 
@@ -13,20 +13,18 @@ use crate::engine::calls::outcome::finish_call;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 
-/// The most answers to choose from; more are left out, and the user may write.
+/// The most choices; the rest is left out, and the user may write.
 const MAX_CHOICES: usize = 20;
 
-/// The answers to a form.
 const FORM_CHOICES: [(&str, &str); 2] = [(ACCEPT, "Fill the form in"), (DECLINE, "Give no answer")];
 
-/// Whether a call is a question to the user.
 pub fn is_question(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let tools = decision.before.tools.iter().flatten();
     let name = find(decision, id).map(|call| call.name.as_str());
     tools.into_iter().any(|tool| tool.server.is_none() && tool.tool == ASK_USER && Some(tool.name.as_str()) == name)
 }
 
-/// Asks. The call is `started` until there is an answer.
+/// Asks. The call is `started` until it is answered.
 pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     let Some(call) = find(decision, id).cloned() else { return };
     let Some(text) = call.arguments.get("question").and_then(Value::as_str).filter(|text| !text.trim().is_empty()) else {
@@ -42,15 +40,14 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, id: &CallId) {
         if let Err(reason) = checked {
             return finish_call(decision, id, ToolOutcome::failed(reason, 0));
         }
-        choices = FORM_CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into();
+        choices = InputChoice::all(&FORM_CHOICES);
     }
     decision.start_call(id);
-    let question =
-        Question { text: text.to_owned(), choices, tool: None, arguments: None, form, elicitation: None, approval: None };
+    let question = Question { text: text.to_owned(), choices, form, ..Question::default() };
     decision.ask(decision.question(id, InputKind::Question, question, decision.profile().ask_expires_ms));
 }
 
-/// The user has answered: that is what the model reads.
+/// Gives the call the user's answer as its outcome.
 pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer) {
     let content = answer.content.as_ref().map(Value::to_string);
     let words = [content.as_deref().or(Some(answer.choice.as_str())), answer.text.as_deref()];
@@ -59,7 +56,6 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputA
     finish_call(decision, id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
 }
 
-/// Nobody has answered in time.
 pub fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     finish_call(decision, id, ToolOutcome::failed(prompts::NO_ANSWER, 0));
 }

@@ -1,7 +1,7 @@
-//! Calls that a run has made before with the same arguments: they are answered with what that came to.
+//! Duplicate calls: calls with the same name and arguments as an earlier one are answered with its result.
 //!
-//! A message that joins may ask for just that once more, so what was done before it answers nothing. What may have taken effect is
-//! different: a user who does not know of it has not asked for it twice. They can do so in a run of its own.
+//! A message that joins may ask for the same again, so results from before it answer nothing. Calls that may have taken effect are
+//! different: a user who does not know of one has not asked for it twice. They can do so in another run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::domain::record::RunRecord;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::strategy::plan::progress;
 
-/// What two calls have in common that are the same: the tool and the arguments.
+/// The identity of a call: tool and arguments.
 type Key<'c> = (&'c str, &'c str);
 
 fn key(call: &ToolCall) -> Key<'_> {
     (&call.name, &call.arguments_hash)
 }
 
-/// The tools of a run, of some of which servers that nobody trusts say that they only read. Believing that may have their calls made
-/// again, because a file is to be read again when something was written meanwhile, and does nothing else.
+/// The run's tools. Untrusted servers say of some that they only read. Believing that may only have a call repeated, such as a file
+/// read again after a write.
 #[derive(Clone, Copy)]
 struct Readers<'c>(&'c [Arc<ToolDefinition>]);
 
@@ -30,42 +30,41 @@ impl Readers<'_> {
         self.0.iter().any(|tool| tool.safety.says_it_reads && tool.name == call.name)
     }
 
-    /// Whether making a call again that has been answered does nothing that the first one has not done.
+    /// Returns whether repeating an answered call has no further effect.
     fn repeats_nothing(self, call: &ToolCall) -> bool {
         repeats_nothing(call) || self.hold(call)
     }
 
-    /// Whether another call may have changed what a call has answered. What only says that it reads is not believed where that would have a
-    /// call quoted that is trusted to read; anything else would be made in turns with it for ever.
+    /// Returns whether `other` may have changed the result of `answered`. An untrusted claim to read is believed only between two
+    /// such calls: otherwise they would be repeated in turns for ever.
     fn may_have_changed(self, answered: &ToolCall, other: &ToolCall) -> bool {
         other.replay != ReplayClass::Read && (answered.replay == ReplayClass::Read || !self.hold(other))
     }
 }
 
-/// The calls of a run that got as far as their tools, in order, without those that were answered with an earlier one.
+/// The calls of a run that reached their tools, in order, without duplicates.
 struct Made<'c> {
     readers: Readers<'c>,
-    /// The last one of each kind.
+    /// The last call of each identity.
     last: HashMap<Key<'c>, &'c ToolCall>,
-    /// Those that may have changed something.
+    /// Calls that may have changed something.
     changes: Vec<&'c ToolCall>,
 }
 
 impl<'c> Made<'c> {
-    /// Adds the next one.
     fn add(&mut self, call: &'c ToolCall) {
         if self.answers(call).is_some() {
             return;
         }
         self.last.insert(key(call), call);
-        // What a human has denied was not made.
+        // A denied call was not made.
         if call.replay != ReplayClass::Read && call.state != ToolCallState::Denied {
             self.changes.push(call);
         }
     }
 
-    /// The call that answers this one, which comes after all of them. What repeats without harm is made again if another call may have
-    /// changed what it answers; of calls of one answer nobody knows which was carried out first.
+    /// Returns the earlier call that answers this one. A call that is harmless to repeat is made again if another one may have
+    /// changed its result; the order of calls of one answer is unknown.
     fn answers(&self, call: &ToolCall) -> Option<&'c ToolCall> {
         let earlier = *self.last.get(&key(call)).filter(|earlier| earlier.state == ToolCallState::Done)?;
         let mut since = self.changes.iter().rev().take_while(|change| change.step >= earlier.step);
@@ -75,8 +74,8 @@ impl<'c> Made<'c> {
     }
 }
 
-/// The same call, if an earlier one of the run has answered it and it shall not be made again. `beside` are the calls before it in the
-/// same answer that are about to be made, if the record does not have them yet; `tools` are those of the run.
+/// Returns the earlier call of the run that answers this one. `beside` are calls of the same answer that the record does not have
+/// yet; `tools` are the run's.
 pub fn answered_before<'c>(
     (profile, tools, record): (&AgentProfile, &'c [Arc<ToolDefinition>], &'c RunRecord),
     beside: impl Iterator<Item = &'c ToolCall>,
@@ -95,11 +94,11 @@ pub fn answered_before<'c>(
             made.answers(call)
         }
         Strategy::Loop => None,
-        // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
+        // Each step of a plan is intended: it shall see what changed since an earlier one.
         Strategy::PlanExecute if progress::has_made(record, &call.id) => {
             same.find(|earlier| has_told(earlier) && !has_changed_since(record, readers, earlier, call))
         }
-        // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
+        // The loop that takes over from a plan must not repeat its effects, but may read again.
         Strategy::PlanExecute => same.find(|earlier| {
             let is_stale = readers.repeats_nothing(earlier) && has_changed_since(record, readers, earlier, call);
             let is_answer = is_of_now(earlier) || earlier.state == ToolCallState::Unknown;
@@ -111,47 +110,32 @@ pub fn answered_before<'c>(
     }
 }
 
-/// The key of the last call of the run that was the same, if it has failed or nobody knows what became of it: it may have taken effect, and
-/// made again under its key it does nothing more. A call that has its answer is made anew.
+/// Returns the key of the run's last identical call, if it failed or its outcome is unknown: it may have taken effect, and has no
+/// further effect under the same key. A call that was answered is made anew.
 pub fn key_to_keep(record: &RunRecord, name: &str, arguments_hash: &str, replay: &ReplayClass) -> Option<CallId> {
-    let has_key = match replay {
-        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => true,
-        ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
-    };
+    let has_key = matches!(replay, ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. });
     let was_made = |call: &&ToolCall| was_let_through(call) && call.state != ToolCallState::Denied;
     let mut calls = record.calls.iter().rev().map(Arc::as_ref).filter(was_made);
     let last = calls.find(|call| key(call) == (name, arguments_hash)).filter(|_| has_key)?;
-    match last.state {
-        ToolCallState::Failed | ToolCallState::Unknown => Some(last.key().clone()),
-        ToolCallState::Planned
-        | ToolCallState::AwaitingApproval
-        | ToolCallState::Started
-        | ToolCallState::Done
-        | ToolCallState::Denied
-        | ToolCallState::Cancelled => None,
-    }
+    matches!(last.state, ToolCallState::Failed | ToolCallState::Unknown).then(|| last.key().clone())
 }
 
-/// Whether two calls are of the same tool with the same arguments.
 pub fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
     key(one) == key(other)
 }
 
-/// Whether making a call again does nothing that the first one has not done.
+/// Returns whether repeating a call has no further effect.
 fn repeats_nothing(call: &ToolCall) -> bool {
-    match call.replay {
-        ReplayClass::Read | ReplayClass::Idempotent => true,
-        // The call would have another key.
-        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
-    }
+    // A repeated call with a key would have another one.
+    matches!(call.replay, ReplayClass::Read | ReplayClass::Idempotent)
 }
 
-/// Whether the outcome of a call speaks against making it again: it has its answer, or it may have taken effect.
+/// Returns whether the outcome speaks against a repetition: there is an answer, or the call may have taken effect.
 fn has_told(call: &ToolCall) -> bool {
     call.state == ToolCallState::Done || (call.state == ToolCallState::Unknown && !repeats_nothing(call))
 }
 
-/// Whether a call of another kind, made between these two, may have changed something.
+/// Returns whether a different call between these two may have changed something.
 fn has_changed_since(record: &RunRecord, readers: Readers<'_>, earlier: &ToolCall, call: &ToolCall) -> bool {
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
     let mut others =
@@ -159,11 +143,11 @@ fn has_changed_since(record: &RunRecord, readers: Readers<'_>, earlier: &ToolCal
     others.any(|other| readers.may_have_changed(earlier, other))
 }
 
-/// Whether a call got as far as its tool, or a human who said no.
+/// Returns whether a call reached its tool, or was denied by a human.
 pub fn was_let_through(call: &ToolCall) -> bool {
     match call.state {
         ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
-        // What is no JSON object was refused.
+        // Unreadable arguments were refused.
         ToolCallState::Failed => call.is_readable(),
         ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Cancelled => false,
     }

@@ -1,7 +1,5 @@
-//! Reads what is nearly a JSON object, as models write it.
-//!
-//! Only what can mean one thing is mended. A text that ends before what it has opened is closed may have been cut, whatever its
-//! provider says of it, and nothing is made of it.
+//! Repairs text of models that is nearly a JSON object, where it can mean only one thing. Text that ends before its brackets are
+//! closed may have been cut, even if its provider reports an end, and is not repaired.
 
 use serde_json::{Map, Number, Value};
 
@@ -9,14 +7,13 @@ use crate::domain::tool::MAX_NESTING;
 use crate::support::number::MAX_NUMBER_CHARS;
 use crate::support::text::storable;
 
-/// An object, and what was mended in its text.
 #[derive(Debug, PartialEq)]
 pub struct Mended {
     pub value: Value,
     pub fixes: Vec<&'static str>,
 }
 
-/// Reads a text that is not the JSON object it should be. `None` if it is nothing that can be mended.
+/// Repairs a text; `None` if it cannot be repaired.
 pub fn mend(raw: &str) -> Option<Mended> {
     mend_within(raw, 0)
 }
@@ -42,7 +39,6 @@ fn mend_within(raw: &str, strings: u32) -> Option<Mended> {
     Some(Mended { value, fixes: reader.fixes })
 }
 
-/// The text inside a code fence.
 fn unfenced(text: &str) -> &str {
     let Some(inner) = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```")) else { return text };
     let inner = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
@@ -52,7 +48,7 @@ fn unfenced(text: &str) -> &str {
 struct Reader<'t> {
     text: &'t str,
     at: usize,
-    /// The brackets that are open, outermost first.
+    /// The open brackets, outermost first.
     open: Vec<char>,
     fixes: Vec<&'static str>,
 }
@@ -78,7 +74,7 @@ impl Reader<'_> {
         Some(next)
     }
 
-    /// The next character that is no white space, not taken.
+    /// Returns the next character that is no white space, without consuming it.
     fn next(&mut self) -> Option<char> {
         while self.peek().is_some_and(char::is_whitespace) {
             self.take();
@@ -86,7 +82,7 @@ impl Reader<'_> {
         self.peek()
     }
 
-    /// Nothing but surplus brackets may follow.
+    /// Accepts nothing but surplus brackets.
     fn end(&mut self) -> Option<()> {
         while let Some(next) = self.next() {
             if !matches!(next, '}' | ']') {
@@ -99,88 +95,70 @@ impl Reader<'_> {
     }
 
     fn value(&mut self) -> Option<Value> {
-        let value = match self.next()? {
-            '{' => self.object()?,
-            '[' => self.array()?,
-            quote @ ('"' | '\'') => Value::String(self.string(quote)?),
-            '-' | '0'..='9' => self.number()?,
-            _ => self.word()?,
-        };
-        Some(value)
+        match self.next()? {
+            '{' => self.object(),
+            '[' => self.array(),
+            quote @ ('"' | '\'') => self.string(quote).map(Value::String),
+            '-' | '0'..='9' => self.number(),
+            _ => self.word(),
+        }
     }
 
     fn object(&mut self) -> Option<Value> {
-        self.begin('{')?;
         let mut map = Map::new();
-        loop {
-            let after_comma = !map.is_empty();
-            let key = match self.next()? {
-                '}' => {
-                    if after_comma {
-                        self.fix("trailing_comma");
-                    }
-                    self.take();
-                    break;
-                }
-                quote @ ('"' | '\'') => self.string(quote)?,
-                _ => self.key()?,
+        self.list('{', '}', |reader| {
+            let key = match reader.next()? {
+                quote @ ('"' | '\'') => reader.string(quote)?,
+                _ => reader.key()?,
             };
-            if self.next()? != ':' {
+            if reader.next()? != ':' {
                 return None;
             }
-            self.take();
-            let value = self.value()?;
-            map.insert(key, value);
-            match self.next() {
-                Some(',') => {
-                    self.take();
-                }
-                other => {
-                    self.close(other, '}')?;
-                    break;
-                }
-            }
-        }
-        self.open.pop();
+            reader.take();
+            map.insert(key, reader.value()?);
+            Some(())
+        })?;
         Some(Value::Object(map))
     }
 
     fn array(&mut self) -> Option<Value> {
-        self.begin('[')?;
         let mut items = Vec::new();
-        loop {
-            if self.next()? == ']' {
-                if !items.is_empty() {
-                    self.fix("trailing_comma");
-                }
-                self.take();
-                break;
-            }
-            items.push(self.value()?);
-            match self.next() {
-                Some(',') => {
-                    self.take();
-                }
-                other => {
-                    self.close(other, ']')?;
-                    break;
-                }
-            }
-        }
-        self.open.pop();
+        self.list('[', ']', |reader| {
+            items.push(reader.value()?);
+            Some(())
+        })?;
         Some(Value::Array(items))
     }
 
-    fn begin(&mut self, bracket: char) -> Option<()> {
+    /// Reads items between two brackets, separated by commas.
+    fn list(&mut self, open: char, end: char, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         if self.open.len() >= MAX_NESTING {
             return None;
         }
         self.take();
-        self.open.push(bracket);
+        self.open.push(open);
+        let mut is_empty = true;
+        while self.next()? != end {
+            item(self)?;
+            is_empty = false;
+            match self.next() {
+                Some(',') => drop(self.take()),
+                other => {
+                    self.close(other, end)?;
+                    self.open.pop();
+                    return Some(());
+                }
+            }
+        }
+        if !is_empty {
+            self.fix("trailing_comma");
+        }
+        self.take();
+        self.open.pop();
         Some(())
     }
 
-    /// Closes what is open after a whole value. The bracket may be missing where one of what is around it follows.
+    /// Closes the open bracket after a complete value. It may be missing where an outer bracket is closed.
     fn close(&mut self, next: Option<char>, bracket: char) -> Option<()> {
         let around = &self.open[..self.open.len().saturating_sub(1)];
         let is_missing = match next {
@@ -193,7 +171,7 @@ impl Reader<'_> {
             self.fix("closing_bracket");
             return Some(());
         }
-        // Else it is another bracket than the one that is open.
+        // Fails for another bracket than the open one.
         (next == Some(bracket)).then(|| self.take())?.map(drop)
     }
 
@@ -284,7 +262,7 @@ impl Reader<'_> {
                 self.fix("escape");
                 text.push('\'');
             }
-            // As in a path or a pattern: the backslash was meant as it stands.
+            // As in a path or a regular expression: the backslash was meant literally.
             other => {
                 self.fix("escape");
                 text.push('\\');
@@ -294,7 +272,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// Half a surrogate pair names no character.
+    /// Replaces half a surrogate pair, which names no character.
     fn code_point(&mut self) -> Option<char> {
         let high = self.unit()?;
         if !(0xd800..0xdc00).contains(&high) {

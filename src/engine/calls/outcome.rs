@@ -1,6 +1,4 @@
-//! The one outcome of a call, and the breaker that counts failed ones: a tool that fails too often is taken away.
-//!
-//! Owns recording outcomes. Must not know what follows from them for the step.
+//! The one outcome of a call, and the breaker that takes away a tool that fails too often. Must not know what follows for the step.
 
 use std::sync::Arc;
 
@@ -15,12 +13,12 @@ use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
-/// A call gets its one outcome.
+/// Gives a call its one outcome.
 pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) {
     let Some(call) = decision.progress.record.call(id).filter(|call| !call.state.is_outcome()) else { return };
     let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
     let is_made = call.state == ToolCallState::Started;
-    // One that has its outcome otherwise needs nobody's consent any more.
+    // A call with an outcome needs no approval any more.
     if let Some(question) = decision.progress.question_about(id).filter(|question| question.kind == InputKind::Approval).cloned() {
         decision.close_question(&question, InputState::Cancelled);
     }
@@ -30,8 +28,8 @@ pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome:
     let event = if outcome.state == ToolCallState::Unknown {
         EventBody::ToolOutcomeUnknown { call_id: id.clone(), name, server, arguments }
     } else {
-        let (content, cut) = tool_results::cut(&outcome.content, decision.profile().tool_result_chars);
-        // A repeated call is answered without being made.
+        let (content, truncated) = tool_results::cut(&outcome.content, decision.profile().tool_result_chars);
+        // A duplicate is answered without being made.
         let undoable = is_made && outcome.state == ToolCallState::Done && has_undo(decision, &name);
         EventBody::ToolCompleted {
             call_id: id.clone(),
@@ -41,7 +39,7 @@ pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome:
             content,
             is_error: outcome.is_error,
             duration_ms: outcome.duration_ms,
-            truncated: cut == tool_results::Cut::Shortened,
+            truncated,
             undoable,
         }
     };
@@ -49,14 +47,14 @@ pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome:
     decision.change(Change::ToolFinished(id.clone(), outcome));
 }
 
-/// Whether calls of a tool can be taken back.
+/// Returns whether calls of a tool can be undone.
 pub fn has_undo(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     let tools = || decision.before.tools.iter().flatten();
     let rule = tools().find(|tool| tool.name == name).and_then(|tool| Some((&tool.server, tool.undo.as_ref()?)));
     rule.is_some_and(|(server, rule)| tools().any(|tool| tool.server == *server && tool.tool == rule.tool))
 }
 
-/// A call that has not begun by the rows was made nevertheless: its start was not stored, or the database has lost what it had confirmed.
+/// Starts a call that was made although its rows say otherwise: its start was not stored, or the database lost confirmed commits.
 pub fn was_made(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     if let Some(question) = decision.progress.question_about(id).cloned() {
         decision.close_question(&question, InputState::Cancelled);
@@ -64,27 +62,18 @@ pub fn was_made(decision: &mut DecisionBuilder<'_>, id: &CallId) {
     decision.start_call(id);
 }
 
-/// Whether an outcome was taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recorded {
-    /// The call has it now.
-    Yes,
-    /// The call is unknown, has not begun, or has an outcome.
-    No,
-}
-
-/// Stores the outcome of a call that was started. One that is no outcome state becomes one by its `is_error`.
-pub fn record_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) -> Recorded {
+/// Stores the outcome of a started call, and returns whether there was one. A state that is no outcome is set by `is_error`.
+pub fn record_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) -> bool {
     let is_started = decision.progress.record.calls.iter().any(|call| call.id == *id && call.state == ToolCallState::Started);
-    // What the user is asked has no outcome but the answer.
+    // A question to the user has no outcome but the answer.
     if !is_started || decision.progress.asks_user(id) {
-        return Recorded::No;
+        return false;
     }
     if !outcome.state.is_outcome() || (outcome.state == ToolCallState::Done && outcome.is_error) {
         outcome.state = if outcome.is_error { ToolCallState::Failed } else { ToolCallState::Done };
     }
     finish_call(decision, id, outcome);
-    Recorded::Yes
+    true
 }
 
 /// Returns whether a tool is broken, so that the next model call is the last one.
@@ -95,7 +84,7 @@ pub fn forces_final(decision: &DecisionBuilder<'_>) -> bool {
     }
 }
 
-/// Takes a tool away whose failure about to be stored is one too many.
+/// Drops a tool whose failure, about to be stored, is one too many.
 fn trip_breaker(decision: &mut DecisionBuilder<'_>, name: &str, outcome: &mut ToolOutcome) {
     let profile = decision.profile();
     let failures = failures(decision, name).saturating_add(1);
@@ -116,8 +105,8 @@ fn trip_breaker(decision: &mut DecisionBuilder<'_>, name: &str, outcome: &mut To
     }
 }
 
-/// How often a tool has failed by now: in this run, and before it as far as that counts. Calls that the loop itself did not let
-/// through are `Cancelled`, not `Failed`.
+/// Counts the failures of a tool in this run, and before it as far as they count. Calls that the loop refused are `Cancelled`, not
+/// `Failed`.
 fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
     let in_state = |state: ToolCallState| {
         decision.progress.record.calls.iter().filter(move |call| call.name == name && call.state == state).count()
@@ -127,8 +116,8 @@ fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
     failed.saturating_add(before.copied().unwrap_or(0))
 }
 
-/// Whether a tool has failed once too often. One that has failed in this run only has: what has broken before may have been mended,
-/// and nobody would know if it were never called again.
+/// Returns whether a tool has failed too often, and also in this run: what failed before may have been repaired since, which would
+/// remain unknown if the tool were never called again.
 fn is_broken(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     let limit = decision.profile().breaker_failures;
     let fails_now = |call: &Arc<ToolCall>| call.name == name && call.state == ToolCallState::Failed;

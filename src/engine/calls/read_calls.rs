@@ -1,11 +1,9 @@
-//! Which calls of an answer are carried out, and the outcome of those that are not.
-//!
-//! Owns reading names and arguments. Must not know when a call starts.
+//! Decides which calls of an answer are executed, and gives the others their outcome. Must not know when a call starts.
 
 use std::sync::Arc;
 
 use crate::domain::message::{Message, ToolContent};
-use crate::domain::model::{ModelTurn, TurnPart};
+use crate::domain::model::ModelTurn;
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::calls::tool_names::{self, Meant};
 use crate::engine::calls::{arguments, duplicates, json_repair};
@@ -16,25 +14,24 @@ use crate::engine::request::tool_results;
 use crate::engine::strategy::plan::progress;
 use crate::support::json;
 
-/// How much of an earlier answer the result of a repeated call quotes, in characters.
+/// Characters of an earlier result that are quoted for a duplicate call.
 const QUOTED_CHARS: usize = 500;
 
-/// Whether the answer that holds the calls is whole.
+/// Whether the answer with the calls is whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
-    /// It is.
     Whole,
-    /// It ran into the output limit. Which call was cut cannot be told, and one that parses may still lack its end.
+    /// It reached the output limit. Which call was cut is unknown, and one that parses may still lack its end.
     Cut,
 }
 
-/// A call with the outcome that it has without being carried out, if any.
+/// A call, with its outcome if it is not executed.
 pub struct PlannedCall {
     pub call: ToolCall,
     pub outcome: Option<ToolOutcome>,
 }
 
-/// The calls of an answer as rows of the step that follows it.
+/// Returns the calls of an answer as rows of the step that follows it.
 pub fn planned(
     decision: &DecisionBuilder<'_>,
     message: &Message,
@@ -42,16 +39,13 @@ pub fn planned(
     step: u32,
     completeness: Completeness,
 ) -> Vec<PlannedCall> {
-    let mut raw = turn.parts.iter().filter_map(|part| match part {
-        TurnPart::ToolCall { arguments, .. } => Some(arguments.as_str()),
-        TurnPart::Text(_) | TurnPart::Reasoning(..) => None,
-    });
-    // What is not on offer was narrowed down, not taken away: a model that knows of it may call it.
+    let mut raw = turn.arguments.iter();
+    // A tool that was narrowed down, not taken away, may be called by a model that knows it.
     let callable = callable(decision.before.tools.as_deref().unwrap_or_default(), decision.before);
     let calls = message.tool_calls().zip(0_u32..);
     let mut planned: Vec<PlannedCall> = Vec::new();
     for (part, position) in calls {
-        // The turn has the model's own text; without it, the part's arguments are what there is.
+        // The turn has the model's own text; without it, the part's arguments are used.
         let (parsed, fixes) = match raw.next() {
             Some(text) => read_arguments(decision, text, completeness),
             None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
@@ -84,7 +78,7 @@ pub fn planned(
             step,
             position,
             provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-            // Two calls of one answer are two.
+            // Two calls of one answer have two keys.
             key: duplicates::key_to_keep(decision.before, &name, &arguments_hash, &replay)
                 .filter(|key| planned.iter().all(|other| other.call.key() != key)),
             name,
@@ -104,7 +98,7 @@ pub fn planned(
     planned
 }
 
-/// The arguments of a call, mended if they have to be and the agent wants that, and what was mended. What may be cut is not.
+/// Parses arguments, and repairs them if the agent allows it and they cannot be cut. Returns the repairs.
 fn read_arguments(
     decision: &DecisionBuilder<'_>,
     text: &str,
@@ -118,8 +112,8 @@ fn read_arguments(
     }
 }
 
-/// The outcome of a call that is not let through. Rules of the loop give `Cancelled`, which counts against no tool; faults of
-/// the call give `Failed`.
+/// Returns the outcome of a call that is refused. Rules of the loop give `Cancelled`, which is no failure of a tool; faults of the
+/// call give `Failed`.
 fn refused(
     decision: &DecisionBuilder<'_>,
     call: &ToolCall,
@@ -131,9 +125,8 @@ fn refused(
 ) -> Option<ToolOutcome> {
     let profile = decision.profile();
     let by_rule = |text: String| Some(ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(text, 0) });
-    match completeness {
-        Completeness::Cut => return by_rule(prompts::CUT_CALL.to_owned()),
-        Completeness::Whole => {}
+    if completeness == Completeness::Cut {
+        return by_rule(prompts::CUT_CALL.to_owned());
     }
     if callable.is_empty() {
         return by_rule(prompts::NO_TOOLS.to_owned());
@@ -164,7 +157,7 @@ fn refused(
         return by_rule(prompts::UNKNOWN_BEFORE.to_owned());
     }
     let content = earlier.outcome.as_ref().map_or(&[][..], |outcome| &outcome.content);
-    // Where older results are shortened the first answer may not be there any more, and this is the only way back to it.
+    // Where older results are compressed, the first answer may be gone, and only the quotation shows it.
     let most = if profile.context.compress_results { profile.tool_result_chars } else { QUOTED_CHARS };
     let text = prompts::duplicate_call(&tool_results::gist(content, most));
     Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })

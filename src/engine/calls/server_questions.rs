@@ -1,9 +1,8 @@
-//! Calls whose servers want to know something before they go on: they have let go of the call, and take it up when they are called
-//! again with the answers.
+//! Calls whose servers need input before they continue (MCP input required): the server has let go of the call, and is called again
+//! with the answers.
 //!
-//! Nothing is under way meanwhile, so the run waits like any other that asks a human, for as long as it takes and wherever it is
-//! taken up. The answers are stored with the call in the write before it is made with them: should the worker die over it, the call
-//! is judged by its class like any other, and nobody is asked twice.
+//! The run waits meanwhile like any other that asks a human. The answers are stored with the call before it is made with them:
+//! after a crash the call is judged by its class like any other, and the user is not asked twice.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use crate::domain::input::{CANCEL, InputAnswer, InputKind, InputRequest, InputSt
 use crate::domain::tool::ToolCallState;
 use crate::engine::machine::{DecisionBuilder, Next};
 
-/// The server of a call has let go of it. Everything that it wants to know is asked at once; if that is nothing, it is called again.
+/// Asks everything at once that the server needs; without a question, the server is called again.
 pub fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> Next {
     if !keep(decision, id, pause) {
         return Next::Wait;
@@ -23,7 +22,8 @@ pub fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> 
     Next::Advance
 }
 
-/// The same of a run that is handed back: who takes it up goes on. Whether there is such a call.
+/// Stores the pause and asks its questions; returns false without such a call. In a run that is handed back, the next claim
+/// continues.
 pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bool {
     let Some(call) = decision.progress.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
         return false;
@@ -46,7 +46,7 @@ pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bo
     true
 }
 
-/// Goes on with a call whose server waits for answers, if all of them are there. Whether it is such a call.
+/// Continues a call if all questions of its server are answered; returns whether it is such a call.
 pub fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let call = decision.progress.record.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
@@ -58,10 +58,10 @@ pub fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
         return true;
     }
     for question in &questions {
-        // One that has its answer is applied by this.
+        // This also applies a question that has its answer.
         decision.close_question(question, InputState::Expired);
     }
-    // Nobody who answers in time wants the call to end.
+    // An unanswered question cancels the call.
     let answer = |asked: &InputId| {
         let question = questions.iter().find(|question| question.id == *asked);
         question.and_then(|question| question.answer.clone()).unwrap_or_else(|| InputAnswer::new(CANCEL, None))

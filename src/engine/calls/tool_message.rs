@@ -1,6 +1,5 @@
-//! The results of a tool step as one message.
+//! The message with the results of a tool step.
 
-use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::message::{Part, Role, ToolContent};
 use crate::domain::tool::{ToolCall, ToolCallState};
@@ -11,12 +10,11 @@ use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
-/// The results of a step's calls as one message, in call order.
 pub fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
     let limit = decision.profile().tool_result_chars;
     let part = |call: &ToolCall| {
         let mut part = tool_results::part(decision.part_id(), call, limit);
-        // One that was answered with an earlier one has done nothing that could be taken back.
+        // A duplicate has done nothing that could be undone.
         let is_quoted = || {
             answered_before((decision.profile(), decision.tools(), &decision.progress.record), std::iter::empty(), call).is_some()
         };
@@ -32,6 +30,5 @@ pub fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
     let parts = decision.progress.batch(step).map(part).collect();
     let message = decision.message(Role::Tool, parts);
     decision.event(EventBody::MessageStarted { message_id: message.id.clone(), role: Role::Tool });
-    decision.event(EventBody::MessageCompleted { message: message.clone() });
-    decision.change(Change::AddMessage(message));
+    decision.complete_message(message);
 }

@@ -1,5 +1,4 @@
-//! Which tool a model means by a name: the one that has it, and failing that, as far as its agent lets names be mended, the one
-//! that must be meant.
+//! Name repair: which tool a model means by a name.
 
 use std::sync::Arc;
 
@@ -7,43 +6,41 @@ use crate::domain::agent::{NameRepair, RepairPolicy};
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::text::prefix_chars;
 
-/// What stands between the halves of a name: server and tool.
+/// Separates server and tool.
 const DIVIDER: &str = "__";
 
-/// What some models write before every name.
+/// The prefix that some models write.
 const NAMESPACE: &str = "functions.";
 
-/// How similar a name must be to be taken for another one.
+/// The least similarity of a repaired name.
 const SIMILAR: f64 = 0.5;
 
-/// How similar a name must be to be suggested.
+/// The least similarity of a suggested name.
 const SUGGESTED: f64 = 0.3;
 
-/// How many names are suggested.
 const SUGGESTIONS: usize = 3;
 
-/// How much of a name is compared, in characters. No tool has a longer one.
+/// Characters of a name that are compared. No tool has a longer one.
 const COMPARED: usize = 64;
 
-/// Words for the same thing. Each stands for its neighbour only where the neighbour is on offer and the word itself is not.
+/// Synonyms. A word stands for its neighbour only where the neighbour is on offer and the word itself is not.
 const WORDS: [(&str, &str); 2] = [("rename", "move"), ("delete", "trash")];
 
-/// What a name leads to.
 #[derive(Debug, PartialEq)]
 pub enum Meant<'d> {
     /// A tool. Why it is this one, unless it has that very name.
     Tool(&'d ToolDefinition, Option<&'static str>),
-    /// None; the names that are most like it, the nearest first.
+    /// None; with the most similar names, nearest first.
     None(Vec<&'d str>),
 }
 
-/// The tool of exactly that name. Whoever has learnt names with a dot between their halves means the same two halves.
+/// Finds the tool of exactly that name, or with a dot in place of the divider.
 pub fn named<'d>(name: &str, tools: &'d [Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
     let has = |name: &str| tools.iter().find(|tool| tool.name == name);
     has(name).or_else(|| has(&name.replacen('.', DIVIDER, 1)))
 }
 
-/// The tool that a model means by `name`, among those on offer.
+/// Finds the tool on offer that a model means by `name`.
 pub fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
     if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
         return Meant::Tool(tool, None);
@@ -100,8 +97,8 @@ fn the_only_one<'d>(
     WORDS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
 }
 
-/// The most similar tool of the server that the name is of: the one that it names, or the only one there is. What does another
-/// thing than the name says is suggested, and never taken for it, unless it only reads: `write_file` is like `read_file`.
+/// Finds the most similar tool of the server that the name belongs to, or of the only server. A tool with another verb is only
+/// suggested, unless it only reads: `write_file` is similar to `read_file`.
 fn the_most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
     let (place, wanted) = place_and_half(written, offered);
     let place = match place {
@@ -120,7 +117,6 @@ fn the_most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> O
     (best >= SIMILAR && !is_tied && !tool.safety.destructive && is_harmless).then_some(tool)
 }
 
-/// The first word of a name.
 fn verb(name: &str) -> String {
     let mut chars = name.chars().peekable();
     let mut verb = String::new();
@@ -141,8 +137,8 @@ fn suggestions<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Vec<&'
     ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// The server that a name is of, if it names one, and the rest of it. What stands before the divider is all of the server's name;
-/// without a divider it is the longest name of a server that the name begins with.
+/// Splits a name into its server, if it names one, and the rest: at the divider, or after the longest name of a server that it
+/// begins with.
 fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
     let places = offered.iter().filter_map(|tool| {
         let (server, _) = tool.name.split_once(DIVIDER)?;
@@ -163,7 +159,7 @@ fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>])
     }
 }
 
-/// The tool's half of a name.
+/// Returns the tool's half of a name.
 fn half(tool: &ToolDefinition) -> &str {
     match tool.server {
         Some(_) => tool.name.split_once(DIVIDER).map_or(tool.name.as_str(), |(_, half)| half),
@@ -171,8 +167,8 @@ fn half(tool: &ToolDefinition) -> &str {
     }
 }
 
-/// What is left of a name whichever way it is written: `files__read_file`, `files.readFile` and `Files/read-file` are alike.
-fn letters(name: &str) -> String {
+/// Normalizes a name: `files__read_file`, `files.readFile` and `Files/read-file` are equal.
+pub fn letters(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 

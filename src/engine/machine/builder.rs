@@ -1,7 +1,5 @@
-//! A decision while it is being made.
-//!
-//! Owns the working copy on which changes take effect as they are added, so that the rules of one decision see each other's results.
-//! Must not know the rules.
+//! A decision while it is being made: a working copy on which changes take effect as they are added, so that the rules of one
+//! decision see each other's results. Must not know the rules.
 
 use std::sync::Arc;
 
@@ -13,7 +11,7 @@ use crate::domain::event::EventBody;
 use crate::domain::fold::MAX_JOINED_BYTES;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
 use crate::domain::input::{InputKind, InputRequest, InputState, Question};
-use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::Usage;
 use crate::domain::prompt::ProvidedContext;
 use crate::domain::record::RunRecord;
@@ -26,7 +24,6 @@ use crate::engine::request::source::Source;
 use crate::support::text;
 
 pub struct DecisionBuilder<'a> {
-    /// What is known beside the rows.
     pub(in crate::engine) facts: &'a RunFacts,
     /// The rows before the decision.
     pub before: &'a RunRecord,
@@ -42,9 +39,8 @@ impl<'a> DecisionBuilder<'a> {
         Self { facts, before, progress: RunProgress::of(before), around, decision: Decision::default() }
     }
 
-    /// Returns the finished decision.
-    ///
-    /// Counters, usage and the settlement of a reserved call stand before all other changes, because nothing may follow the run's end.
+    /// Puts counters, usage and the settlement of a reserved call before all other changes, because nothing may follow the run's
+    /// end.
     pub fn done(mut self, settlement: Option<Change>) -> Decision {
         let is_charged = self.is_charged();
         self.decision.changes.splice(0..0, settlement);
@@ -62,13 +58,13 @@ impl<'a> DecisionBuilder<'a> {
         self.decision.changes.iter().any(|change| matches!(change, Change::Finish { .. } | Change::Release { .. }))
     }
 
-    /// Returns what a request would be made of if the decision were stored now.
+    /// Returns the source of a request after the decision.
     pub fn source(&self) -> Source<'_> {
         let Self { facts, before, progress: RunProgress { record }, .. } = self;
         Source { record, tools: self.tools(), contexts: self.contexts(), added: &record.history, ..Source::of_rows(before, facts) }
     }
 
-    /// Returns what the request under way was made of.
+    /// Returns the source of the request under way.
     pub fn source_before(&self) -> Source<'a> {
         Source::of_rows(self.before, self.facts)
     }
@@ -85,7 +81,6 @@ impl<'a> DecisionBuilder<'a> {
         self.progress.record.usage.add(usage);
     }
 
-    /// Whether the decision charges anything.
     pub fn is_charged(&self) -> bool {
         self.progress.record.usage != self.before.usage
     }
@@ -111,34 +106,29 @@ impl<'a> DecisionBuilder<'a> {
         PartId::generate(self.around.ids)
     }
 
-    /// The run's tools.
     pub fn tools(&self) -> &[Arc<ToolDefinition>] {
         self.progress.record.tools.as_deref().or(self.before.tools.as_deref()).unwrap_or_default()
     }
 
-    /// What context providers have said of the turn.
     pub fn contexts(&self) -> &[ProvidedContext] {
         self.progress.record.contexts.as_deref().or(self.before.contexts.as_deref()).unwrap_or_default()
     }
 
-    /// The newest message of this run.
     pub fn newest_message(&self) -> Option<&Message> {
         let newest = self.progress.record.history.last().or(self.before.history.last())?;
         (newest.run_id == self.before.fence.run_id).then_some(newest)
     }
 
-    /// Whether the run's own time limit has passed.
     pub fn is_out_of_time(&self) -> bool {
         self.is_out_of_time_after(0)
     }
 
-    /// Whether it will have passed after a wait.
     pub fn is_out_of_time_after(&self, wait_ms: u64) -> bool {
         let limit = self.profile().max_run_ms;
         limit > 0 && self.around.elapsed_ms.saturating_add(wait_ms) >= limit
     }
 
-    /// Milliseconds until the run's own time limit; `None` without one.
+    /// Returns the milliseconds until the run's own time limit, if it has one.
     pub fn time_left(&self) -> Option<u64> {
         let limit = self.profile().max_run_ms;
         (limit > 0).then(|| limit.saturating_sub(self.around.elapsed_ms))
@@ -165,7 +155,6 @@ impl<'a> DecisionBuilder<'a> {
 
     // Steps.
 
-    /// Starts a step. A model step says how many tools it is offered, where they are narrowed down.
     pub fn start_step(&mut self, step: u32, kind: StepKind, tools: Option<ToolsOffered>) {
         self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned(), tools });
         self.change(Change::StepStarted { step, kind });
@@ -180,22 +169,20 @@ impl<'a> DecisionBuilder<'a> {
         self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
     }
 
-    /// Everything shown since the step began is void. Whoever reads the log drops it, as the rows never had it.
+    /// Voids everything shown since the step began, which the rows never had.
     pub fn reset(&mut self, step: u32, reason: &str) {
         self.event(EventBody::StepReset { step, reason: reason.to_owned() });
     }
 
-    /// The number of the model step that is under way.
     pub fn open_model_step(&self) -> Option<u32> {
         self.progress.open_step().filter(|row| row.kind == StepKind::Model).map(|row| row.step)
     }
 
-    /// The number of the tool step that is under way.
     pub fn open_tool_step(&self) -> Option<u32> {
         self.progress.open_step().filter(|row| row.kind == StepKind::Tools).map(|row| row.step)
     }
 
-    /// Returns the number of the next step of a kind. A model step that ended without a result is done again under its number.
+    /// Returns the number of the next step of a kind. A model step that ended without a result is repeated under its number.
     pub fn next_step(&self, kind: StepKind) -> u32 {
         match self.progress.record.steps.last() {
             None => 1,
@@ -207,59 +194,51 @@ impl<'a> DecisionBuilder<'a> {
     // Messages.
 
     pub fn message(&self, role: Role, parts: Vec<Part>) -> Message {
-        let fence = &self.before.fence;
-        Message {
-            id: self.message_id(),
-            conversation_id: fence.conversation_id.clone(),
-            run_id: fence.run_id.clone(),
-            role,
-            status: MessageStatus::Complete,
-            parts,
-            finish_reason: None,
-            model: None,
-            usage: None,
-            internal: false,
-            feedback: None,
-            created_at: self.around.now.to_rfc3339(),
-        }
+        let of = self.before.fence.ids();
+        Message { created_at: self.around.now.to_rfc3339(), ..Message::new(self.message_id(), of, role, parts) }
     }
 
     fn text_part(&self, text: &str) -> Part {
         Part::Text(TextPart { id: self.part_id(), text: text.to_owned() })
     }
 
-    /// A hint to the model, which clients hide.
+    /// Adds a hint to the model, which clients hide.
     pub fn hint(&mut self, text: &str) {
-        let message = Message { internal: true, ..self.message(Role::User, vec![self.text_part(text)]) };
-        self.event(EventBody::MessageCreated { message: message.clone() });
-        self.change(Change::AddMessage(message));
+        self.add_hidden(self.message(Role::User, vec![self.text_part(text)]));
     }
 
-    /// Keeps an answer that is not the end of the work for the model alone. Whoever has seen it drops it, as whoever reads the rows
-    /// is told to hide it.
+    /// Keeps an answer that does not end the work as an internal message, and voids what was shown of it.
     pub fn set_aside(&mut self, step: u32, message: Message) {
-        let message = Message { internal: true, ..message };
         self.reset(step, "continuation");
+        self.add_hidden(message);
+    }
+
+    fn add_hidden(&mut self, message: Message) {
+        let message = Message { internal: true, ..message };
         self.event(EventBody::MessageCreated { message: message.clone() });
         self.change(Change::AddMessage(message));
     }
 
-    /// The next model call is the last one, and gets no tools.
+    /// Makes the next model call a forced answer, without tools.
     pub fn force_final(&mut self, hint: &str) {
         self.counters().force_final = true;
         self.hint(hint);
     }
 
-    /// An assistant message that no model wrote, shown like one.
+    /// Adds an assistant message that no model wrote, shown like one.
     pub fn say(&mut self, text: &str, finish_reason: FinishReason) {
         let part = self.text_part(text);
         let message = Message { finish_reason: Some(finish_reason), ..self.message(Role::Assistant, vec![part]) };
         self.show(&message);
+        self.complete_message(message);
+    }
+
+    pub fn complete_message(&mut self, message: Message) {
         self.event(EventBody::MessageCompleted { message: message.clone() });
         self.change(Change::AddMessage(message));
     }
 
-    /// Shows the words of an assistant message all at once, up to its end.
+    /// Shows the words of an assistant message at once, up to its end.
     pub fn show(&mut self, message: &Message) {
         let message_id = &message.id;
         self.event(EventBody::MessageStarted { message_id: message_id.clone(), role: message.role });
@@ -287,13 +266,12 @@ impl<'a> DecisionBuilder<'a> {
 
     // Calls.
 
-    /// A call is handed to its tool, for the first time or again.
+    /// Hands a call to its tool, for the first time or again.
     pub fn run_call(&mut self, id: &CallId) {
         self.start_call(id);
         self.follow_call(id);
     }
 
-    /// Tells that a call is handed to its tool.
     pub fn start_call(&mut self, id: &CallId) {
         let Some(call) = self.progress.record.call(id).cloned() else { return };
         self.event(EventBody::ToolStarted {
@@ -309,22 +287,21 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// The server of a call works on it under a name: it is asked for that, and nobody sees a second start.
+    /// Continues a call without another `tool.started`: a task, or a call whose server has its answers.
     pub fn follow_call(&mut self, id: &CallId) {
         if let Some(call) = self.progress.record.call(id).cloned() {
             self.command(Command::RunTool(call));
         }
     }
 
-    /// The server of a call that was started is asked what became of it.
     pub fn reconcile_call(&mut self, id: &CallId) {
         if let Some(call) = self.progress.record.call(id).cloned() {
             self.command(Command::Reconcile(call));
         }
     }
 
-    /// A call that an earlier run may have made counts as made from now on, and its server is asked. Its `tool.started` stands in the log of
-    /// that run; another one follows if it is handed to its tool.
+    /// Takes over a call that an earlier run may have made: it counts as started, and its server is asked. Its `tool.started` is in
+    /// the log of that run; another one follows if it is handed to its tool.
     pub fn take_over_call(&mut self, id: &CallId) {
         self.change(Change::ToolStarted(id.clone()));
         self.reconcile_call(id);
@@ -332,23 +309,12 @@ impl<'a> DecisionBuilder<'a> {
 
     // Questions.
 
-    /// Makes a question about a call, which is open for so many milliseconds; 0 for any time.
+    /// Returns a question about a call, which expires after so many milliseconds; 0 for never.
     pub fn question(&self, call: &CallId, kind: InputKind, question: Question, expires_ms: u64) -> InputRequest {
-        let fence = &self.before.fence;
-        InputRequest {
-            id: InputId::generate(self.around.ids),
-            conversation_id: fence.conversation_id.clone(),
-            run_id: fence.run_id.clone(),
-            call_id: Some(call.clone()),
-            kind,
-            question,
-            state: InputState::Pending,
-            answer: None,
-            expires_in_ms: Some(expires_ms).filter(|limit| *limit > 0),
-        }
+        let id = InputId::generate(self.around.ids);
+        InputRequest::about(call, id, self.before.fence.ids(), kind, question, expires_ms)
     }
 
-    /// A human is asked.
     pub fn ask(&mut self, request: InputRequest) {
         let InputRequest { id, call_id, kind, question, .. } = request.clone();
         self.event(match ApprovalRequest::of(&question) {
@@ -358,7 +324,7 @@ impl<'a> DecisionBuilder<'a> {
         self.change(Change::AskInput(request));
     }
 
-    /// A question is not open any more. One that has its answer keeps it, though nothing follows from it, and has been told already.
+    /// Closes a question. An answer that was given is kept and has been told already, though nothing follows from it.
     pub fn close_question(&mut self, request: &InputRequest, state: InputState) {
         if request.answer.is_some() {
             self.change(Change::InputClosed { id: request.id.clone(), state: InputState::Applied });
@@ -382,7 +348,6 @@ impl<'a> DecisionBuilder<'a> {
         self.change(Change::InputClosed { id, state });
     }
 
-    /// Gives up the lease of a run that has not ended.
     pub fn release(&mut self, after_ms: Option<u64>, cause: ReleaseCause) {
         self.change(Change::Release { after_ms, cause });
         self.command(Command::Stop);

@@ -1,6 +1,6 @@
-//! The transition function: which rule answers which input, and which one goes on where a rule hands on.
+//! The transition function: dispatches inputs and continuations to rules.
 //!
-//! Owns the dispatch. Must not hold a rule itself: rules return what comes next, and call no other rule.
+//! Must not hold a rule itself: rules return what comes next, and call no other rule.
 
 use std::ops::ControlFlow;
 
@@ -25,10 +25,9 @@ use crate::engine::steps::store_answer::keep_partial;
 use crate::engine::steps::{budget, claim, context_window, ending, limits, model_failure, model_step, schedule, tool_step};
 use crate::engine::strategy;
 
-/// Returns what follows from `input` in `state`, which learns of it.
+/// Returns the decision about `input`, of which `state` learns.
 ///
-/// Knows no surroundings but its arguments; never panics, whatever order inputs come in: an input that makes no sense in a state gives an empty decision.
-#[must_use]
+/// Depends on its arguments alone, and never panics: an input that makes no sense in a state gives an empty decision.
 pub fn decide(state: &mut RunState, input: Input, surroundings: &Surroundings<'_>) -> Decision {
     state.learn(&input);
     if state.is_over() {
@@ -67,7 +66,6 @@ pub fn decide(state: &mut RunState, input: Input, surroundings: &Surroundings<'_
     decision
 }
 
-/// Answers an input with the first rule.
 fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
     match input {
         Input::Claimed { tools, contexts, finished } => {
@@ -89,8 +87,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
         Input::ToolFinished(id, outcome) => tool_step::finished(decision, &id, outcome),
         Input::ToolPauses(id, pause) => server_questions::pauses(decision, &id, pause),
         Input::Reconciled(id, answer) => unknown_outcome::reconciled(decision, &id, answer),
-        // The message is stored, and the state has learned of it: nothing follows until the next model call, or until an answer
-        // comes that did not know of it.
+        // Nothing follows until the next model call, or until an answer comes that was made without the message.
         Input::Joined(_) | Input::Draining => Next::Wait,
         Input::CancelRequested { by, partial, stopped } => {
             stop(decision, partial, Some(FinishReason::Cancelled), stopped);
@@ -109,7 +106,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
     }
 }
 
-/// A model has answered: the strategy, the choice of tools or the loop has asked it.
+/// Dispatches an answer by who asked the model: the strategy, the choice of tools or the loop.
 fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
     let before = decision.progress.record.usage;
     let Some(answer) = model_step::accept(decision, message, turn, closing) else { return Next::Wait };
@@ -122,7 +119,7 @@ fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTur
     }
 }
 
-/// Keeps what was shown of an answer that is stopped, and the outcomes of calls that were.
+/// Keeps what was shown of a stopped answer, and the outcomes of stopped calls.
 fn stop(
     decision: &mut DecisionBuilder<'_>,
     partial: Option<PartialAnswer>,
@@ -135,8 +132,8 @@ fn stop(
     claim::record_outcomes(decision, stopped);
 }
 
-/// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and
-/// are judged by their class there. Those that their servers have let go of wait for their answers.
+/// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and are
+/// judged by their class there. Calls that wait for input keep their questions.
 fn drained(decision: &mut DecisionBuilder<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, Pause)>) -> Next {
     claim::record_outcomes(decision, stopped);
     for (id, pause) in paused {

@@ -1,6 +1,4 @@
 //! The values that go into and come out of one decision.
-//!
-//! Owns inputs, commands and surroundings. Must not know any rule.
 
 use std::sync::Arc;
 
@@ -17,99 +15,89 @@ use crate::domain::tool_filter::RankedTools;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
-/// What the machine may ask of its surroundings.
+/// The environment of a decision.
 pub struct Surroundings<'a> {
-    /// The present, for timestamps that people read.
+    /// The time for timestamps.
     pub now: UnixMillis,
-    /// New ids.
     pub ids: &'a dyn IdSource,
     /// Milliseconds since the run's first start, by the database's clock at loading plus monotonic time since.
     pub elapsed_ms: u64,
-    /// What a model call has used that came to nothing, as far as is known: it is paid for all the same.
+    /// Usage of model calls without a result, which is charged all the same.
     pub spent: Usage,
 }
 
-/// What happened.
+/// An input of the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The run was claimed and loaded: for the first time, or again after a crash, a hand-back or a wait. The machine finds
-    /// out from the state what is left to do.
+    /// The run was claimed and loaded. The machine finds out from the state what is left to do.
     Claimed {
-        /// The tools on offer, used only if the run has no frozen set yet.
+        /// Used only if the run has no frozen tools yet.
         tools: Vec<Arc<ToolDefinition>>,
-        /// What context providers have said, if the run has not kept that yet and its agent asks some.
+        /// Used only if the run has not stored them yet.
         contexts: Option<Vec<ProvidedContext>>,
-        /// Outcomes that the process has and could not store: of calls that the rows may still call `started`.
+        /// Outcomes that could not be stored, of calls that the rows may still call `started`.
         finished: Vec<(CallId, ToolOutcome)>,
     },
-    /// The tools are in order: what [`Command::RankTools`] has asked for.
+    /// The reply to [`Command::RankTools`].
     ToolsRanked(RankedTools),
-    /// What [`Command::Reserve`] has asked for is answered.
+    /// The reply to [`Command::Reserve`].
     Reserved(Reserve, Reserved),
-    /// The model answered. The message's streamed parts have been shown under the ids that the assembler gave them.
+    /// The model answered. The parts have been shown under the ids of the message.
     ModelFinished {
-        /// The assembled message, with ids, not yet stored.
+        /// Not stored yet.
         message: Message,
-        /// Raw finish and usage.
         turn: ModelTurn,
-        /// Events that close what was shown: `part.completed` of parts still open.
+        /// `part.completed` of parts that are still open.
         closing: Vec<EventBody>,
     },
-    /// The model call failed. Whatever was shown is void.
+    /// The model call failed, and all that was shown of it is void.
     ModelFailed(ModelError),
-    /// A limit of the operator ended an answer that was still coming. If no other model takes over, its words are kept.
-    ModelCut {
-        /// The failure.
-        error: ModelError,
-        /// The shown part of the answer.
-        partial: Option<PartialAnswer>,
-    },
+    /// The time limit ended an answer that made progress. If no other model takes over, its words are kept.
+    ModelCut { error: ModelError, partial: Option<PartialAnswer> },
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),
-    /// The server of a started call wants to know something first, and is called again then.
+    /// The server of a started call needs input before it continues.
     ToolPauses(CallId, Pause),
-    /// The server has been asked about a started call whose worker died: what it says.
+    /// The server's answer about a started call whose worker died.
     Reconciled(CallId, Reconciled),
-    /// A user message joined the run. It is stored already.
+    /// A user message joined the run, and is stored already.
     Joined(Message),
-    /// Somebody asked for the run to end. The partial message, if one was being streamed, comes with it.
+    /// The run shall end.
     CancelRequested {
-        /// Who: `user`, `interrupt` or `shutdown`.
+        /// `user`, `interrupt` or `shutdown`.
         by: String,
-        /// What was shown of an unfinished answer. Its words are kept, its calls are not.
+        /// The shown part of an unfinished answer. Its words are kept, its calls are not.
         partial: Option<PartialAnswer>,
-        /// Outcomes of calls that were under way: the driver has stopped them and says what became of each.
+        /// Outcomes of calls that were under way, which the driver has stopped.
         stopped: Vec<(CallId, ToolOutcome)>,
     },
-    /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way may
-    /// end, and its result is kept.
+    /// No step and no call begins any more: a decision that would begin one hands the run back. Results of calls under way are
+    /// kept.
     Draining,
-    /// The server shuts down and the run stands between steps, or its step was abandoned.
+    /// The process shuts down, and the run is between steps, or its step was abandoned.
     Drain {
-        /// Outcomes of calls that ended while their step was being abandoned. Calls without one stay `started`.
+        /// Outcomes of calls that ended meanwhile. Calls without one stay `started`.
         stopped: Vec<(CallId, ToolOutcome)>,
-        /// Calls whose servers let go of them meanwhile, until they know more.
+        /// Calls whose servers need input before they continue.
         paused: Vec<(CallId, Pause)>,
     },
     /// The run's own time limit was reached.
     TimedOut {
-        /// The shown part of an unfinished answer, as in [`Input::CancelRequested`].
+        /// As in [`Input::CancelRequested`].
         partial: Option<PartialAnswer>,
-        /// Outcomes of calls that were under way, as in [`Input::CancelRequested`].
+        /// As in [`Input::CancelRequested`].
         stopped: Vec<(CallId, ToolOutcome)>,
     },
-    /// The run's worker cannot carry it on, and no other one could.
+    /// The worker cannot carry the run on, and no other one could.
     GivenUp {
-        /// In words.
         why: String,
-        /// Outcomes of calls that could not be stored before.
+        /// Outcomes that could not be stored before.
         stopped: Vec<(CallId, ToolOutcome)>,
     },
 }
 
 impl Input {
-    /// The outcomes of calls that it brings.
-    #[must_use]
+    /// Returns the outcomes that it brings.
     pub fn into_outcomes(self) -> Vec<(CallId, ToolOutcome)> {
         match self {
             Self::ToolFinished(id, outcome) => vec![(id, outcome)],
@@ -132,55 +120,47 @@ impl Input {
     }
 }
 
-/// What was shown of an answer that somebody stopped.
+/// The shown part of a stopped answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartialAnswer {
-    /// The message, with its parts so far.
     pub message: Message,
-    /// `part.completed` of its parts that are still open.
+    /// `part.completed` of its open parts.
     pub closing: Vec<EventBody>,
 }
 
-/// What follows.
+/// The reaction to an input.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
-    /// Appended to the log, in order.
     pub events: Vec<EventBody>,
-    /// Changes to rows, in the same transaction.
     pub changes: Vec<Change>,
-    /// To be done once the rest is stored, as far as `durability` wants that.
+    /// Executed according to `durability`.
     pub commands: Vec<Command>,
-    /// Whether the rest is committed before the commands start.
     pub durability: Durability,
 }
 
-/// When a decision is committed. A model call may start at once all the same, since it changes nothing outside: a decision that
-/// cannot be stored ends it.
+/// When a decision is committed. Model calls start at once in any case, since they change nothing outside: a decision that cannot
+/// be stored ends them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Before its commands start.
     #[default]
     Before,
-    /// With the next commit: all that it knows can be found out again.
+    /// With the next commit: the decision can be made again.
     Behind,
 }
 
-/// Something to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Make the model call of the current model step, with this request: the one that was measured.
+    /// Make the model call of the current step with this request, which was measured.
     CallModel(Box<ModelRequest>),
-    /// Put the usable tools in order, the fittest for [`tool_query`](crate::engine::tool_query) first. Changes nothing outside, and whoever takes the run up
-    /// does it again.
+    /// Rank the usable tools by [`tool_query`](crate::engine::tool_query). Repeated after a crash.
     RankTools,
-    /// Ask the store for leave to make the next model call. Whoever takes the run up asks again; what a dead worker was granted is
-    /// void with its fence.
+    /// Reserve the next model call. Repeated after a crash; what a dead worker was granted is void with its fence.
     Reserve(Reserve),
-    /// Execute a call. Its row says `started`.
+    /// Execute a call, whose row says `started`.
     RunTool(Arc<ToolCall>),
-    /// Ask the server of a call of the class `reconcile` whether it took effect. Its row says `started`. Changes nothing
-    /// outside, and whoever takes the run up asks again.
+    /// Ask the server of a `reconcile` call whether it took effect. Its row says `started`. Repeated after a crash.
     Reconcile(Arc<ToolCall>),
-    /// The run ended or was released: drop it.
+    /// Drop the run, which ended or was released.
     Stop,
 }

@@ -1,7 +1,4 @@
-//! When a decision is committed: before its commands start, or, if it may be lost, with the next commit (`Durability::Behind`).
-//!
-//! Owns that choice: a call that leaves the process, or has an effect, starts when its row is stored. Must not know how decisions
-//! are written.
+//! The durability of decisions. A call that leaves the process, or has an effect, starts when its row is stored.
 
 use crate::domain::change::Change;
 use crate::domain::model::Usage;
@@ -9,30 +6,19 @@ use crate::domain::tool::ReplayClass;
 use crate::engine::machine::decision::{Command, Decision, Durability, Input};
 use crate::engine::machine::state::RunState;
 
-/// Returns whether an input may be lost without harm: a model can be asked again, and so can a tool that only reads.
-///
-/// What is `spent` is known to this worker alone, and no other attempt would charge it.
+/// Returns whether an input may be lost without harm: a model can be asked again, and so can a tool that only reads. Usage in
+/// `spent` is known to this worker alone, and no other attempt would charge it.
 pub fn may_be_lost(state: &RunState, input: &Input, spent: &Usage) -> bool {
     let may_come_again = match input {
         Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved(..) | Input::ModelFinished { .. } => true,
         Input::ToolFinished(id, _) => state.record.call(id).is_some_and(|call| call.replay == ReplayClass::Read),
-        Input::ModelFailed(_)
-        | Input::ModelCut { .. }
-        | Input::ToolPauses(..)
-        | Input::Reconciled(..)
-        | Input::Joined(_)
-        | Input::CancelRequested { .. }
-        | Input::Draining
-        | Input::Drain { .. }
-        | Input::TimedOut { .. }
-        | Input::GivenUp { .. } => false,
+        _ => false,
     };
     may_come_again && *spent == Usage::default()
 }
 
-/// Returns the durability of a decision about an input that may be lost.
 pub fn of(decision: &Decision) -> Durability {
-    // What a call has come to is stored before another one is reserved.
+    // The cost of a call is stored before another one is reserved.
     let settles = decision.changes.iter().any(|change| matches!(change, Change::Settle { .. }));
     let stays_here = |command: &Command| match command {
         Command::CallModel(_) | Command::RankTools => true,

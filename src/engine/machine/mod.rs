@@ -1,6 +1,5 @@
-//! The machine: the state of a run, the decision that is being made, and the loop that dispatches the rules.
-//!
-//! Owns the form of states and decisions. Must not know stores, models or tools; the rules stand in `steps`.
+//! The machine: the state of a run, the decision that is being made, and the loop that dispatches the rules. Must not know stores,
+//! models or tools; the rules are in `steps`.
 
 pub mod builder;
 pub mod decide;

@@ -1,7 +1,4 @@
-//! What comes next in a decision.
-//!
-//! Owns `Next`, `ModelCall` and `End`, with which one rule hands on to another. Must not know which rule answers which of them:
-//! `decide` dispatches.
+//! Continuations in a decision: with `Next` one rule hands on to another, without knowing which. `decide` dispatches.
 
 use crate::domain::change::ReleaseCause;
 use crate::domain::problem::{ProblemBody, ProblemCode};
@@ -10,10 +7,10 @@ use crate::engine::calls::read_calls::PlannedCall;
 use crate::engine::request::build::Prepared;
 use crate::engine::request::window::room::Room;
 
-/// What comes next in the same decision.
+/// The continuation of a decision.
 #[must_use]
 pub enum Next {
-    /// Nothing: the decision is complete.
+    /// The decision is complete.
     Wait,
     /// The next model call, unless a limit says that the run ends.
     ModelStep,
@@ -23,9 +20,9 @@ pub enum Next {
     CallModel(Box<ModelCall>),
     /// These calls of a stored answer.
     ToolStep(Vec<PlannedCall>),
-    /// The open tool step, whose worker is gone or has loaded the run again.
+    /// Resumes the open tool step after a new claim or load.
     ResumeCalls,
-    /// The calls of the open tool step that may start now, or its end.
+    /// Starts the calls of the open tool step that may start now, or ends the step.
     Advance,
     /// The end of a tool step, all of whose calls have their outcomes.
     CallsDone(u32),
@@ -37,19 +34,17 @@ pub enum Next {
     Release(Option<u64>, ReleaseCause),
 }
 
-/// A model call that is about to begin.
 pub struct ModelCall {
-    /// Its request, as it was measured.
+    /// As it was measured.
     pub prepared: Prepared,
-    /// Its room, if it has a budget.
+    /// Absent without a budget.
     pub room: Option<Room>,
 }
 
-/// How a run ends.
 pub enum End {
-    /// With an answer that is stored.
+    /// With a stored answer.
     Completed(FinishReason),
-    /// With the profile's text, because no model answered.
+    /// With the profile's `final_text`, because no model answered.
     LastWords(String, ProblemBody),
     /// With an error.
     Failed(ProblemBody),
@@ -66,7 +61,7 @@ impl Next {
         Self::End(End::Failed(code.body(detail)))
     }
 
-    /// Fails the run with an error that would come again, although others with its code may not.
+    /// Fails the run with an error that would recur, although others with its code may not.
     pub fn fail_for_good(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self::End(End::Failed(ProblemBody { retryable: false, ..code.body(detail) }))
     }

@@ -1,7 +1,5 @@
 //! A run as the loop sees it: `RunFacts` is what its worker knows beside its rows, `RunProgress` its rows as far as a decision has
-//! come, `RunState` its rows and the facts before the decision.
-//!
-//! Owns carrying out changes in memory as the store does in rows. Must not know why they are made.
+//! come, `RunState` its rows and the facts before the decision. Changes are applied in memory as the store applies them to rows.
 
 use std::sync::Arc;
 
@@ -17,27 +15,24 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::machine::decision::Input;
 use crate::engine::offer::usable;
 
-/// What is known of a run beside its rows.
+/// Facts about a run beside its rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFacts {
-    /// Nothing new shall begin.
+    /// Nothing new may begin.
     pub draining: bool,
-    /// Answers to approvals that hold for later calls.
     pub grants: Vec<ToolGrant>,
-    /// Tools that are held back from the run.
+    /// Names of changed tools that are held back from the run.
     pub held: Vec<String>,
-    /// What the models of the run read at most.
+    /// By model.
     pub capacities: Vec<(String, Capacity)>,
-    /// The servers that its tools come from, and those that it has to do without.
     pub servers: Vec<ServerNote>,
-    /// What was asked for the next model call, and the answer.
+    /// The reservation that was requested for the next model call, and the reply.
     pub reserved: Option<(Reserve, Reserved)>,
-    /// Calls that are being carried out by this worker, although the run was loaded meanwhile.
+    /// Calls under way in this worker, although the run was loaded meanwhile.
     pub under_way: Vec<CallId>,
 }
 
 impl RunFacts {
-    /// Returns what a model reads at most.
     pub fn capacity_of(&self, model: &str) -> Capacity {
         self.capacities.iter().find(|(known, _)| known == model).map(|(_, capacity)| *capacity).unwrap_or_default()
     }
@@ -80,8 +75,8 @@ impl RunProgress {
         Self { record }
     }
 
-    /// Whether a user message has joined the run and no request to the model has had it. Said by the rows, so that a crash
-    /// does not make it forgotten.
+    /// Returns whether a user message has joined that no model request included. Read from the rows, so that a crash cannot lose
+    /// it.
     pub fn has_unseen_messages(&self) -> bool {
         self.record.joined > self.record.counters.heard
     }
@@ -91,36 +86,35 @@ impl RunProgress {
         self.record.steps.last().filter(|row| row.status == StepStatus::Started)
     }
 
-    /// The calls of a step, in call order.
     pub fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
         self.record.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
     }
 
-    /// The question about a call that the run has not acted on.
+    /// Returns the open question about a call.
     pub fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
         self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
     }
 
-    /// Returns whether the call itself is a question to the user that has no answer yet.
+    /// Returns whether the call itself is an unanswered question to the user.
     pub fn asks_user(&self, call: &CallId) -> bool {
         self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
     }
 
-    /// What the server of a call has asked on the way.
+    /// Returns the questions of a call's server.
     pub fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
         let of_call = self.record.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
         of_call.filter(|request| request.kind == InputKind::Elicitation)
     }
 }
 
-/// Carries out in memory what the store carries out in rows.
+/// Applies a change in memory as the store applies it to rows.
 pub fn apply(record: &mut RunRecord, change: &Change) {
     match change {
         Change::Status(status, reason) => {
             record.status = *status;
             record.reason = *reason;
         }
-        // The start time is the store's alone; the run's age comes with `Surroundings`.
+        // Only the store has the start time; the run's age comes with `Surroundings`.
         Change::Started => {}
         Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
         Change::KeepContexts(contexts) => record.contexts = Some(contexts.clone()),
@@ -145,7 +139,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
                 row.status = *status;
             }
         }
-        // A state lives as long as its run, and there may be thousands: no room is held for messages that may never come.
+        // Reserves exactly, because there may be thousands of states, each as long as its run.
         Change::AddMessage(message) => {
             record.history.reserve_exact(1);
             record.history.push(message.clone());
@@ -164,7 +158,7 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
                 (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
         }
-        // Only the audit tells of it.
+        // For the audit only.
         Change::ToolGranted { id: _, grant: _ } => {}
         Change::ToolStarted(id) => {
             if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
@@ -188,36 +182,31 @@ pub fn apply(record: &mut RunRecord, change: &Change) {
             record.status = *status;
             record.reason = None;
         }
-        // The lease is not the rows': its state keeps that.
+        // `RunState` keeps that.
         Change::Release { after_ms: _, cause: _ } => {}
     }
 }
 
-/// The call with an id, if it is in a state to be changed.
 fn call_mut<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId, may_change: impl Fn(&ToolCall) -> bool) -> Option<&'a mut ToolCall> {
     calls.iter_mut().find(|call| call.id == *id && may_change(call)).map(Arc::make_mut)
 }
 
-/// The state of a run, rebuilt from its rows. Changed only by inputs and by the changes of decisions, so that a state and the inputs
-/// after it can be replayed.
+/// The state of a run, rebuilt from its rows. Changed only by inputs and decisions, so that it can be replayed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
-    /// The record it was loaded from, kept up to date.
+    /// As loaded, kept up to date.
     pub record: RunRecord,
-    /// What is known beside the record.
     pub(in crate::engine) facts: RunFacts,
-    /// The lease was given up: the run belongs to whoever claims it next.
+    /// The lease was given up: the run belongs to its next claim.
     released: bool,
 }
 
 impl RunState {
-    /// Takes over what was loaded.
-    #[must_use]
     pub fn load(record: RunRecord) -> Self {
         Self { record, facts: RunFacts::default(), released: false }
     }
 
-    /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
+    /// Applies changes as the store does. If the store then fails, the state is void: load it again.
     pub fn apply(&mut self, changes: &[Change]) {
         for change in changes {
             apply(&mut self.record, change);
@@ -228,12 +217,12 @@ impl RunState {
         }
     }
 
-    /// Takes in what a worker knows of the run beside its rows, before the first decision about it.
+    /// Sets the facts, before the first decision.
     pub fn know(&mut self, facts: RunFacts) {
         self.facts = facts;
     }
 
-    /// Takes in what an input says of the run beside its rows. A message that is known already changes nothing.
+    /// Takes in what an input says beside the rows. A known message changes nothing.
     pub fn learn(&mut self, input: &Input) {
         match input {
             Input::Joined(message) => {
@@ -244,40 +233,26 @@ impl RunState {
             }
             Input::Reserved(reserve, answer) => self.facts.reserved = Some((*reserve, *answer)),
             Input::Draining => self.facts.draining = true,
-            Input::Claimed { .. }
-            | Input::ToolsRanked(_)
-            | Input::ModelFinished { .. }
-            | Input::ModelFailed(_)
-            | Input::ModelCut { .. }
-            | Input::ToolFinished(..)
-            | Input::ToolPauses(..)
-            | Input::Reconciled(..)
-            | Input::CancelRequested { .. }
-            | Input::Drain { .. }
-            | Input::TimedOut { .. }
-            | Input::GivenUp { .. } => {}
+            _ => {}
         }
     }
 
-    /// Whether a model of the run sees pictures, where that is known.
-    #[must_use]
+    /// Returns whether a model has vision, if that is known.
     pub fn sees(&self, model: &str) -> Option<bool> {
         self.facts.capacity_of(model).vision
     }
 
-    /// The tokens that requests to the run's model have room in, where somebody has said it.
-    #[must_use]
+    /// Returns the context window that the agent sets.
     pub fn said_window(&self) -> Option<u64> {
         self.record.profile.context.said_window(self.facts.capacity_of(self.record.model()).window)
     }
 
-    /// Whether nothing is left to decide: the run has ended or was given up.
+    /// Returns whether the run has ended or was given up.
     pub fn is_over(&self) -> bool {
         self.released || self.record.status.is_terminal()
     }
 
-    /// The tools that the run may use in the next model call, or in the one under way.
-    #[must_use]
+    /// Returns the tools that the run may use in the next model call, or in the one under way.
     pub fn usable_tools(&self) -> Vec<&Arc<ToolDefinition>> {
         usable::usable(self.record.tools.as_deref().unwrap_or_default(), &self.record)
     }

@@ -1,4 +1,4 @@
-//! The call in which a model is asked which kinds of tools it needs. A kind is a server.
+//! The call in which a model names the categories of tools that it needs. A category is a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use crate::domain::approval::ToolSafety;
 use crate::domain::message::Message;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::domain::tool_filter::ToolFilter;
+use crate::engine::calls::tool_names::letters;
 use crate::engine::prompts;
 use crate::support::text;
 
-/// The one tool of that call.
 const SELECTOR: &str = "select_categories";
 
-/// What the tools of this process are called together.
+/// The category of this process's own tools.
 const OWN: &str = "general";
 
-/// How many tools of a category are named where nobody has said what it is for.
+/// Tools of a category that are named where its purpose is not configured.
 const NAMED: usize = 8;
 
-/// How much of a category's line the model reads, in characters.
+/// Characters of a category's line.
 const MAX_LINE: usize = 200;
 
-/// The category of a tool: the half of its name that is its server's.
+/// Returns the category of a tool: the first half of its name.
 pub(super) fn place(tool: &ToolDefinition) -> &str {
     match &tool.server {
         Some(server) => tool.name.split_once("__").map_or(server.as_str(), |(place, _)| place),
@@ -32,7 +32,6 @@ pub(super) fn place(tool: &ToolDefinition) -> &str {
     }
 }
 
-/// The tools by category.
 pub(super) fn categories<'t>(usable: &[&'t Arc<ToolDefinition>]) -> BTreeMap<&'t str, Vec<&'t Arc<ToolDefinition>>> {
     let mut all: BTreeMap<&str, Vec<&Arc<ToolDefinition>>> = BTreeMap::new();
     for tool in usable {
@@ -41,7 +40,7 @@ pub(super) fn categories<'t>(usable: &[&'t Arc<ToolDefinition>]) -> BTreeMap<&'t
     all
 }
 
-/// What there are tools for: a line for each category.
+/// Describes each category in a line.
 pub fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
     let mut lines = String::new();
     for (name, tools) in categories(usable) {
@@ -54,7 +53,7 @@ pub fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
     lines
 }
 
-/// The tool by which a model says which categories it needs.
+/// Returns the tool with which a model names categories.
 pub fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDefinition {
     let categories = categories(usable);
     let description = format!("{}{}", prompts::SELECTOR, areas(filter, usable));
@@ -85,8 +84,7 @@ fn own_name(tool: &ToolDefinition) -> &str {
     tool.name.split_once("__").map_or(tool.name.as_str(), |(_, own)| own)
 }
 
-/// The categories that an answer names; `None` if it names none that there is. A model that calls a tool right away means its
-/// category.
+/// Returns the categories that an answer names; `None` if it names no existing one. A call of a tool names its category.
 pub(super) fn named_by(message: &Message, usable: &[&Arc<ToolDefinition>]) -> Option<Vec<String>> {
     let mut said = Vec::new();
     for call in message.tool_calls() {
@@ -99,7 +97,7 @@ pub(super) fn named_by(message: &Message, usable: &[&Arc<ToolDefinition>]) -> Op
     (!names.is_empty()).then_some(names)
 }
 
-/// All texts in the arguments, which models nest as they like, and names that stand in one text.
+/// Collects all texts in the arguments, and names in lists in one text.
 fn spoken<'v>(value: &'v Value, said: &mut Vec<&'v str>) {
     match value {
         Value::String(text) => {
@@ -110,8 +108,4 @@ fn spoken<'v>(value: &'v Value, said: &mut Vec<&'v str>) {
         Value::Object(map) => map.values().for_each(|item| spoken(item, said)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
-}
-
-fn letters(name: &str) -> String {
-    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

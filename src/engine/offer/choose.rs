@@ -1,6 +1,4 @@
-//! The choice of the tools that a run is offered, where they are narrowed down.
-//!
-//! Must not know how tools are ranked: that may ask a model outside, and comes as an input.
+//! Narrows down the tools on offer. Must not know how tools are ranked: that may ask a model outside, and comes as an input.
 
 use super::categories::named_by;
 use super::pick::best;
@@ -12,7 +10,7 @@ use crate::engine::strategy::hooks::Answer;
 
 /// Takes in the order of the tools.
 pub fn ranked(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
-    // A model step that is open is one whose worker died: it begins again, and no call is under way while its tools are missing.
+    // An open model step is one whose worker died: it begins again. No call is under way while its tools are not selected.
     if decision.open_tool_step().is_some() || decision.source().missing() != Missing::Ranking {
         return Next::Wait;
     }
@@ -23,7 +21,7 @@ pub fn ranked(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
     Next::ModelStep
 }
 
-/// Takes in the answer of a model that was asked for categories. Nothing of it is kept as a message.
+/// Takes in the categories that a model named. The answer is not kept as a message.
 pub fn categories_named(decision: &mut DecisionBuilder<'_>, answer: &Answer) -> Next {
     let names = named_by(&answer.message, &usable(decision.tools(), &decision.progress.record));
     let counters = decision.counters();

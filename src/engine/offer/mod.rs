@@ -1,7 +1,7 @@
 //! Which tools a model call is offered, of all that its run may use.
 //!
-//! What was chosen stands in the run's counters, so that whoever takes the run up offers the same; the choice is made anew when a
-//! message joins. A tool that is not on offer may be called all the same, and is offered from then on.
+//! The selection is stored in the run's counters, so that the next claim offers the same; it is made anew when a message joins. A
+//! tool that is not on offer may be called all the same, and is offered from then on.
 
 pub mod categories;
 pub mod choose;

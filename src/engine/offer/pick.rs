@@ -1,5 +1,3 @@
-//! The best of many tools.
-
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -8,12 +6,12 @@ use crate::domain::tool_filter::ToolFilter;
 use crate::engine::offer::categories::place;
 use crate::support::words::{holds, joined, words};
 
-/// The most tools of servers that the user names, if `k` is not more: some providers take no more than 128, and what was called before is on
-/// offer, too.
+/// The most tools of servers that the user names, if `k` is not larger: some providers accept no more than 128, and called tools
+/// are on offer, too.
 const MAX_NAMED: usize = 100;
 
-/// The tools of servers that the user names or hints at first, then the best others until there are `k`. `order` names the
-/// fittest first; what it leaves out comes last, by name.
+/// Selects the tools of servers that the user names or hints at, then the best others up to `k`. `order` begins with the best
+/// match; tools that it omits come last, by name.
 pub fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], said: &str, order: &[String]) -> Vec<String> {
     let said = (words(said), joined(said));
     let rank: HashMap<&str, usize> = order.iter().enumerate().rev().map(|(at, name)| (name.as_str(), at)).collect();
@@ -29,10 +27,10 @@ pub fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], said: &str, or
     names
 }
 
-/// Whether the user speaks of a server: by its name, or by a word that means it.
+/// Returns whether the user speaks of a server: by its name, or by one of its words.
 fn is_meant(filter: &ToolFilter, place: &str, (said, uncut): &(Vec<String>, Vec<String>)) -> bool {
     let hints = filter.servers.get(place).map(|hint| hint.words.as_slice()).unwrap_or_default();
-    // `GitHub` is `github` to some.
+    // Some write `GitHub` as `github`.
     let is_said = |name: &str| {
         let wanted = words(name);
         holds(said, &wanted) || holds(said, &joined(name)) || (wanted.len() == 1 && uncut.contains(&wanted[0]))

@@ -1,6 +1,4 @@
-//! What the tools of a run are searched by.
-//!
-//! Owns the choice of words. Must not know how tools are ranked.
+//! The query for ranking a run's tools.
 
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
@@ -9,18 +7,15 @@ use crate::engine::machine::RunState;
 use crate::engine::strategy::plan::progress;
 use crate::support::{text, words};
 
-/// How much is searched by of what was said, in characters.
 const MAX_QUERY: usize = 4_000;
 
-/// A user who says fewer words than this, such as "yes, do it", is understood by what was said before, too.
+/// With fewer words, such as "yes, do it", the query includes earlier messages.
 const FEW_WORDS: usize = 8;
 
-/// How much of that, in characters: enough for what "it" is, not enough to drown a new question.
+/// Characters of the earlier messages: enough to resolve "it", not enough to drown a new question.
 const MAX_EARLIER: usize = 400;
 
-/// What the tools of a run are searched by: what its user says in its turn, the newest first, and what was said before if that
-/// is next to nothing.
-#[must_use]
+/// Returns the user's words in the turn, newest first, and earlier messages if those are few.
 pub fn tool_query(state: &RunState) -> String {
     let record = &state.record;
     if let Some(query) = progress::query(record) {
@@ -47,8 +42,8 @@ pub(super) fn said_in(record: &RunRecord) -> String {
     said_by_user(record.history.iter())
 }
 
-/// The newest run that a user has spoken in. A run that goes on from another one, or makes it again, has no message of its own: it
-/// answers what that one was asked.
+/// Returns the newest run with a user message. A run that continues or repeats another one has none of its own, and answers that
+/// one's.
 pub fn turn<'m>(history: impl DoubleEndedIterator<Item = &'m Message>) -> Option<&'m RunId> {
     history.rev().find(|message| is_said_by_user(message)).map(|message| &message.run_id)
 }
@@ -57,7 +52,7 @@ fn is_said_by_user(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
-/// What the user says in the turn, the newest first.
+/// Returns the user's words in the turn, newest first.
 pub fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
     let turn = turn(history.clone());
     let own = history.rev().filter(|message| is_said_by_user(message) && Some(&message.run_id) == turn);

@@ -1,6 +1,4 @@
-//! The tools that a run may use, may call, and is offered.
-//!
-//! Owns the rules of what is on offer. Must not know how tools are chosen.
+//! The tools that a run may use, may call, and is offered. Must not know how tools are selected.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,18 +12,16 @@ use crate::domain::tool::{ASK_USER, ToolDefinition};
 use crate::domain::tool_filter::{ChosenBy, ChosenTools, ToolFilterMode};
 use crate::engine::strategy::plan::progress;
 
-/// What is missing before the next model call.
+/// A missing prerequisite of the next model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Nothing.
     Nothing,
-    /// An order of the tools.
     Ranking,
-    /// The model's word on categories: the next call asks for it.
+    /// The model's categories, for which the next call asks.
     Categories,
 }
 
-/// The tools that a run may use now, whether they are on offer or not.
+/// Returns the tools that a run may use now, on offer or not.
 pub fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
     let withheld = counters.force_final
@@ -38,8 +34,7 @@ pub fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&
     if withheld { Vec::new() } else { permitted(tools, record) }
 }
 
-/// The tools that the model may call now. What is on offer in the first round only may be called in later ones, too: whoever knows of
-/// it has not used up their rounds.
+/// Returns the tools that the model may call now. Tools that are on offer only in the first round may be called later, too.
 pub fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     match record.profile.tools_policy {
         ToolsPolicy::FirstRoundOnly if !record.counters.force_final => permitted(tools, record),
@@ -49,7 +44,7 @@ pub fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec
     }
 }
 
-/// Those that the run may use at all, but for what it has lost on the way.
+/// Returns the tools that the run may use at all, without dropped and quarantined ones.
 fn permitted<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
     tools
@@ -60,15 +55,15 @@ fn permitted<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'
         .collect()
 }
 
-/// The choice that holds for the model that is asked now.
+/// Returns the selection for the current model.
 pub fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
     let filter = &record.profile.tool_filter;
     let is_on = filter.mode != ToolFilterMode::Off && !filter.skips(record.model());
     record.counters.chosen_tools.as_ref().filter(|_| is_on)
 }
 
-/// Those of the usable tools that a model call is offered. No provider shall see a call of a tool that it is not told of, so
-/// what was called in the history that it is shown is always among them.
+/// Returns the usable tools that a model call is offered. Some providers refuse calls of undeclared tools in the history, so tools
+/// called in the shown history are always among them.
 pub fn offered<'t, 'm>(
     usable: Vec<&'t Arc<ToolDefinition>>,
     record: &RunRecord,
@@ -90,9 +85,8 @@ pub fn offered<'t, 'm>(
     usable.into_iter().filter(|tool| is_chosen(tool) || asks_user(tool) || names.contains(tool.name.as_str())).collect()
 }
 
-/// What is missing before a model call with these tools.
 pub fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord) -> Missing {
-    // The models of a plan have their own.
+    // The models of a plan have their own tools.
     if progress::phase(record).is_some() {
         return Missing::Nothing;
     }
@@ -105,7 +99,7 @@ pub fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord) -> Missing {
         ToolFilterMode::Off => Missing::Nothing,
         ToolFilterMode::Semantic if usable.len() > filter.k => Missing::Ranking,
         ToolFilterMode::Categories if usable.len() > filter.above => {
-            // Where there is nothing to choose among, or nothing was chosen, the order decides.
+            // Without categories to choose among, or if none was named, the ranking decides.
             let may_choose = !record.counters.named_no_category && categories(usable).len() > 1;
             if may_choose { Missing::Categories } else { Missing::Ranking }
         }

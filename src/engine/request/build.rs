@@ -1,6 +1,5 @@
-//! Builds the request of a model call: once, so that what is measured is what is sent.
-//!
-//! Owns how instructions, tools, options and messages come together. Must not know what follows from a request that is too large.
+//! Builds the request of a model call: once, so that what is measured is what is sent. Must not know what follows from a request
+//! that is too large.
 
 use std::sync::Arc;
 
@@ -22,7 +21,6 @@ use crate::engine::strategy::plan;
 
 /// A request before tools are put into words.
 pub struct Prepared {
-    /// All but the messages.
     pub frame: ModelRequest,
     /// The frame as its model reads it, if tools are put into words.
     projected: Option<ModelRequest>,
@@ -30,7 +28,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Builds a request of the loop, from which nothing is cut to make it fit.
+    /// Builds a request of the loop, from which nothing is cut.
     pub fn uncut(source: &Source<'_>) -> Self {
         let frame = frame(source);
         let mut messages = sendable(source);
@@ -46,17 +44,15 @@ impl Prepared {
         Self { frame, projected, messages }
     }
 
-    /// Cuts the messages to their budget.
     pub fn cut(&mut self, source: &Source<'_>) {
         room::cut(source, self.projected.as_ref().unwrap_or(&self.frame), &mut self.messages);
     }
 
-    /// Returns the request's cost.
     pub fn cost(&self, measure: Measure) -> u64 {
         estimate::request(measure, self.projected.as_ref().unwrap_or(&self.frame), &self.messages)
     }
 
-    /// Returns the request's cost in tokens, whatever its budget counts.
+    /// Returns the cost in tokens, also if the budget counts characters.
     pub fn tokens(&self, source: &Source<'_>) -> u64 {
         self.cost(match Measure::of(source) {
             Measure::Chars => Measure::Estimate,
@@ -64,13 +60,12 @@ impl Prepared {
         })
     }
 
-    /// Returns the request against its budget, if it has one.
+    /// Returns the use of the budget, if there is one.
     pub fn room(&self, source: &Source<'_>) -> Option<Room> {
         let has_budget = source.record.profile.context.budget(source.capacity().window).is_some();
         has_budget.then(|| Room::of(source, |measure| self.cost(measure)))
     }
 
-    /// Returns the request that is sent.
     pub fn into_request(self) -> ModelRequest {
         let mut request = ModelRequest { messages: self.messages, ..self.frame };
         if self.projected.is_some() {
@@ -91,34 +86,28 @@ pub fn prepared(source: &Source<'_>) -> Prepared {
     prepared
 }
 
-/// Builds the request of the current model step: system prompt, sendable history, tools on offer.
-#[must_use]
 pub fn model_request(state: &RunState) -> ModelRequest {
     prepared(&Source::of(state)).into_request()
 }
 
-/// Returns whether tokens are counted for the run's budget, which for the first time takes a while.
-#[must_use]
+/// Returns whether tokens are counted for the run's budget, which takes long for the first time.
 pub fn counts_tokens(state: &RunState) -> bool {
     let source = Source::of(state);
     Measure::of(&source).tokenizer().is_some() && source.record.profile.context.budget(source.capacity().window).is_some()
 }
 
-/// Counts the tokens of all that the model may be asked to read.
-///
-/// They are known then when it is decided how much of it that will be.
+/// Counts the tokens of all that the model may read, so that later counts find them in the cache.
 pub fn count_ahead(state: &RunState) {
     let source = Source::of(state);
     Prepared::uncut(&source).cost(Measure::of(&source));
 }
 
-/// Builds a request without its messages.
 fn frame(source: &Source<'_>) -> ModelRequest {
     let record = source.record;
     let tools = source.offered();
     let mut options = ModelOptions { tool_choice: choice_among(record, &tools), ..record.profile.options.clone() };
     let tools: Vec<Arc<ToolDefinition>> = match source.missing() {
-        // Such a call is about the tools alone: whatever forces or forms the user's answer is for the next one.
+        // Options that force or form the user's answer are for the next call.
         Missing::Categories => {
             (options.tool_choice, options.output_schema) = (None, None);
             vec![Arc::new(source.selector())]
@@ -130,14 +119,14 @@ fn frame(source: &Source<'_>) -> ModelRequest {
         owner: Some(record.owner.clone()),
         model: record.model().to_owned(),
         system: system(source),
-        messages: Vec::new(),
         tools,
         options,
         window: source.said_window(),
+        ..ModelRequest::default()
     }
 }
 
-/// The instructions, and what stands for the messages that are left out.
+/// Returns the instructions and the summary.
 fn system(source: &Source<'_>) -> String {
     let prompt = system_prompt::system(source);
     match source.record.summary.as_ref().and_then(summary::section) {
@@ -147,7 +136,7 @@ fn system(source: &Source<'_>) -> String {
     }
 }
 
-/// Which tools the current model step may or must call.
+/// Returns which tools the current model step may or must call.
 pub fn tool_choice(state: &RunState) -> Option<ToolChoice> {
     choice_among(&state.record, &Source::of(state).offered_in_step())
 }
@@ -158,8 +147,8 @@ fn choice_among(record: &RunRecord, tools: &[&Arc<ToolDefinition>]) -> Option<To
     choice.filter(|_| may_be).cloned()
 }
 
-/// A choice that forces a call holds for the first answer only, or the run could never end; and a choice among no tools, or of
-/// one that is not on offer, is refused by providers.
+/// A choice that forces a call holds for the first answer only, or the run could never end. Providers refuse a choice without
+/// tools, or of a tool that is not on offer.
 fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&Arc<ToolDefinition>]) -> bool {
     match choice {
         None => false,

@@ -1,9 +1,8 @@
-//! A request that was too large for its model, made smaller once: a view of the history, never a change of it.
+//! Halves a request that was too large for its model: a view of the history, never a change of it.
 //!
-//! The oldest turns go first, whole, so that every call keeps its result. What is left of a run that is too large by itself loses
-//! its older pictures and thoughts, and then the middle of its longest texts, or the end of its longest files, until about half is
-//! left. The user's newest words are cut when nothing else is left to cut, and the newest pictures go when even that is not enough. The
-//! newest thoughts go before that, where there is no room beside them.
+//! The oldest turns go first, whole, so that every call keeps its result. A run that is still too large loses older pictures and
+//! reasoning, then the middle of its longest texts and the end of its longest files. The newest reasoning goes if it does not fit,
+//! then the user's newest words are cut, and the newest pictures go last.
 
 use serde_json::Value;
 
@@ -17,24 +16,22 @@ pub const LEAST_CHARS: usize = 500;
 
 const NO_PICTURE: &str = "[a picture is left out here]";
 
-/// What is said where something is cut has no more bytes than this.
+/// The most bytes of a notice where something is cut.
 const NOTICE: usize = 100;
 
-/// What was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Messages that are not in the view.
     pub messages: u32,
-    /// Texts, pictures and arguments that are cut in it, and messages that have lost their thoughts.
+    /// Texts, pictures and arguments that are cut, and messages that lost their reasoning.
     pub texts: u32,
 }
 
-/// Halves a history that begins with the user and whose calls have their results directly after them.
+/// Halves a history that begins with the user and whose calls are followed by their results.
 pub fn halve(messages: &mut Vec<Message>) -> LeftOut {
     let budget = size::messages(messages) / 2;
     let dropped = first_to_keep(messages, budget);
     messages.drain(..dropped);
-    // No picture leaves more room than it takes, so that no more are left out than have to be.
+    // Each picture frees at most its estimate, so that no more are dropped than necessary.
     let too_many = |messages: &[Message], budget| size::messages(messages).saturating_sub(budget).div_ceil(size::PICTURE);
     let pictures = drop_while(messages, |messages| too_many(messages, budget), drop_older_pictures);
     let mut texts = u32::try_from(pictures).unwrap_or(u32::MAX);
@@ -46,19 +43,19 @@ pub fn halve(messages: &mut Vec<Message>) -> LeftOut {
             texts = texts.saturating_add(cut_longest(messages, budget, spared));
         }
     }
-    // What says that a text is cut is no reason to leave a picture out.
+    // Notices of cuts are no reason to drop a picture.
     let notices = (texts as usize).saturating_mul(NOTICE);
     let pictures = drop_while(messages, |messages| too_many(messages, budget.saturating_add(notices)), drop_pictures);
     texts = texts.saturating_add(u32::try_from(pictures).unwrap_or(u32::MAX));
     LeftOut { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
 
-/// A hint of the loop is no beginning: the question that it belongs to stands before it.
+/// A hint of the loop is no beginning: it follows the question that it belongs to.
 pub fn is_beginning(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
-/// The first message of the oldest turn from which on everything fits; of the last turn, if not even that does.
+/// Returns the first message of the oldest turn from which on everything fits, or of the last turn.
 fn first_to_keep(messages: &[Message], budget: usize) -> usize {
     let mut kept = 0;
     let mut first = messages.len();
@@ -74,8 +71,7 @@ fn first_to_keep(messages: &[Message], budget: usize) -> usize {
     if first == messages.len() { 0 } else { first }
 }
 
-/// Leaves pictures out with `drop`, as many at a time as `over` says that there are too many, until it says none or there are no more.
-/// Gives how many there were.
+/// Drops as many pictures as `over` returns, repeatedly until it returns none or no pictures are left. Returns their number.
 pub fn drop_while(
     messages: &mut [Message],
     over: impl Fn(&[Message]) -> usize,
@@ -92,15 +88,13 @@ pub fn drop_while(
     }
 }
 
-/// The same as [`drop_pictures`], but of those before the newest message that shows any: they are worth less than words, and go before a
-/// text is cut for them.
+/// Like [`drop_pictures`], but only before the newest message with a picture: such pictures go before texts are cut.
 pub fn drop_older_pictures(messages: &mut [Message], count: usize) -> usize {
     let newest = messages.iter().rposition(|message| message.parts.iter().any(shows_picture)).unwrap_or(0);
     drop_pictures(&mut messages[..newest], count)
 }
 
-/// Leaves the oldest `count` of the pictures and documents out that are still shown: of a document its text stays, if it has any. Gives
-/// how many there were.
+/// Drops the oldest `count` pictures and documents; of a document its text stays, if it has any. Returns their number.
 pub fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
     let mut left = count;
     for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
@@ -128,7 +122,7 @@ pub fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
     count - left
 }
 
-/// Puts words in the place of a picture or file, which say what it was.
+/// Replaces a picture or file by a note.
 fn name_only(part: &mut Part) {
     let (what, file) = match part {
         Part::Image(file) => ("picture", file),
@@ -147,10 +141,9 @@ fn shows_picture(part: &Part) -> bool {
     }
 }
 
-/// Leaves thoughts out where all costs more than `budget`: those of turns that are over, and then, the oldest first, those of the turn
-/// under way, whose calls keep what their provider has signed: Gemini takes no call of a turn without that. An answer whose calls are
-/// the newest stays as it is, whoever has written behind it: it goes on from its thoughts, and its provider wants them back with the
-/// results. From how many messages something is taken.
+/// Drops reasoning while the messages cost more than `budget`: first of past turns, then, oldest first, of the current turn, whose
+/// calls keep their signatures, since Gemini accepts no call of a turn without them. An answer whose calls are the newest stays as
+/// it is: its provider wants its reasoning back with the results. Returns the number of changed messages.
 pub fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
     let mut all = messages.iter().map(&cost).fold(0_u64, u64::saturating_add);
     if all <= budget {
@@ -176,7 +169,7 @@ pub fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(
     count
 }
 
-/// Leaves all thoughts out, if not even the beginnings of the texts have room beside them. From how many messages something is taken.
+/// Drops all reasoning, if not even the beginnings of the texts fit beside it. Returns the number of changed messages.
 pub fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
     if fits(messages) || !messages.iter().any(has_thoughts) {
         return 0;
@@ -194,7 +187,7 @@ pub fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Mess
     count
 }
 
-/// Whether a message holds thoughts, or what ties its calls to them.
+/// Returns whether a message has reasoning, or signatures of its calls.
 pub fn has_thoughts(message: &Message) -> bool {
     message.parts.iter().any(|part| match part {
         Part::Reasoning(_) => true,
@@ -220,11 +213,9 @@ fn drop_signatures(message: &mut Message) {
     }
 }
 
-/// A text that can be cut.
 pub enum Cuttable<'m> {
-    /// Words, which are here.
     Words(&'m mut String),
-    /// A file, whose text is not: whoever puts it into the request cuts it.
+    /// A file, whose text is cut when it is put into the request.
     File(&'m mut FilePart),
 }
 
@@ -236,7 +227,7 @@ impl Cuttable<'_> {
         }
     }
 
-    /// Leaves so many characters. What would not be shorter with its middle left out stays whole. Whether anything was cut.
+    /// Leaves so many characters, unless the notice would make the text longer. Returns whether anything was cut.
     fn cut(self, limit: usize) -> bool {
         let Length { bytes, chars } = self.length();
         if chars <= limit {
@@ -259,13 +250,13 @@ impl Cuttable<'_> {
     }
 }
 
-/// So many of so many characters of a text, in bytes.
+/// Returns the bytes of the first `limit` of `chars` characters, in proportion.
 fn share(bytes: usize, limit: usize, chars: usize) -> usize {
     let share = bytes as u128 * limit as u128 / chars.max(1) as u128;
     usize::try_from(share).unwrap_or(bytes)
 }
 
-/// Cuts the longest texts to one length, the largest with which everything fits. How many are cut.
+/// Cuts the longest texts to one length, the largest with which everything fits. Returns their number.
 fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -> u32 {
     let mut lengths = Vec::new();
     each_text(messages, spared, &mut |text| lengths.push(text.length()));
@@ -281,21 +272,21 @@ fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -
     cut_all(messages, limit, spared)
 }
 
-/// The length of the longest text, in characters.
+/// Returns the length of the longest text, in characters.
 pub fn longest(messages: &[Message], spared: Option<usize>) -> usize {
     let mut longest = 0;
     each_text(&mut messages.to_vec(), spared, &mut |text| longest = longest.max(text.length().chars));
     longest
 }
 
-/// Cuts all texts that are longer than so many characters. How many are cut.
+/// Cuts all texts that are longer than so many characters. Returns their number.
 pub fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) -> u32 {
     let mut count = 0_u32;
     each_text(messages, spared, &mut |text| count = count.saturating_add(u32::from(text.cut(limit))));
     count
 }
 
-/// Words, files, results, and the texts in the arguments of calls, which are all answered.
+/// Visits words, files, results, and texts in the arguments of calls, which are all answered.
 fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl FnMut(Cuttable<'_>)) {
     let others = messages.iter_mut().enumerate().filter(|(at, _)| Some(*at) != spared);
     for part in others.flat_map(|(_, message)| &mut message.parts) {
@@ -315,7 +306,7 @@ fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl F
     }
 }
 
-/// What the server takes in is not nested deeply enough to run out of stack.
+/// The nesting of accepted input is bounded, and so is the stack.
 fn each_string(value: &mut Value, visit: &mut impl FnMut(Cuttable<'_>)) {
     match value {
         Value::String(text) => visit(Cuttable::Words(text)),
@@ -325,7 +316,7 @@ fn each_string(value: &mut Value, visit: &mut impl FnMut(Cuttable<'_>)) {
     }
 }
 
-/// The beginning and the end, where most texts say what they want.
+/// Keeps the beginning and the end, where most texts say what they want.
 fn without_middle(text: &str, chars: usize, limit: usize) -> String {
     let end = limit / 3;
     let beginning = prefix_chars(text, limit - end);

@@ -1,6 +1,5 @@
-//! Roughly what a request costs its model, in bytes of text.
+//! Rough sizes of requests, in bytes of text.
 
-use std::fmt::Write as _;
 use std::ops::Add;
 
 use serde_json::Value;
@@ -8,28 +7,23 @@ use serde_json::Value;
 use crate::domain::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
 use crate::domain::model::ModelRequest;
 
-/// What a picture costs, whatever the length of its data: providers count its tiles. A document that is shown costs at least as much; how
-/// many pages it has is not known here.
+/// The size of a picture, independent of its data: providers count its tiles. A shown document costs at least as much; its pages are not
+/// counted.
 pub const PICTURE: usize = 6_000;
 
-/// Bytes of a character where nobody has counted them: as many as one of any script that is in use, since a text that is taken for
-/// shorter than it is would not be cut and then not fit.
+/// Assumed bytes of a character that was not counted: the most of any script in use, since an underestimated text would not be cut.
 const BYTES_OF_CHAR: usize = 3;
 
-/// The documents that models are shown as they are.
 const PDF: &str = "application/pdf";
 
-/// How long something is for those who count bytes, and for those who count characters.
+/// The length of a text for budgets in bytes and in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Length {
-    /// Bytes.
     pub bytes: usize,
-    /// Characters.
     pub chars: usize,
 }
 
 impl Length {
-    /// So many characters of one byte each.
     fn of_ascii(length: usize) -> Self {
         Self { bytes: length, chars: length }
     }
@@ -43,23 +37,19 @@ impl Add for Length {
     }
 }
 
-/// Tokens, at four bytes each.
 pub fn tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
-/// A whole request: instructions, history and tools.
 pub fn request(request: &ModelRequest) -> usize {
     let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + json(&tool.parameters).bytes);
     request.system.len() + messages(&request.messages) + tools.sum::<usize>()
 }
 
-/// A history.
 pub fn messages(messages: &[Message]) -> usize {
     messages.iter().map(message).sum()
 }
 
-/// A message.
 pub fn message(message: &Message) -> usize {
     message.parts.iter().map(part).sum()
 }
@@ -74,18 +64,17 @@ fn part(part: &Part) -> usize {
     }
 }
 
-/// What a provider wants back as it came: signatures, and thoughts that only it can read. A history holds it for the model that has
-/// signed it, and for no other. Some of it may not be sent after all, because its turn is over; which, only its provider's wire knows.
+/// Returns the length of provider data: signatures and encrypted reasoning. A history holds it for its own model only. The dialect
+/// may omit some of it after its turn.
 pub fn kept(raw: Option<&Value>) -> Length {
     raw.map(json).unwrap_or_default()
 }
 
-/// The words of thoughts that do not stand in what their provider wants back. Some providers get those words in the form in which they
-/// gave them, which is then all that is sent; the others get the words beside their signature.
+/// Returns the reasoning text that the provider data does not contain: some providers get back the data alone, others text and
+/// signature.
 pub fn words_beside(reasoning: &ReasoningPart) -> &str {
     let mut rest = reasoning.text.as_str();
-    // The words are what the pieces say, one after the other: each is looked for where the one before it has ended, so that a long
-    // text with many pieces is read once.
+    // Each piece is searched where the one before has ended, so that a long text with many pieces is read once.
     let mut find = |said: &str| {
         let said = said.trim();
         if let Some(after) = rest.trim_start().strip_prefix(said).filter(|_| !said.is_empty()) {
@@ -98,7 +87,7 @@ pub fn words_beside(reasoning: &ReasoningPart) -> &str {
     rest
 }
 
-/// What providers say is not nested deeply enough to run out of stack: it was parsed.
+/// The nesting of parsed answers is bounded, and so is the stack.
 fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => visit(text),
@@ -108,7 +97,7 @@ fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
     }
 }
 
-/// What a picture or a file costs: its text, with the words that say what it is, and as much as a picture where it may be shown.
+/// Returns the size of a picture or file: its text with a description, and at least a picture's where it may be shown.
 pub fn file(file: &FilePart) -> Length {
     let (text, around) = (text_of(file).unwrap_or_default(), file.words_around());
     let least = if is_shown(file) { PICTURE } else { 0 };
@@ -116,13 +105,13 @@ pub fn file(file: &FilePart) -> Length {
     Length { bytes: length(text.bytes), chars: length(text.chars) }
 }
 
-/// Whether a model may be shown it, instead of reading its text or a note.
+/// Returns whether a model may be shown the file, instead of its text or a note.
 pub fn is_shown(file: &FilePart) -> bool {
     let is_elsewhere = file.file_id.is_none() && file.url.is_some() && inline_text(file).is_none();
     file.text_limit.is_none() && (is_elsewhere || file.media_type.starts_with("image/") || file.media_type == PDF)
 }
 
-/// The text of a file, or the part of it that is left; `None` if none is known.
+/// Returns the length of a file's text, as far as it is sent; `None` if none is known.
 pub fn text_of(file: &FilePart) -> Option<Length> {
     let whole = match &file.file_id {
         Some(_) => uploaded_text(file)?,
@@ -138,8 +127,7 @@ fn uploaded_text(file: &FilePart) -> Option<Length> {
     Some(Length { bytes: file.text_bytes.map_or(chars.saturating_mul(BYTES_OF_CHAR), size), chars })
 }
 
-/// What is sent of a file of text that is in its own URL: all of it, once it is no base64 any more. Servers of before have stored such
-/// files in messages.
+/// Returns the text of a data URL, which is sent decoded. Older versions stored text files so.
 fn inline_text(file: &FilePart) -> Option<Length> {
     let (kind, data) = file.url.as_deref()?.strip_prefix("data:")?.split_once(";base64,")?;
     let is_text = |kind: &str| kind.starts_with("text/") || kind.starts_with("application/json");
@@ -158,16 +146,11 @@ fn content(content: &ToolContent) -> usize {
     }
 }
 
-/// As long as it is written, without writing it, or a little more.
+/// Returns the length of the JSON, or a little more, without writing it.
 pub fn json(value: &Value) -> Length {
     match value {
         Value::Null | Value::Bool(_) => Length::of_ascii(5),
-        Value::Number(number) => {
-            let mut written = Written(0);
-            // It never fails: nothing is written anywhere.
-            let _ = write!(written, "{number}");
-            Length::of_ascii(written.0)
-        }
+        Value::Number(number) => Length::of_ascii(number.to_string().len()),
         Value::String(text) => quoted(text),
         Value::Array(items) => items.iter().fold(Length::of_ascii(2), |sum, item| sum + json(item) + Length::of_ascii(1)),
         Value::Object(fields) => fields.iter().fold(Length::of_ascii(2), |sum, (name, value)| {
@@ -177,7 +160,7 @@ pub fn json(value: &Value) -> Length {
     }
 }
 
-/// A text between its quotes, with what has to be escaped in it.
+/// Returns the length of a quoted and escaped text.
 fn quoted(text: &str) -> Length {
     let escapes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
@@ -186,16 +169,6 @@ fn quoted(text: &str) -> Length {
     });
     let around = escapes.sum::<usize>() + 2;
     Length { bytes: text.len() + around, chars: text.chars().count() + around }
-}
-
-/// Counts what is written.
-struct Written(usize);
-
-impl std::fmt::Write for Written {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0 += text.len();
-        Ok(())
-    }
 }
 
 #[cfg(test)]

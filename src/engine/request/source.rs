@@ -1,4 +1,4 @@
-//! What a request is made of: a run as it stands, or as it will stand when the decision under way is stored.
+//! The source of a request: a run as it is, or as it will be when the decision under way is stored.
 
 use std::sync::Arc;
 
@@ -15,25 +15,22 @@ use crate::engine::offer::{categories, query};
 use crate::engine::strategy::plan::progress;
 
 pub struct Source<'a> {
-    /// The run, but for its history and its tools.
+    /// Without the history and the tools.
     pub record: &'a RunRecord,
-    /// What is known beside the run's rows.
     pub(in crate::engine) facts: &'a RunFacts,
-    /// All that the run may ever be offered.
+    /// All tools that the run may ever be offered.
     pub tools: &'a [Arc<ToolDefinition>],
-    /// What context providers have said of its turn.
     pub contexts: &'a [ProvidedContext],
     pub stored: &'a [Message],
     pub added: &'a [Message],
-    /// How much of what is stored was covered when it was loaded.
+    /// The number of stored messages that the summary covered at the load.
     pub loaded: usize,
 }
 
-/// The messages that a request is made of.
 pub struct Shown<'a> {
-    /// What the user asks, of what is left out else.
+    /// The user's open questions among the covered messages.
     pub asked: Vec<&'a Message>,
-    /// All that no summary stands for, oldest first.
+    /// All messages that no summary covers, oldest first.
     pub rest: Vec<&'a Message>,
     /// The run that was asked.
     pub turn: Option<&'a RunId>,
@@ -56,12 +53,11 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Returns what the run's model reads at most.
     pub fn capacity(&self) -> Capacity {
         self.facts.capacity_of(self.record.model())
     }
 
-    /// The window that the agent's budget says, as far as the model has it.
+    /// Returns the window that the agent sets, as far as the model has it.
     pub fn said_window(&self) -> Option<u64> {
         self.record.profile.context.said_window(self.capacity().window)
     }
@@ -70,7 +66,7 @@ impl<'a> Source<'a> {
         self.stored.iter().chain(self.added)
     }
 
-    /// How many messages at the beginning of the history a summary stands for.
+    /// Returns how many messages at the beginning of the history the summary covers.
     fn covered(&self) -> usize {
         let Some(summary) = &self.record.summary else { return 0 };
         let after = self.history().rev().position(|message| message.id == summary.covers);
@@ -85,18 +81,17 @@ impl<'a> Source<'a> {
         Shown { asked, rest: self.history().skip(covered).collect(), turn }
     }
 
-    /// What the user says in the turn, the newest first.
+    /// Returns the user's words in the turn, newest first.
     pub fn said_by_user(&self) -> String {
         query::said_by_user(self.history())
     }
 
-    /// The tools that the run may use in the next model call.
     pub fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
         usable::usable(self.tools, self.record)
     }
 
-    /// Those that the model is told of. What a summary stands for has no say in it: whoever takes the run up does not load that, and
-    /// shall make the same request.
+    /// Returns the tools that the model is told of. Covered messages have no influence: the next claim does not load them, and must
+    /// make the same request.
     pub fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
         usable::offered(self.usable(), self.record, self.history().skip(self.covered()))
     }
@@ -109,7 +104,6 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What is missing before the call.
     pub fn missing(&self) -> Missing {
         usable::missing(&self.usable(), self.record)
     }
@@ -127,7 +121,7 @@ impl<'a> Source<'a> {
         Some(ToolsOffered { offered: self.offered().len(), of, by })
     }
 
-    /// What is asked of a model that is to name categories.
+    /// Returns the tool with which a model names categories.
     pub fn selector(&self) -> ToolDefinition {
         categories::selector(&self.record.profile.tool_filter, &self.usable())
     }

@@ -1,4 +1,4 @@
-//! What a model reads of a tool's answer.
+//! Tool results as models read them.
 
 use crate::domain::ids::PartId;
 use crate::domain::message::{ToolContent, ToolResultPart};
@@ -6,26 +6,16 @@ use crate::domain::tool::ToolCall;
 use crate::engine::prompts;
 use crate::support::text::prefix_chars;
 
-/// Whether something was left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
-    /// All of it is there.
-    Whole,
-    /// The rest was left out, and the text says so.
-    Shortened,
-}
-
-/// The answer with at most `limit` characters of text, the notice included; so cutting twice changes nothing. The beginning is
-/// kept, and a quarter of the room goes to the end, where logs and long outputs say how it went. Pictures stay.
-/// An answer without anything in it becomes a text that says so, because providers refuse empty results.
-pub fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
+/// Cuts an answer to `limit` characters of text, the notice included, so that cutting twice changes nothing. Keeps the beginning,
+/// and with a quarter of the limit the end, where logs report the result. Pictures stay. An empty answer becomes a text, because
+/// providers refuse empty results. The second value says whether text was left out.
+pub fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, bool) {
     let total: usize = content.iter().map(chars).sum();
     let mut kept = Vec::with_capacity(content.len());
-    let mut outcome = Cut::Whole;
-    if total <= limit {
+    let is_cut = total > limit;
+    if !is_cut {
         kept.extend(content.iter().filter(|piece| !is_empty(piece)).cloned());
     } else {
-        outcome = Cut::Shortened;
         // The notice is measured with the largest numbers that it can hold.
         let room = limit.saturating_sub(notice(total, total, total).chars().count());
         let (head, tail) = if room == 0 { (limit, 0) } else { (room - room / 4, room / 4) };
@@ -38,7 +28,7 @@ pub fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
                     let first = prefix_chars(text, head.saturating_sub(before));
                     let skipped = prefix_chars(text, (total - tail).saturating_sub(before));
                     before += count;
-                    // One text stays one: whoever reads it later by its beginning alone reads one beginning.
+                    // One text stays one, so that it can later be compressed to one beginning.
                     let said = if before > head { notice.take() } else { None };
                     let text = [first, said.as_deref().unwrap_or_default(), &text[skipped.len()..]].concat();
                     kept.extend((!text.is_empty()).then(|| ToolContent::text(text)));
@@ -50,7 +40,7 @@ pub fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
     if kept.is_empty() {
         kept.push(ToolContent::text(prompts::NOTHING_RETURNED));
     }
-    (kept, outcome)
+    (kept, is_cut)
 }
 
 fn notice(head: usize, tail: usize, total: usize) -> String {
@@ -68,7 +58,7 @@ fn is_empty(piece: &ToolContent) -> bool {
     }
 }
 
-/// The result of a call as a part of a message. A call without an outcome says so: every call has exactly one result.
+/// Returns the result of a call as a part. A call without an outcome says so: every call has exactly one result.
 pub fn part(id: PartId, call: &ToolCall, limit: usize) -> ToolResultPart {
     let (content, is_error) = match &call.outcome {
         Some(outcome) => (cut(&outcome.content, limit).0, outcome.is_error),
@@ -77,12 +67,11 @@ pub fn part(id: PartId, call: &ToolCall, limit: usize) -> ToolResultPart {
     ToolResultPart { id, call_id: call.id.clone(), name: call.name.clone(), content, is_error, state: call.state, undoable: false }
 }
 
-/// What stands in the place of a result that is not there.
 pub fn missing(state: &str) -> String {
     format!("there is no result of this call (state: {state})")
 }
 
-/// All text of an answer, at most `limit` characters of it.
+/// Returns the text of an answer, cut to `limit` characters.
 pub fn gist(content: &[ToolContent], limit: usize) -> String {
     let text: String = content.iter().filter_map(ToolContent::as_text).collect();
     if text.is_empty() { prompts::NOTHING_RETURNED.to_owned() } else { prefix_chars(&text, limit).to_owned() }
@@ -119,11 +108,11 @@ mod tests {
             prop_assert!(!kept.is_empty() && kept.len() <= content.len().max(1));
             let shown = text_of(&kept);
             if whole.chars().count() <= limit {
-                prop_assert_eq!(outcome, Cut::Whole);
+                prop_assert!(!outcome);
                 prop_assert!(shown == whole || shown == prompts::NOTHING_RETURNED);
                 return Ok(());
             }
-            prop_assert_eq!(outcome, Cut::Shortened);
+            prop_assert!(outcome);
             // The words for nothing stand where not even one character has room.
             prop_assert!(shown.chars().count() <= limit || (limit == 0 && shown == prompts::NOTHING_RETURNED));
             // Beginning, notice and end are what they say; without room for a notice there is the beginning alone.
@@ -140,7 +129,7 @@ mod tests {
     fn cuts_once_and_says_so() {
         let long = vec![ToolContent::text("ä".repeat(500)), ToolContent::text("b".repeat(500))];
         let (kept, outcome) = cut(&long, 600);
-        assert_eq!(outcome, Cut::Shortened);
+        assert!(outcome);
         let total: usize = kept.iter().map(chars).sum();
         assert!(total <= 600 && total > 590, "{total}");
         let [head, tail] = &kept[..] else { panic!("two texts: {kept:?}") };
@@ -148,8 +137,8 @@ mod tests {
         let said = format!("the first {shown} and the last {} of 1000 characters", chars(tail));
         assert!(gist(std::slice::from_ref(head), 1_000).contains(&said), "{head:?}");
         assert!(gist(&kept, 1_000).starts_with("ää") && gist(&kept, 1_000).ends_with("bb"));
-        assert_eq!(cut(&kept, 600), (kept.clone(), Cut::Whole));
-        assert_eq!(cut(&long, 1_000), (long, Cut::Whole));
+        assert_eq!(cut(&kept, 600), (kept.clone(), false));
+        assert_eq!(cut(&long, 1_000), (long, false));
     }
 
     #[test]
@@ -170,6 +159,6 @@ mod tests {
     fn nothing_is_never_sent() {
         assert_eq!(cut(&[], 10).0, [ToolContent::text(prompts::NOTHING_RETURNED)]);
         assert_eq!(cut(&[ToolContent::text("")], 10).0, [ToolContent::text(prompts::NOTHING_RETURNED)]);
-        assert_eq!(cut(&[ToolContent::text("abcdef")], 3), (vec![ToolContent::text("abc")], Cut::Shortened));
+        assert_eq!(cut(&[ToolContent::text("abcdef")], 3), (vec![ToolContent::text("abc")], true));
     }
 }

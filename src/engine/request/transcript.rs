@@ -1,12 +1,12 @@
-//! The messages of a request, as every provider accepts them.
+//! The messages of a request, in a form that every provider accepts.
 //!
-//! What is stored is never touched: the request is made from a copy. Whatever was cancelled, cut off or lost, each tool call
-//! has exactly one result directly after its message, in call order.
+//! The request is a copy; stored messages stay. Even if calls were cancelled, cut off or lost, each tool call has exactly one result
+//! directly after its message, in call order.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
@@ -20,21 +20,20 @@ use crate::engine::request::tool_results;
 use crate::engine::request::transcript_rules::{MAX_NAME, is_sendable_name};
 use crate::engine::strategy::plan::progress;
 
-/// What was said and done, as every provider takes it.
 pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     let record = source.record;
     let shown = source.shown();
     let words_only = source.missing() == Missing::Categories || progress::phase(record).is_some();
     let mut builder = Builder::new(record, &shown.rest, words_only);
     for message in shown.asked.into_iter().chain(shown.rest) {
-        // Hints hold for the run in which they were given.
+        // Hints are for their own run.
         if message.internal && message.run_id != record.fence.run_id {
             continue;
         }
         match message.role {
             Role::User => builder.user(message),
             Role::Assistant => builder.assistant(message),
-            // Results stand with their calls; those of calls that are not there are dropped.
+            // Results follow their calls; results without a call are dropped.
             Role::Tool => {}
         }
     }
@@ -45,7 +44,7 @@ pub fn sendable(source: &Source<'_>) -> Vec<Message> {
     messages
 }
 
-/// Whether the request of the current model step holds what its model has signed, or ids that its provider gave.
+/// Returns whether the request of the current model step holds signed content, or the provider's ids.
 pub fn holds_signed(source: &Source<'_>) -> bool {
     let messages = sendable(source);
     messages.iter().flat_map(|message| &message.parts).any(|part| match part {
@@ -55,7 +54,7 @@ pub fn holds_signed(source: &Source<'_>) -> bool {
     })
 }
 
-/// What a halved request would leave out. Nothing, if it cannot be made smaller.
+/// Returns what a halved request would leave out.
 pub fn left_out_by_halving(source: &Source<'_>) -> LeftOut {
     compaction::halve(&mut sendable(source))
 }
@@ -64,9 +63,9 @@ struct Builder<'a> {
     results: HashMap<&'a CallId, &'a ToolResultPart>,
     rows: HashMap<&'a CallId, &'a ToolCall>,
     limit: usize,
-    /// Calls and what goes with them are left out.
+    /// Calls, their results and reasoning are omitted.
     words_only: bool,
-    /// The model that reads the request, unless its provider has refused what it is said to have signed.
+    /// The model that reads the request, unless its provider refused signed content.
     reader: Option<&'a str>,
     called: HashSet<&'a CallId>,
     echoed: HashSet<&'a str>,
@@ -77,10 +76,9 @@ impl<'a> Builder<'a> {
     fn new(record: &'a RunRecord, shown: &[&'a Message], words_only: bool) -> Self {
         let calls = &record.calls;
         let mut results = HashMap::new();
-        for part in shown.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts) {
-            if let Part::ToolResult(result) = part {
-                results.entry(&result.call_id).or_insert(result);
-            }
+        let tool_messages = shown.iter().filter(|message| message.role == Role::Tool);
+        for result in tool_messages.flat_map(|message| message.tool_results()) {
+            results.entry(&result.call_id).or_insert(result);
         }
         let rows = calls.iter().map(|call| (&call.id, call.as_ref())).collect();
         Self {
@@ -98,24 +96,24 @@ impl<'a> Builder<'a> {
     fn user(&mut self, message: &Message) {
         let parts: Vec<Part> = message.parts.iter().filter(|part| is_user_content(part)).cloned().collect();
         if !parts.is_empty() {
-            self.push(Message { parts, ..message.head() });
+            Message { parts, ..message.head() }.append_to(&mut self.messages);
         }
     }
 
     fn assistant(&mut self, message: &'a Message) {
         let mut parts = Vec::with_capacity(message.parts.len());
         let mut answers = Vec::new();
-        // What one model has signed, and the ids that its provider gave, mean nothing to another, which refuses them.
+        // Signed content and provider ids are refused by other models.
         let is_own = message.model.is_some() && message.model.as_deref() == self.reader;
         for part in &message.parts {
             match part {
                 Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
-                // Whoever is asked for categories alone is told of no other tool.
+                // A model that is asked for categories is told of no other tool.
                 Part::ToolCall(_) | Part::Reasoning(_) if self.words_only => {}
                 Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
                     parts.push(part.clone());
                 }
-                // A partial message has no calls: they were never carried out.
+                // Calls of a partial message were never executed.
                 Part::ToolCall(call) if message.status == MessageStatus::Complete && self.called.insert(&call.call_id) => {
                     parts.push(Part::ToolCall(self.call(call, is_own)));
                     answers.push(Part::ToolResult(self.result(call)));
@@ -124,26 +122,22 @@ impl<'a> Builder<'a> {
                 Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
             }
         }
-        // Reasoning alone is nothing that can be sent.
+        // Reasoning alone cannot be sent.
         if !parts.iter().any(|part| matches!(part, Part::Text(_) | Part::ToolCall(_))) {
             return;
         }
-        self.push(Message { parts, ..message.head() });
+        Message { parts, ..message.head() }.append_to(&mut self.messages);
         if !answers.is_empty() {
             let head = Message { role: Role::Tool, finish_reason: None, usage: None, model: None, ..message.head() };
             self.messages.push(Message { parts: answers, ..head });
         }
     }
 
-    /// A call with a name and arguments that providers take back, whatever their model has made up, and with the provider's
-    /// id only where it is the first of its kind: our own id is the identity.
+    /// Returns a call with a name and arguments that providers accept. The provider's id is echoed only once: our own id is the
+    /// identity.
     fn call(&mut self, call: &'a ToolCallPart, is_own: bool) -> ToolCallPart {
-        let arguments = match &call.arguments {
-            Value::Object(_) => call.arguments.clone(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                json!({ "_raw": call.arguments.to_string() })
-            }
-        };
+        let is_object = call.arguments.is_object();
+        let arguments = if is_object { call.arguments.clone() } else { json!({ "_raw": call.arguments.to_string() }) };
         let provider_call_id = call.provider_call_id.as_deref().filter(|id| is_own && !id.is_empty() && self.echoed.insert(id));
         ToolCallPart {
             id: call.id.clone(),
@@ -175,14 +169,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a message, or its parts to the one before if the same side goes on speaking.
-    fn push(&mut self, message: Message) {
-        match self.messages.last_mut() {
-            Some(last) if last.role == message.role => last.parts.extend(message.parts),
-            Some(_) | None => self.messages.push(message),
-        }
-    }
-
     /// A request begins with the user and ends with something to answer.
     fn finish(mut self, record: &RunRecord) -> Vec<Message> {
         if self.messages.first().is_none_or(|message| message.role != Role::User) {
@@ -205,7 +191,7 @@ fn is_user_content(part: &Part) -> bool {
     }
 }
 
-/// A name that providers take back. Models make up names that their own providers then refuse.
+/// Returns a name that providers accept. Some models invent names that their own providers refuse.
 fn sendable_name(name: &str) -> Cow<'_, str> {
     if is_sendable_name(name) {
         return Cow::Borrowed(name);
@@ -215,12 +201,11 @@ fn sendable_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(if mended.is_empty() { "unknown".to_owned() } else { mended })
 }
 
-/// A message that stands only in the request. Its ids are borrowed from a neighbour: no provider sees them.
+/// Returns a message of a request. Its ids are a neighbour's: no provider sees them.
 pub fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
     let fence = &record.fence;
     let uuid = fence.run_id.as_str().trim_start_matches(RunId::PREFIX);
     let part = PartId::from_stored(format!("{}{uuid}", PartId::PREFIX));
     let id = near.map_or_else(|| MessageId::from_stored(format!("{}{uuid}", MessageId::PREFIX)), |message| message.id.clone());
-    let of = (fence.run_id.clone(), fence.conversation_id.clone());
-    Message::of_request(id, of, Role::User, TextPart { id: part, text: text.to_owned() })
+    Message::of_request(id, fence.ids(), Role::User, TextPart { id: part, text: text.to_owned() })
 }

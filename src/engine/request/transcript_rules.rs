@@ -1,61 +1,37 @@
-//! The rules that all providers have in common about what they are sent.
+//! Rules for requests that all providers share.
 
 use std::collections::HashSet;
 
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Part, Role};
 
-/// The longest tool name that all providers take, in characters.
+/// The longest tool name that all providers accept, in characters.
 pub const MAX_NAME: usize = 64;
 
 pub fn is_sendable_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// Why a provider would refuse a history.
+/// A rule that a history breaks, so that a provider would refuse it. `at` counts messages from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
-    /// There is nothing to answer.
     #[error("the history holds no message")]
     Nothing,
-    /// Message number `at` speaks out of turn: the first is not the user's, one side speaks twice, results stand without
-    /// calls, or the last is an answer.
+    /// The first message is not the user's, one side speaks twice, results stand without calls, or the last is an answer.
     #[error("message {at} speaks out of turn")]
-    OutOfTurn {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// Message number `at` says nothing.
+    OutOfTurn { at: usize },
     #[error("message {at} is empty")]
-    Empty {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// Message number `at` holds a part that its role cannot have, arguments that are no object, or a name that no
-    /// tool can have.
+    Empty { at: usize },
+    /// A part does not fit the role, arguments are no object, or the name is none of a tool.
     #[error("message {at} holds a part that does not belong there")]
-    Misplaced {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// The calls of message number `at` are not answered one by one, in order, by the message after it.
+    Misplaced { at: usize },
     #[error("the calls of message {at} are not answered in order")]
-    Unanswered {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// A call, or the provider's id of one, stands twice in the history.
+    Unanswered { at: usize },
     #[error("call {call_id} stands in the history twice")]
-    RepeatedCall {
-        /// The call.
-        call_id: CallId,
-    },
+    RepeatedCall { call_id: CallId },
 }
 
-/// Tests a history against the rules that providers have in common.
-///
-/// # Errors
-/// The first rule that is broken.
+/// Checks a history; returns the first broken rule.
 pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
     let Some(last) = messages.last() else { return Err(Unsendable::Nothing) };
     let mut seen = HashSet::new();
@@ -76,7 +52,7 @@ pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
                 if expected.is_empty() {
                     return Err(Unsendable::OutOfTurn { at });
                 }
-                if results_of(message) != expected {
+                if !message.tool_results().map(|result| &result.call_id).eq(expected) {
                     return Err(Unsendable::Unanswered { at: at - 1 });
                 }
             }
@@ -98,10 +74,6 @@ pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
     Ok(())
 }
 
-fn results_of(message: &Message) -> Vec<&CallId> {
-    message.parts.iter().filter_map(|part| if let Part::ToolResult(result) = part { Some(&result.call_id) } else { None }).collect()
-}
-
 fn check_parts(at: usize, message: &Message) -> Result<(), Unsendable> {
     let mut says_something = false;
     for part in &message.parts {
@@ -111,10 +83,7 @@ fn check_parts(at: usize, message: &Message) -> Result<(), Unsendable> {
             (Part::ToolCall(call), Role::Assistant) => (call.arguments.is_object() && is_sendable_name(&call.name), true),
             (Part::ToolResult(result), Role::Tool) => (!result.content.is_empty(), true),
             (Part::Image(_) | Part::File(_), Role::User) => (true, true),
-            (Part::Text(_), Role::Tool)
-            | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
-            | (Part::ToolResult(_), Role::User | Role::Assistant)
-            | (Part::Image(_) | Part::File(_), Role::Assistant | Role::Tool) => (false, false),
+            _ => (false, false),
         };
         if !belongs {
             return Err(Unsendable::Misplaced { at });

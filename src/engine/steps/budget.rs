@@ -1,24 +1,23 @@
-//! What may be spent: whether the next model call may begin, and what follows if it may not.
+//! Budgets: whether the next model call may begin, and what follows if it may not.
 //!
-//! What one run has spent its rows say, and that decides here. What others spend, too, only the store knows: it is asked before
-//! each call, and the call is settled with the write that charges it.
+//! The rows of a run say what it has spent. Shared budgets are known only to the store, which is asked before each call; the write
+//! that charges the call settles the reservation.
 
 use crate::domain::budget::{Amount, BudgetOf, OnDaySpent, Reserve, Reserved};
-use crate::domain::change::{Change, ReleaseCause};
+use crate::domain::change::Change;
 use crate::domain::context::Capacity;
 use crate::domain::cost::Cost;
-use crate::domain::event::EventBody;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::WaitReason;
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
-use crate::engine::steps::limits::spread;
+use crate::engine::steps::limits::wait;
 
-/// When to ask again for what calls that are under way hold, in milliseconds.
+/// The interval of requests for a reservation while calls under way hold the budget.
 const ASK_AGAIN_MS: u64 = 5_000;
 
-/// Judges whether the next model call may begin. If not, says what follows instead: the store is asked, or the run waits, or it ends.
+/// Decides whether the next model call may begin. If not, returns what follows: a request for a reservation, a wait, or the end.
 pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Next> {
     let budget = decision.profile().budget;
     let source = decision.source();
@@ -34,7 +33,7 @@ pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Nex
     }
     let output = decision.profile().options.max_output_tokens;
     let wanted = Amount::at_most(call.prepared.tokens(&source), output, source.capacity().prices.as_ref());
-    // What was granted before is settled by what the decision charges.
+    // An earlier grant is settled by what the decision charges.
     let answer = decision.facts.reserved.filter(|(asked, _)| !decision.is_charged() && asked.amount.covers(wanted));
     match answer.map(|(_, answer)| answer) {
         None => {
@@ -45,13 +44,13 @@ pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Nex
         Some(Reserved::Granted { .. }) => None,
         Some(Reserved::Busy) => {
             let detail = "calls that are under way may spend what is left of the day's budget";
-            Some(wait(decision, ASK_AGAIN_MS, detail.to_owned()))
+            Some(wait(decision, ASK_AGAIN_MS, WaitReason::Budget, Some(detail.to_owned())))
         }
         Some(Reserved::Spent { of, spent, resets_in_ms }) => Some(refused(decision, of, spent, wanted, resets_in_ms)),
     }
 }
 
-/// The store has answered.
+/// Continues after the store's reply.
 pub fn answered(decision: &DecisionBuilder<'_>) -> Next {
     match decision.open_tool_step().is_none() && decision.profile().budget.is_shared() {
         true => Next::ModelStep,
@@ -59,9 +58,8 @@ pub fn answered(decision: &DecisionBuilder<'_>) -> Next {
     }
 }
 
-/// Charges the call that a worker before this one has left behind: nobody saw its end, and its provider bills it all the same. It is
-/// taken at what was reserved for it. Where nothing is reserved, no more is known than that it was asked, and the rest is guessed only
-/// if the run has a limit to keep.
+/// Charges the call that an earlier worker left behind: its end was not seen, and its provider bills it all the same. It is charged
+/// at its reservation. Without one, only its request is known, and the answer is estimated only if the run has a limit to keep.
 pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     let lost = decision.before.lost.map(|lost| lost.amount);
     let was_made = lost.is_some() || !decision.profile().budget.is_shared() && decision.open_model_step().is_some();
@@ -90,9 +88,8 @@ pub fn charge_lost(decision: &mut DecisionBuilder<'_>) {
     });
 }
 
-/// Returns what a decision settles of a reserved call.
-///
-/// A decision that ends the run, or gives up its lease, makes no call: a reservation is settled at nothing then.
+/// Returns the settlement of a reserved call. A decision that ends the run, or gives up its lease, makes no call: the reservation
+/// is settled at zero then.
 pub fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
     if !decision.is_charged() && !decision.lets_go() {
         return None;
@@ -106,7 +103,6 @@ pub fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
     Some(Change::Settle { day, amount: Amount::of(&usage).minus(Amount::of(&before.usage)) })
 }
 
-/// Too little is left for another call.
 fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetOf, spent: Amount, wanted: Amount, resets_in_ms: Option<u64>) -> Next {
     let budget = decision.profile().budget;
     let (whose, allowance) = match of {
@@ -124,19 +120,8 @@ fn refused(decision: &mut DecisionBuilder<'_>, of: BudgetOf, spent: Amount, want
     let limits: Vec<String> = limits.into_iter().flatten().collect();
     let detail = format!("the budget of the {whose} is used up: {}", limits.join("; "));
     match resets_in_ms.filter(|_| budget.on_day_spent == OnDaySpent::Wait) {
-        Some(left) if !decision.is_out_of_time_after(left) => wait(decision, left, detail),
+        Some(left) if !decision.is_out_of_time_after(left) => wait(decision, left, WaitReason::Budget, Some(detail)),
         Some(_) => Next::fail(ProblemCode::BudgetSpent, format!("{detail}; the run's time limit leaves no time to wait")),
         None => Next::fail(ProblemCode::BudgetSpent, detail),
     }
-}
-
-/// Waits without a worker. A step that a dead worker has left open begins again after it.
-fn wait(decision: &mut DecisionBuilder<'_>, after_ms: u64, detail: String) -> Next {
-    if let Some(step) = decision.open_model_step() {
-        decision.abandon_step(step);
-    }
-    decision.event(EventBody::RunWaiting { reason: WaitReason::Budget, id: None, detail: Some(detail) });
-    decision.set_status(RunStatus::Waiting, Some(WaitReason::Budget));
-    let spread = spread(&decision.before.fence.run_id, after_ms);
-    Next::Release(Some(after_ms.saturating_add(spread)), ReleaseCause::Waiting)
 }

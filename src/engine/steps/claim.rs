@@ -1,6 +1,4 @@
-//! The first decision about a claimed run: where its rows say it stands, and whether it goes on from there.
-//!
-//! Owns first start, recovery and the end of runs that are not carried on. Must not know how a step begins.
+//! The first decision about a claimed run: first start, recovery, or the end. Must not know how a step begins.
 
 use std::sync::Arc;
 
@@ -22,7 +20,7 @@ use crate::engine::steps::limits;
 use crate::engine::strategy::stop_analysis;
 use crate::support::json::is_deeper_than;
 
-/// Begins the run, or takes it up, unless it ends here.
+/// Begins or continues the run, unless it ends here.
 pub fn claimed(
     decision: &mut DecisionBuilder<'_>,
     tools: Vec<Arc<ToolDefinition>>,
@@ -30,7 +28,7 @@ pub fn claimed(
 ) -> Next {
     let record = decision.before;
     let profile = decision.profile();
-    // A run that goes on from a call of another one begins with the tools of that one.
+    // A run that continues from a call of another one begins with that one's tools.
     let is_first_start = record.tools.is_none() || record.cause == ClaimCause::First;
     if let Some(by) = &record.cancel_requested_by {
         end_lost_step(decision);
@@ -75,7 +73,7 @@ pub fn claimed(
     go_on(decision)
 }
 
-/// The servers whose tools the run is about to get, and not all of them. A run that goes on from another one has the tools of that.
+/// Returns the servers whose tools the run is about to get incompletely. A run that continues another one keeps that one's tools.
 fn left_out(decision: &DecisionBuilder<'_>) -> Vec<String> {
     if decision.before.tools.is_some() {
         return Vec::new();
@@ -86,8 +84,8 @@ fn left_out(decision: &DecisionBuilder<'_>) -> Vec<String> {
     notes.map(|note| note.name.clone()).collect()
 }
 
-/// The tools of the run from now on: those that the agent may use, each name once. A schema that is nested too deeply to be
-/// stored within a set becomes one that takes any object: the tool's server still tests what it is given.
+/// Returns the tools that the agent may use, each name once. A schema that is nested too deeply to be stored is replaced by any
+/// object: the tool's server still validates arguments.
 fn frozen(tools: Vec<Arc<ToolDefinition>>, wanted: Option<&[String]>) -> Vec<Arc<ToolDefinition>> {
     let mut kept: Vec<Arc<ToolDefinition>> = Vec::with_capacity(tools.len());
     for mut tool in tools {
@@ -102,13 +100,13 @@ fn frozen(tools: Vec<Arc<ToolDefinition>>, wanted: Option<&[String]>) -> Vec<Arc
     kept
 }
 
-/// Takes up a run where its rows say it stands.
+/// Continues a run from its rows.
 fn go_on(decision: &DecisionBuilder<'_>) -> Next {
     if decision.open_tool_step().is_some() {
         return Next::ResumeCalls;
     }
-    // Everything that follows an answer is committed with it, so an answer without an end is rare; but asking the model again
-    // would give the user two.
+    // An answer is committed with its consequences, so an answer without an end is rare; but asking the model again would give the
+    // user two.
     match decision.newest_message().filter(|_| decision.open_model_step().is_none()).filter(|message| is_answer(message)) {
         Some(answer) => Next::EndTurn(answer.finish_reason.unwrap_or(FinishReason::Stop)),
         None => Next::ModelStep,
@@ -122,7 +120,7 @@ fn is_answer(message: &Message) -> bool {
         && !message.text().trim().is_empty()
 }
 
-/// What a dead attempt has shown of a model step is void. The step, if there is one, stays open: it begins again.
+/// Voids what a dead attempt has shown of a model step, which stays open and begins again.
 fn void_lost_step(decision: &mut DecisionBuilder<'_>) -> Option<u32> {
     let step = decision.open_model_step()?;
     let reason = match decision.before.cause {
@@ -134,15 +132,15 @@ fn void_lost_step(decision: &mut DecisionBuilder<'_>) -> Option<u32> {
     Some(step)
 }
 
-/// The same in a run that ends here.
+/// Also closes the step, because the run ends here.
 fn end_lost_step(decision: &mut DecisionBuilder<'_>) {
     if let Some(step) = void_lost_step(decision) {
         decision.abandon_step(step);
     }
 }
 
-/// Takes in what this worker knows of calls and could not store. A call that has not begun by the rows was made nevertheless when
-/// the database has lost what it had confirmed: that is told again, and the call is not made again.
+/// Takes in outcomes that this worker could not store. If the database lost confirmed commits, a call may have been made that has
+/// not begun by the rows: its start is stored again, and the call is not repeated.
 pub fn take_up(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
         if decision.progress.record.calls.iter().any(|call| call.id == id && call.has_not_begun()) {

@@ -1,7 +1,7 @@
-//! The context window of the next model call: what is left out when the request would cost too much, and what stands for that.
+//! The context window of the next model call: which messages are left out when the request would be too large.
 //!
-//! What is left out is a beginning of the history, for which a summary stands in the run's rows, so that whoever takes the run up
-//! makes the same request of them. A call and its result are left out together or not at all. Must not know how a request is built.
+//! They are a beginning of the history, which a summary in the run's rows replaces, so that the next claim makes the same request.
+//! A call and its result are left out together. Must not know how a request is built.
 
 use crate::domain::change::Change;
 use crate::domain::context::{ContextPolicy, ContextStrategy};
@@ -16,8 +16,7 @@ use crate::engine::request::source::{Shown, Source};
 use crate::engine::request::window::estimate;
 use crate::engine::request::window::room::{Room, gate};
 
-/// Makes room for the next model call. Without enough of it, the call is the last one and gets no tools; if not even that fits,
-/// the run fails.
+/// Makes room for the next model call. Without enough room, the call is a forced answer; if not even that fits, the run fails.
 pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     let policy = &decision.profile().context;
     let source = decision.source();
@@ -71,7 +70,7 @@ fn uncut(decision: &DecisionBuilder<'_>) -> (Prepared, Room) {
     (request, room)
 }
 
-/// Says what is left out from now on, and has it stored.
+/// Stores the new summary, and tells what it covers.
 fn tell(decision: &mut DecisionBuilder<'_>) {
     let before = decision.before.summary.as_ref();
     let Some(summary) = decision.progress.record.summary.clone().filter(|summary| Some(summary) != before) else { return };
@@ -85,8 +84,8 @@ fn tell(decision: &mut DecisionBuilder<'_>) {
     decision.change(Change::Summarize(summary));
 }
 
-/// Leaves older messages out, if too little room remains: all but the newest few, or as many of the oldest as it takes. What room
-/// there is then.
+/// Leaves older messages out, if too little room remains: all but the newest few, or as many of the oldest as necessary. Returns
+/// the resulting room.
 fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Prepared, Room) {
     let (mut request, mut room) = uncut(decision);
     if room.lacks(policy.evict_below).is_none() {
@@ -104,7 +103,7 @@ fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Pre
         ContextStrategy::DropOldest => policy.evict_below.max(policy.start_gate),
         ContextStrategy::None => return (request, room),
     };
-    // Each time at least one message less is shown, so this ends.
+    // Each iteration leaves out at least one message, so this ends.
     while let Some(lack) = room.lacks(wanted) {
         let enough = |shown: &Shown<'_>, spans: &Spans| {
             let mut freed = 0;
@@ -125,7 +124,7 @@ fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Pre
     (request, room)
 }
 
-/// Leaves out as many of the messages that are shown as `count` says, or as many as may be. False if that is none.
+/// Leaves out as many of the shown messages as `count` returns and as allowed. Returns false if that is none.
 fn leave_out_first(
     decision: &mut DecisionBuilder<'_>,
     policy: &ContextPolicy,
@@ -145,7 +144,7 @@ fn leave_out_first(
     is_some
 }
 
-/// How many messages may be left out at most: not the newest exchange of the run.
+/// Returns how many messages may be left out: all before the newest exchange of the run.
 fn may_be_left_out(shown: &[&Message], source: &Source<'_>) -> usize {
     let is_own = |message: &&Message| message.run_id == source.record.fence.run_id;
     let answer = shown.iter().rposition(|message| message.role == Role::Assistant && is_own(message));

@@ -1,6 +1,5 @@
-//! The end of a run: every call has its outcome, every step and question is closed, and the log says how it went.
-//!
-//! Owns what belongs to an end. Must not know why a run ends.
+//! The end of a run: every call has its outcome, every step and question is closed, and the log says how it went. Must not know why
+//! a run ends.
 
 use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
@@ -17,11 +16,10 @@ use crate::engine::machine::{Command, DecisionBuilder, End, Next};
 use crate::engine::prompts;
 use crate::engine::strategy::{self, stop_analysis};
 
-/// Ends the run.
 pub fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
     match end {
         End::Completed(reason) => finish_completed(decision, reason, None),
-        // The user has an answer, and the run says what it is worth.
+        // The user gets an answer, and the run keeps the error.
         End::LastWords(text, error) => {
             settle(decision, "failed");
             decision.say(&text, FinishReason::Stop);
@@ -33,8 +31,8 @@ pub fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
     Next::Wait
 }
 
-/// Gives every open call its outcome and closes the open step, so that the history can be sent whatever ended the run. What
-/// an unfinished model step has shown and nobody has kept is void, for `reason`.
+/// Gives every open call its outcome and closes the open step, so that the history can always be sent after the run. What an
+/// unfinished model step has shown without being kept is void, for `reason`.
 fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
     close_questions(decision);
     let open: Vec<(CallId, ToolOutcome)> = decision
@@ -43,15 +41,11 @@ fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
         .calls
         .iter()
         .filter_map(|call| {
-            let (state, text) = match call.state {
-                ToolCallState::Planned | ToolCallState::AwaitingApproval => (ToolCallState::Cancelled, prompts::NEVER_BEGUN),
-                ToolCallState::Started if call.replay.may_repeat() => (ToolCallState::Cancelled, prompts::STOPPED_AT_END),
-                ToolCallState::Started => (ToolCallState::Unknown, prompts::UNKNOWN_AT_END),
-                ToolCallState::Done
-                | ToolCallState::Failed
-                | ToolCallState::Denied
-                | ToolCallState::Cancelled
-                | ToolCallState::Unknown => return None,
+            let (state, text) = match () {
+                () if call.state.is_outcome() => return None,
+                () if call.has_not_begun() => (ToolCallState::Cancelled, prompts::NEVER_BEGUN),
+                () if call.replay.may_repeat() => (ToolCallState::Cancelled, prompts::STOPPED_AT_END),
+                () => (ToolCallState::Unknown, prompts::UNKNOWN_AT_END),
             };
             Some((call.id.clone(), ToolOutcome { state, ..ToolOutcome::failed(text, 0) }))
         })
@@ -82,7 +76,7 @@ fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishRea
 
 fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
     settle(decision, "failed");
-    // A run that was there to take a call back cannot be resumed.
+    // A run that undoes a call cannot be resumed.
     error.retryable &= !only_undoes(decision);
     decision.conversation_updated(ConversationStatus::from(RunStatus::Failed));
     decision.event(EventBody::RunFailed { error: error.clone() });
@@ -90,7 +84,7 @@ fn fail(decision: &mut DecisionBuilder<'_>, mut error: ProblemBody) {
     decision.command(Command::Stop);
 }
 
-/// Returns whether the run was made to take a call back, and no message of a user has joined it.
+/// Returns whether the run was made to undo a call, and no user message has joined it.
 fn only_undoes(decision: &DecisionBuilder<'_>) -> bool {
     let record = decision.before;
     let is_asked = |message: &Message| message.role == Role::User && !message.internal && message.run_id == record.fence.run_id;
@@ -106,7 +100,6 @@ fn cancel(decision: &mut DecisionBuilder<'_>, by: String) {
     decision.command(Command::Stop);
 }
 
-/// The questions that are left are not open any more, because the run ends.
 fn close_questions(decision: &mut DecisionBuilder<'_>) {
     for request in std::mem::take(&mut decision.progress.record.inputs) {
         decision.close_question(&request, InputState::Cancelled);

@@ -1,35 +1,33 @@
-//! What follows a failed model call: the same model after a wait, another model, the request without what was refused of it,
-//! the profile's last words, or the end.
+//! The reactions to a failed model call: a retry, another model, a reduced request, the profile's last words, or the end.
 
-use crate::domain::change::ReleaseCause;
 use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::problem::{ProblemBody, ProblemCode};
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::WaitReason;
 use crate::engine::machine::{DecisionBuilder, End, Next, PartialAnswer};
 use crate::engine::request::compaction::LeftOut;
 use crate::engine::request::transcript::{holds_signed, left_out_by_halving};
-use crate::engine::steps::limits::spread;
+use crate::engine::steps::limits;
 use crate::engine::steps::store_answer::keep_partial;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
 
-/// Tools that are left out of a run's requests to one model because its provider refuses them. Each costs a request.
+/// The most tools that are left out because a provider refuses them. Each costs a request.
 const QUARANTINED: usize = 16;
 
 enum Remedy {
     /// The same model, after so many milliseconds without a lease.
     Wait(u64),
-    /// The same, and it is no try that has failed: nobody was asked.
+    /// The same, without a failed attempt: the circuit breaker is open.
     LeftAlone(u64),
     /// The next model, at once.
     Switch(String),
-    /// Nobody; in words why.
+    /// No model, and why.
     GiveUp(String),
 }
 
-/// The model call failed. The words of a `partial` answer are kept if the run ends here.
+/// Acts on a failed model call. The words of a `partial` answer are kept if the run ends here.
 pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Option<PartialAnswer>) -> Next {
     let Some(step) = decision.open_model_step() else { return Next::Wait };
     if let Some(tool) = refused_tool(decision, &error) {
@@ -56,7 +54,7 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
             counters.left_alone_ms = counters.left_alone_ms.saturating_add(after_ms);
             wait(decision, step, after_ms, code.body(error.message))
         }
-        // A filter's refusal is an answer: the loop asks nobody else either.
+        // A filter's refusal is an answer: no other model is asked, and neither is the loop's.
         Remedy::Switch(_) | Remedy::GiveUp(_) if is_planned && error.kind.another_model_may_help() => {
             strategy::of(decision.profile()).model_failed(decision, step)
         }
@@ -67,9 +65,9 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
             }
             Next::fail_for_good(code, detail)
         }
-        // Who was reached and has said no is not out of reach: that text would hide it.
+        // A provider that answered is not out of reach: that text would hide its refusal.
         Remedy::GiveUp(detail) => match decision.profile().final_text.clone().filter(|_| error.kind.is_outage()) {
-            // Whoever has written meanwhile is heard before the last word.
+            // A message that joined is answered before the last words.
             Some(_) if decision.progress.has_unseen_messages() => again(decision, step),
             Some(text) => Next::End(End::LastWords(text, code.body(detail))),
             None => Next::fail(code, detail),
@@ -91,7 +89,7 @@ fn remedy(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
         return other.map_or_else(|| Remedy::GiveUp(error.message.clone()), Remedy::Switch);
     };
     let after_ms = error.retry_after_ms.unwrap_or(delay);
-    // Whoever has another model does not wait longer for this one than for any other failure.
+    // With another model, the run does not wait longer for this one than after any other failure.
     if after_ms > delay
         && let Some(other) = other
     {
@@ -106,8 +104,8 @@ fn remedy(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
     Remedy::Wait(after_ms)
 }
 
-/// When to look again whether a provider is still left alone. Bounded as the waits are that a provider asks for, all of them
-/// together; an agent that never tries again does not wait for this either.
+/// Returns when to ask again while the circuit breaker is open. All such waits together are bounded as a provider's `Retry-After`
+/// is. An agent without retries does not wait.
 fn next_look(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
     let retry = &decision.profile().llm_retry;
     let Some(least) = retry.delays_ms.first() else { return Remedy::GiveUp(error.message.clone()) };
@@ -125,11 +123,7 @@ fn next_look(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
 fn wait(decision: &mut DecisionBuilder<'_>, step: u32, after_ms: u64, error: ProblemBody) -> Next {
     decision.reset(step, "retry");
     decision.event(EventBody::RunRetrying { after_ms, error, model: None });
-    decision.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None, detail: None });
-    decision.abandon_step(step);
-    decision.set_status(RunStatus::Waiting, Some(WaitReason::Backoff));
-    let spread = spread(&decision.before.fence.run_id, after_ms);
-    Next::Release(Some(after_ms.saturating_add(spread)), ReleaseCause::Waiting)
+    limits::wait(decision, after_ms, WaitReason::Backoff, None)
 }
 
 fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: ProblemBody) -> Next {
@@ -137,7 +131,7 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
     counters.fallback = counters.fallback.saturating_add(1);
     counters.model_failures = 0;
     counters.left_alone_ms = 0;
-    // What one model does not take another may.
+    // These are refusals of one model.
     counters.halved = false;
     counters.unsigned = false;
     counters.quarantined_tools.clear();
@@ -145,7 +139,7 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
     again(decision, step)
 }
 
-/// The tool whose definition made the provider refuse the whole request, if it is one that can be left out.
+/// Returns the tool whose definition made the provider refuse the request, if it can be left out.
 fn refused_tool(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<String> {
     let refused = error.refused_tool.as_ref()?;
     let is_offered = decision.source_before().offered_in_step().iter().any(|tool| tool.name == *refused);
@@ -153,7 +147,7 @@ fn refused_tool(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<St
     (is_offered && is_bearable).then(|| refused.clone())
 }
 
-/// What can be left out of a request that was too large. Asked once: a request that is still too large would stay so.
+/// Returns what halving would leave out. Done once: a request that is still too large would stay so.
 fn compaction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<LeftOut> {
     let may_shorten = decision.profile().context.strategy != ContextStrategy::None;
     if error.kind != ModelErrorKind::ContextOverflow || decision.progress.record.counters.halved || !may_shorten {
@@ -181,15 +175,14 @@ fn quarantine(decision: &mut DecisionBuilder<'_>, step: u32, name: String, reaso
     again(decision, step)
 }
 
-/// Asks again without what models have signed. The conversation goes on, though another account or server stands behind the
-/// model's name than the one that has answered so far.
+/// Asks again without signed content, so that the conversation survives a change of the account or server behind the model's name.
 fn unsign(decision: &mut DecisionBuilder<'_>, step: u32, error: ProblemBody) -> Next {
     decision.counters().unsigned = true;
     decision.event(EventBody::RunRetrying { after_ms: 0, error, model: None });
     again(decision, step)
 }
 
-/// Makes the step again, at once.
+/// Repeats the step at once.
 fn again(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     decision.reset(step, "retry");
     decision.abandon_step(step);

@@ -1,6 +1,5 @@
-//! Model steps: their beginning, and what an answer means for the run.
-//!
-//! Owns the limits that count before a model call. Must not know how a request is built or what a failed call leads to.
+//! Model steps: their beginning, and what an answer means for the run. Must not know how a request is built or what a failed call
+//! leads to.
 
 use crate::domain::agent::OnLimit;
 use crate::domain::change::{ReleaseCause, StepKind};
@@ -21,7 +20,7 @@ use crate::engine::steps::store_answer::{store_answer, store_words};
 use crate::engine::strategy::hooks::Answer;
 use crate::engine::strategy::{self, stop_analysis};
 
-/// Begins the next model call, unless a limit says that the run ends, or that this call is the last one.
+/// Begins the next model call, unless a limit ends the run or forces an answer.
 pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
     if decision.facts.draining {
         return Next::Release(Some(0), ReleaseCause::Drain);
@@ -76,7 +75,7 @@ pub fn call(decision: &mut DecisionBuilder<'_>, call: ModelCall) -> Next {
     Next::Wait
 }
 
-/// Ends the turn with the answer that was just stored, unless a message has joined that the answer does not know of.
+/// Ends the turn with the stored answer, unless a message has joined that it does not know of.
 pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Next {
     if decision.progress.has_unseen_messages() {
         decision.hint(prompts::JOINED);
@@ -85,7 +84,7 @@ pub fn end_turn(decision: &mut DecisionBuilder<'_>, reason: FinishReason) -> Nex
     Next::complete(reason)
 }
 
-/// Takes in that a model has answered. `None` if no model was asked, or the answer is known.
+/// Takes in an answer. `None` if no model was asked, or the answer is known.
 pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Option<Answer> {
     let step = decision.open_model_step()?;
     if decision.before.history.iter().any(|known| known.id == message.id) {
@@ -97,7 +96,7 @@ pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelT
     Some(Answer { step, message, turn, closing })
 }
 
-/// Judges an answer of the loop's own model. `before` is what the run had used without it.
+/// Judges an answer of the loop's own model. `before` is the usage without it.
 pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
     let Answer { step, message, turn, closing } = answer;
     let usage = turn.usage;
@@ -108,7 +107,7 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
         let detail = prompts::output_used_up(limit, has_reasoned(&message, &turn));
         return Next::fail_for_good(ProblemCode::from(ModelErrorKind::EmptyResponse), detail);
     }
-    // What is asked for again is no round: those are for work, and corrections have a limit of their own.
+    // A correction is no round: rounds are for work, and corrections have their own limit.
     if let Some(malformed) = &turn.malformed {
         return correct(decision, step, &message, malformed, usage);
     }
@@ -142,14 +141,10 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
             store_words(decision, step, message, closing, usage);
             Next::EndTurn(reason)
         }
-        Verdict::Calls => {
-            let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), Completeness::Whole);
-            store_answer(decision, step, message, closing, usage);
-            Next::ToolStep(calls)
-        }
-        Verdict::CutCalls => {
-            decision.counters().cut_answers += 1;
-            let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), Completeness::Cut);
+        Verdict::Calls | Verdict::CutCalls => {
+            let completeness = if matches!(verdict, Verdict::Calls) { Completeness::Whole } else { Completeness::Cut };
+            decision.counters().cut_answers += u32::from(completeness == Completeness::Cut);
+            let calls = read_calls::planned(decision, &message, &turn, step.saturating_add(1), completeness);
             store_answer(decision, step, message, closing, usage);
             Next::ToolStep(calls)
         }
@@ -164,7 +159,7 @@ pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usag
     }
 }
 
-/// Asks again after an answer that is not of the wanted form, and says what is wrong with it. What was shown of it is void.
+/// Asks again after a malformed answer, and tells the fault. All that was shown of the answer is void.
 fn correct(decision: &mut DecisionBuilder<'_>, step: u32, message: &Message, malformed: &MalformedAnswer, usage: Usage) -> Next {
     if !message.parts.is_empty() {
         decision.reset(step, "malformed");
@@ -181,8 +176,8 @@ fn correct(decision: &mut DecisionBuilder<'_>, step: u32, message: &Message, mal
     Next::ModelStep
 }
 
-/// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success: the
-/// user reads the agent's last words, if it has some, and the run bears the error.
+/// Asks again after an empty answer; then once without tools; then gives up. An empty answer is never a success: the user reads the
+/// agent's `final_text`, if there is one, and the run bears the error.
 fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next {
     if decision.progress.has_unseen_messages() {
         decision.hint(hint);
@@ -206,24 +201,23 @@ fn nudge(decision: &mut DecisionBuilder<'_>, hint: &str, is_last: bool) -> Next 
     Next::ModelStep
 }
 
-/// What an answer is.
+/// The kind of an answer.
 enum Verdict {
-    /// The model or its provider refused.
     Refused,
-    /// Calls to carry out or to answer with errors.
+    /// Calls to execute, or to answer with errors.
     Calls,
-    /// Calls that the output limit cut.
+    /// Calls that were cut at the output limit.
     CutCalls,
     /// The end of the turn.
     Final,
-    /// Nothing that could be shown or done.
+    /// Nothing to show or do.
     Empty,
-    /// Calls were announced and are not there.
+    /// Calls are announced and missing.
     Hollow,
 }
 
-/// Whether the output limit was used up before the model said or did anything: the same request would come to the same. Some servers
-/// report such an answer as a whole one.
+/// Returns whether the output limit was reached before the model wrote or called anything: the same request would fail again. Some
+/// servers report such an answer as complete.
 fn is_used_up(message: &Message, turn: &ModelTurn, limit: Option<u32>) -> bool {
     let ModelTurn { finish, usage, .. } = turn;
     let is_at_limit = !usage.estimated && limit.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
@@ -236,8 +230,8 @@ fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
     turn.usage.reasoning_tokens > 0 || message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
 }
 
-/// The presence of calls decides, not the finish reason that comes with them: providers report `stop` with calls, and calls
-/// without any. Where nobody `asks_again`, words are the answer, whatever they announce.
+/// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Unless
+/// the loop `asks_again`, words are the answer, whatever they announce.
 fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
     let has_text = !message.text().trim().is_empty();
     let has_calls = !is_last && message.tool_calls().next().is_some();
@@ -246,17 +240,12 @@ fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool
         ModelFinish::Length if has_calls => Verdict::CutCalls,
         ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => Verdict::Calls,
         ModelFinish::ToolCalls if !is_last && has_text && asks_again => Verdict::Hollow,
-        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => {
-            if has_text {
-                Verdict::Final
-            } else {
-                Verdict::Empty
-            }
-        }
+        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length if has_text => Verdict::Final,
+        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => Verdict::Empty,
     }
 }
 
-/// Why a forced last answer was forced, if by a limit: those are the reasons that a client sees.
+/// Returns the limit that forced a last answer, for clients.
 fn last_reason(decision: &DecisionBuilder<'_>, before: Usage, is_last: bool) -> Option<FinishReason> {
     if !is_last {
         return None;

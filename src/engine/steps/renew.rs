@@ -1,11 +1,11 @@
-//! The new beginning that a message which joins gives a run.
+//! The restart of a run's limits when a message joins.
 
 use crate::domain::change::RunCounters;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::strategy;
 
-/// A message that the model has not heard gives the run a new beginning, of which the message is the first word: whatever
-/// counts rounds, empty replies and the like counts from here. Bounded by the number of messages that users send.
+/// Restarts the counters of rounds, empty replies and the like, if a message has joined that the model has not read. Bounded by the
+/// number of messages that users send.
 pub fn renew(decision: &mut DecisionBuilder<'_>) {
     if !decision.progress.has_unseen_messages() {
         return;
@@ -17,7 +17,7 @@ pub fn renew(decision: &mut DecisionBuilder<'_>) {
     *counters = RunCounters {
         heard,
         heard_step,
-        // These belong to the model's provider and to tools, which a message does not mend.
+        // These are facts of the provider and of tools, which a message does not change.
         model_failures: counters.model_failures,
         fallback: counters.fallback,
         left_alone_ms: counters.left_alone_ms,

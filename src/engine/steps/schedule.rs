@@ -1,6 +1,5 @@
-//! The order in which the calls of a tool step start, and when the step waits or ends.
-//!
-//! Owns parallel and exclusive calls. Must not know what the outcomes mean for the model.
+//! The order in which the calls of a tool step start, and when the step waits or ends. Must not know what outcomes mean for the
+//! model.
 
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::ReleaseCause;
@@ -15,10 +14,10 @@ use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
-/// How much of a failed call's result the run's error quotes, in characters.
+/// Characters of a failed call's result in the run's error.
 const QUOTED_CHARS: usize = 500;
 
-/// Starts what may start, waits for answers, or ends the step if every call has its outcome.
+/// Starts calls, waits for answers, or ends the step if every call has its outcome.
 pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let in_state = |decision: &DecisionBuilder<'_>, state: ToolCallState| -> Vec<CallId> {
@@ -41,7 +40,7 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     if let Some((code, detail)) = failure(decision, step) {
         return Next::fail(code, detail);
     }
-    // Else nothing is left but what waits behind a human's decision.
+    // Otherwise only calls behind a human's decision are left.
     if !may_begin && (!in_state(decision, ToolCallState::Planned).is_empty() || approval::has_answer(decision, step)) {
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
@@ -54,14 +53,14 @@ pub fn advance(decision: &mut DecisionBuilder<'_>) -> Next {
     Next::CallsDone(step)
 }
 
-/// Begins the calls that may begin beside those `under_way`, in their order, and asks about those that somebody has to be asked about.
+/// Starts the calls that may run beside those `under_way`, in their order, and asks about those that need approval.
 ///
-/// A call that is made [alone](is_alone) begins when all before it are over, and nothing that stands behind it begins earlier: what it
-/// changes is changed in the order in which the model wrote it. But where a human has allowed one call before another, that is the order.
+/// An [exclusive](is_alone) call is a barrier: it starts after all earlier calls finish, and later calls wait for it, so that its
+/// effects keep the model's order. If a human allows one call before another, that is the order.
 fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Vec<CallId>) {
     let limit = decision.profile().tool_parallelism.max(1) as usize;
     let mut one_is_alone = under_way.iter().any(|id| is_alone(decision, id));
-    // Of the calls looked at so far: whether one waits for a human, one that is made alone does, and one is to begin before any other.
+    // Of the calls looked at so far: one waits for a human, an exclusive one does, and one must start before any later one.
     let (mut one_waits, mut one_alone_waits, mut one_is_next) = (false, false, false);
     let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
     for id in calls {
@@ -73,7 +72,7 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
             one_alone_waits |= waits && is_alone;
             continue;
         }
-        // Whoever has to be asked about a call can think meanwhile.
+        // Questions are asked at once, so that humans can decide meanwhile.
         let is_full = under_way.len() >= limit;
         if is_full && !approval::is_to_be_asked(decision, &id) {
             continue;
@@ -110,13 +109,13 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
     }
 }
 
-/// Whether the tool of a call is not called beside others.
+/// Returns whether a call is exclusive.
 fn is_alone(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let Some(call) = decision.progress.record.call(id) else { return false };
     decision.before.tools.iter().flatten().any(|tool| tool.name == call.name && tool.safety.alone)
 }
 
-/// Every call that is left waits for a human; this one is named.
+/// Waits, because every call that is left waits for a human; the event names this one.
 fn wait_for_answers(decision: &mut DecisionBuilder<'_>, id: &CallId, reason: WaitReason) -> Next {
     let id = decision.progress.question_about(id).map(|question| question.id.to_string());
     decision.event(EventBody::RunWaiting { reason, id, detail: None });
@@ -126,7 +125,7 @@ fn wait_for_answers(decision: &mut DecisionBuilder<'_>, id: &CallId, reason: Wai
     Next::Release(wake_after, ReleaseCause::Waiting)
 }
 
-/// A planned call whose tool was taken away since is not carried out.
+/// Refuses a planned call whose tool was dropped meanwhile.
 fn refuse_dropped(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     let dropped = &decision.progress.record.counters.dropped_tools;
     let Some(name) = decision.progress.record.call(id).filter(|call| dropped.contains(&call.name)).map(|call| call.name.clone())
@@ -138,7 +137,7 @@ fn refuse_dropped(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
     true
 }
 
-/// Why the outcomes so far end the run, if the agent says that they do.
+/// Returns why the outcomes so far end the run, if the agent says so.
 fn failure(decision: &DecisionBuilder<'_>, step: u32) -> Option<(ProblemCode, String)> {
     let profile = decision.profile();
     if profile.on_unknown == OnUnknown::Fail

@@ -1,8 +1,5 @@
-//! Storing what a model has said.
-//!
-//! Owns which parts of an answer are kept. Must not know what follows from the answer.
+//! Stores answers of models. Must not know what follows from an answer.
 
-use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::message::{Message, MessageStatus, Part};
 use crate::domain::model::Usage;
@@ -13,22 +10,21 @@ pub fn store_answer(decision: &mut DecisionBuilder<'_>, step: u32, message: Mess
     for event in closing {
         decision.event(event);
     }
-    // Nothing was shown of an answer without parts, and nothing is kept of it.
+    // An answer without parts was not shown, and is not kept.
     if !message.parts.is_empty() {
-        decision.event(EventBody::MessageCompleted { message: message.clone() });
-        decision.change(Change::AddMessage(message));
+        decision.complete_message(message);
     }
     decision.complete_step(step, Some(usage));
 }
 
-/// Stores an answer whose calls are not carried out.
+/// Stores an answer whose calls are not executed.
 pub fn store_words(decision: &mut DecisionBuilder<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
     let (message, closing) = without_calls(decision, step, message, closing, "calls_dropped");
     store_answer(decision, step, message, closing, usage);
 }
 
-/// Calls that are not carried out are not kept: a call without a result cannot be sent. Where some were shown, all that was
-/// shown is void and the words are shown again, so that whoever reads the log has what is stored and nothing else.
+/// Drops calls that are not executed, because a call without a result cannot be sent. If some were shown, all is void and the words
+/// are shown again, so that readers of the log have what is stored.
 fn without_calls(
     decision: &mut DecisionBuilder<'_>,
     step: u32,
@@ -47,8 +43,7 @@ fn without_calls(
     (message, Vec::new())
 }
 
-/// Keeps the words that were shown of an answer that was stopped. If there are none, the step stays open, and its end says that what
-/// was shown is void.
+/// Keeps the words of a stopped answer. Without words the step stays open, and its end voids what was shown.
 pub fn keep_partial(
     decision: &mut DecisionBuilder<'_>,
     step: u32,
@@ -67,7 +62,6 @@ pub fn keep_partial(
     for event in closing {
         decision.event(event);
     }
-    decision.event(EventBody::MessageCompleted { message: partial.clone() });
-    decision.change(Change::AddMessage(partial));
+    decision.complete_message(partial);
     decision.abandon_step(step);
 }

@@ -1,6 +1,4 @@
-//! Tool steps: their beginning, their recovery, and what their outcomes mean for the run.
-//!
-//! Owns the rounds of the loop. Must not know in what order calls start.
+//! Tool steps: their beginning, their recovery, and what their outcomes mean for the run. Must not know in what order calls start.
 
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::ids::CallId;
@@ -8,7 +6,7 @@ use crate::domain::model::ModelErrorKind;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use crate::engine::calls::outcome::{Recorded, finish_call, record_outcome, was_made};
+use crate::engine::calls::outcome::{finish_call, record_outcome, was_made};
 use crate::engine::calls::read_calls::PlannedCall;
 use crate::engine::calls::{approval, duplicates, tool_message, unknown_outcome};
 use crate::engine::machine::{DecisionBuilder, Next};
@@ -18,13 +16,13 @@ use crate::engine::steps::renew::renew;
 use crate::engine::strategy;
 use crate::engine::strategy::plan::progress;
 
-/// How much of a result the run's error quotes, in characters.
+/// Characters of a result in the run's error.
 const QUOTED_CHARS: usize = 500;
 
-/// Answers in a row that were cut inside a tool call and may be tried again.
+/// The most answers in a row that may be cut inside a tool call.
 const CUT_ANSWERS: u32 = 2;
 
-/// Begins the step: all calls are stored with their message, and those that are not let through get their outcome at once.
+/// Begins the step: all calls are stored with their message, and refused calls get their outcome at once.
 pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> Next {
     let Some(step) = planned.first().map(|planned| planned.call.step) else { return Next::Wait };
     decision.set_status(RunStatus::ToolLoop, None);
@@ -38,8 +36,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>, planned: Vec<PlannedCall>) -> N
     Next::Advance
 }
 
-/// Takes up a step whose worker is gone, or has loaded the run again. Calls that were `started` have reached nobody knows how far, but for
-/// those that are under way here.
+/// Resumes a step after a claim or a reload. It is unknown how far `started` calls got, except those under way in this worker.
 pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let Some(step) = decision.open_tool_step() else { return Next::Wait };
     let unstarted = decision.progress.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
@@ -50,16 +47,16 @@ pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     let started = decision.progress.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
     let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| decision.facts.under_way.contains(id));
     if decision.facts.draining && under_way.is_empty() {
-        // Whoever takes the run up next judges them.
+        // The next claim judges them.
         return Next::Release(Some(0), ReleaseCause::Drain);
     }
     decision.set_status(RunStatus::ToolLoop, None);
     for id in under_way {
-        // Whoever asked has heard that nobody answers, when what it wrote was not stored.
+        // Its server was told that there is no answer, when the question could not be stored.
         unknown_outcome::close_questions_of_server(decision, &id);
     }
     if decision.facts.draining {
-        // Nothing begins. When those have ended the run is handed back, and the others are judged then.
+        // The run is handed back when those have ended, and the others are judged then.
         return Next::Wait;
     }
     for id in lost {
@@ -68,15 +65,11 @@ pub fn resume(decision: &mut DecisionBuilder<'_>) -> Next {
     Next::Advance
 }
 
-/// Takes in the outcome of a call that was started.
 pub fn finished(decision: &mut DecisionBuilder<'_>, id: &CallId, outcome: ToolOutcome) -> Next {
-    match record_outcome(decision, id, outcome) {
-        Recorded::Yes => Next::Advance,
-        Recorded::No => Next::Wait,
-    }
+    if record_outcome(decision, id, outcome) { Next::Advance } else { Next::Wait }
 }
 
-/// Every call has its outcome: the results become a message, and the model is asked again.
+/// Turns the results into a message, and asks the model again.
 pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     tool_message::add(decision, step);
     decision.complete_step(step, None);
@@ -105,7 +98,7 @@ pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     Next::ModelStep
 }
 
-/// Ends a run that was there to take a call back: the model has nothing to say to that before its user speaks again.
+/// Ends a run that was made to undo a call: the model has nothing to say before the user writes again.
 fn end_undoing(decision: &DecisionBuilder<'_>, step: u32) -> Option<Next> {
     let undo = decision.progress.batch(step).find(|call| call.undoes.is_some())?;
     if undo.state == ToolCallState::Done {
@@ -121,7 +114,7 @@ fn end_undoing(decision: &DecisionBuilder<'_>, step: u32) -> Option<Next> {
     Some(Next::fail(code, detail))
 }
 
-/// Counts rounds without progress, and speaks up when there are too many.
+/// Counts rounds without progress, and adds a hint when there are too many.
 fn count_rounds(decision: &mut DecisionBuilder<'_>, step: u32) {
     let profile = decision.profile();
     let has_only_errors = decision.progress.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));

@@ -1,6 +1,4 @@
-//! What a strategy may decide in its own way.
-//!
-//! Owns the seam, whose default is the strategy `loop`. Must not know any other strategy.
+//! The hooks of a strategy, whose defaults are the strategy `loop`.
 
 use std::ops::ControlFlow;
 
@@ -15,11 +13,9 @@ pub struct Answer {
     pub step: u32,
     pub message: Message,
     pub turn: ModelTurn,
-    /// Events that close what was shown of it.
     pub closing: Vec<EventBody>,
 }
 
-/// The hooks of a strategy.
 pub trait Hooks {
     /// Begins the next model call, unless the loop is to begin it.
     fn begin(&self, _: &mut DecisionBuilder<'_>) -> Option<Next> {
@@ -36,18 +32,17 @@ pub trait Hooks {
         ControlFlow::Continue(answer)
     }
 
-    /// Takes in that the calls of a tool step have their outcomes.
+    /// Called when the calls of a tool step have their outcomes.
     fn calls_done(&self, _: &mut DecisionBuilder<'_>) {}
 
-    /// Takes in that a message has joined which no model has read.
+    /// Called when a message has joined that no model has read.
     fn joined(&self, _: &mut DecisionBuilder<'_>) {}
 
-    /// Goes on after the strategy's own model call has failed for good.
+    /// Continues after the strategy's own model call has failed for good.
     fn model_failed(&self, _: &mut DecisionBuilder<'_>, _: u32) -> Next {
         Next::ModelStep
     }
 
-    /// Takes in that the run ends.
     fn ended(&self, _: &mut DecisionBuilder<'_>) {}
 }
 

@@ -1,10 +1,10 @@
-//! What the words of an answer say about the work: that some of it is left, that the model wants to be asked, that something was
-//! changed. Judged by phrases, which are data; what follows is the loop's.
+//! Stop analysis: whether an answer says that work is left, asks back, or claims a change. Judged by phrases, which are data; the
+//! loop decides what follows.
 
 use std::sync::Arc;
 
 use crate::domain::ids::RunId;
-use crate::domain::message::{Message, MessageStatus, Part, Role};
+use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::model::ModelFinish;
 use crate::domain::response_analysis::{Phrases, ResponseAnalysis};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolCallState, ToolDefinition};
@@ -15,25 +15,25 @@ use crate::engine::steps::limits;
 use crate::support::text::prefix_chars;
 use crate::support::words::{holds, words};
 
-/// How much of an answer is read, in characters.
+/// Characters of an answer that are analysed.
 const READ_CHARS: usize = 20_000;
 
-/// A question shorter than this, in characters, is for the user, whatever its words.
+/// A shorter question, in characters, is for the user.
 const SHORT_QUESTION: usize = 300;
 
-/// How many words may stand between a claim and its deed.
+/// The most words between a claim and its action.
 const CLAIM_REACH: usize = 4;
 
-/// Why an answer is not the end of the turn.
+/// Why an answer does not end the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortfall {
-    /// It says that something is left to do.
+    /// Work is left.
     Incomplete,
-    /// It asks back, offers or refuses instead of going on.
+    /// The answer asks back, offers or refuses.
     Deflection,
 }
 
-/// What the words of an answer fall short of. Whoever says that all is done is believed.
+/// Classifies an answer. If it says that all is done, that is believed.
 fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<Shortfall> {
     let text = prefix_chars(text.trim(), READ_CHARS);
     let said = words(text);
@@ -52,8 +52,8 @@ fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<Shortfall> {
     (is_short || says(Phrases::Deflection)).then_some(Shortfall::Deflection)
 }
 
-/// Why the model is to go on after an answer in words, if it is. Only a model that has worked can have stopped too early, and it is
-/// only told to go on if it then may: what would end the run without an answer is no reason to refuse one.
+/// Returns why the model must continue after an answer in words, if it must. Only a model that has worked can have stopped too
+/// early, and it must then be allowed to continue.
 pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: ModelFinish, is_last: bool) -> Option<Shortfall> {
     let (profile, record) = (decision.profile(), &decision.progress.record);
     let analysis = &profile.response_analysis;
@@ -76,7 +76,7 @@ pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: Mod
         Shortfall::Incomplete => record.counters.continuations < analysis.incomplete,
         Shortfall::Deflection => {
             let most = analysis.deflection_calls as usize;
-            // A model that asks a human who has said no does what it should.
+            // A model that asks a human who has denied a call is right.
             let was_denied = record.calls.iter().any(|call| call.state == ToolCallState::Denied);
             !was_denied && record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
         }
@@ -84,7 +84,7 @@ pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: Mod
     may_be_told.then_some(shortfall)
 }
 
-/// Counts a nudge, and has its words.
+/// Counts a nudge, and returns its words.
 pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: Shortfall) -> &'static str {
     let counters = decision.counters();
     let (counter, hint) = match shortfall {
@@ -95,7 +95,7 @@ pub fn nudge(decision: &mut DecisionBuilder<'_>, shortfall: Shortfall) -> &'stat
     hint
 }
 
-/// Whether a text claims, in any of its sentences, that something was changed. A question claims nothing, nor does what is denied.
+/// Returns whether a sentence of a text claims a change. Questions and negated sentences claim nothing.
 fn claims_change(analysis: &ResponseAnalysis, text: &str) -> bool {
     let list = |which: Phrases| -> Vec<Vec<String>> { analysis.phrases(which).iter().map(|phrase| words(phrase)).collect() };
     let (claims, actions, negations) = (list(Phrases::Claim), list(Phrases::Action), list(Phrases::Negation));
@@ -118,33 +118,24 @@ fn claims_change(analysis: &ResponseAnalysis, text: &str) -> bool {
         })
 }
 
-/// Whether a call may have changed anything. What nobody knows, and a tool that is not known any more, may have.
+/// Returns whether a call may have changed anything. Calls of unknown outcome, or of unknown tools, may have.
 fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[Arc<ToolDefinition>]) -> bool {
     let may_have_acted = match state {
         ToolCallState::Done => !is_error,
         ToolCallState::Unknown => true,
-        ToolCallState::Planned
-        | ToolCallState::AwaitingApproval
-        | ToolCallState::Started
-        | ToolCallState::Failed
-        | ToolCallState::Denied
-        | ToolCallState::Cancelled => false,
+        _ => false,
     };
     let changes_nothing =
         |tool: &Arc<ToolDefinition>| tool.replay == ReplayClass::Read || (tool.server.is_none() && tool.tool == ASK_USER);
     may_have_acted && !tools.iter().find(|tool| tool.name == name).is_some_and(changes_nothing)
 }
 
-/// Whether a run has changed anything, as far as its results tell.
+/// Returns whether messages have results of calls that may have changed anything.
 fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools: &[Arc<ToolDefinition>]) -> bool {
-    let mut results = messages.flat_map(|message| &message.parts).filter_map(|part| match part {
-        Part::ToolResult(result) => Some(result),
-        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
-    });
-    results.any(|result| may_have_changed(&result.name, result.state, result.is_error, tools))
+    messages.flat_map(Message::tool_results).any(|result| may_have_changed(&result.name, result.state, result.is_error, tools))
 }
 
-/// Whether the messages of a run end with words that claim a change where there was none.
+/// Returns whether the messages of a run end with a claim of a change that was not made.
 fn claims_in_vain(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
     let answer = messages.iter().rfind(|message| message.role == Role::Assistant && !message.internal);
     answer.is_some_and(|answer| answer.status == MessageStatus::Complete && claims_change(analysis, &answer.text()))
@@ -158,7 +149,7 @@ fn of_run<'m>(history: &'m [Message], run: &RunId) -> Vec<&'m Message> {
     messages
 }
 
-/// Whether the run that ends here claims a change and has made none.
+/// Returns whether the run ends here with such a claim.
 pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
     let analysis = &decision.profile().response_analysis;
     if !analysis.claims {
@@ -178,13 +169,13 @@ pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
     claims_in_vain(analysis, &messages, decision.tools())
 }
 
-/// The run before this one has ended like that: the model is told, since it would build on what never was.
+/// Tells the model if the previous run ended with such a claim, since it would build on it.
 pub fn correct_claim(decision: &mut DecisionBuilder<'_>) {
     let (record, analysis) = (decision.before, &decision.profile().response_analysis);
     let own = &record.fence.run_id;
     let Some(before) = record.history.iter().rfind(|message| message.run_id != *own).filter(|_| analysis.claims) else { return };
     let messages = of_run(&record.history, &before.run_id);
-    // Where its beginning is not loaded any more, nobody knows what it has done.
+    // If the run's beginning is not loaded, its changes are unknown.
     let is_whole = messages.first().is_some_and(|message| message.role == Role::User && !message.internal);
     if is_whole && claims_in_vain(analysis, &messages, decision.tools()) {
         decision.hint(prompts::NOTHING_WRITTEN);

@@ -129,20 +129,7 @@ fn results(message: &Message) -> Vec<String> {
 }
 
 fn message(ids: &SequentialIds, role: Role, parts: Vec<Part>) -> Message {
-    Message {
-        id: MessageId::generate(ids),
-        conversation_id: crate::domain::ids::ConversationId::generate(ids),
-        run_id: RunId::generate(ids),
-        role,
-        status: MessageStatus::Complete,
-        parts,
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: false,
-        feedback: None,
-        created_at: String::new(),
-    }
+    Message::new(MessageId::generate(ids), (RunId::generate(ids), crate::domain::ids::ConversationId::generate(ids)), role, parts)
 }
 
 fn text_part(ids: &SequentialIds, text: &str) -> Part {

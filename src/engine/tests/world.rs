@@ -13,7 +13,7 @@ use crate::domain::context::{Capacity, ContextStrategy};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState};
-use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
+use crate::domain::message::{Message, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::domain::problem::ProblemBody;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
@@ -183,18 +183,13 @@ impl World {
 
     pub(super) fn user(&self, text: &str) -> Message {
         Message {
-            id: MessageId::generate(&self.ids),
-            conversation_id: self.rows.fence.conversation_id.clone(),
-            run_id: self.rows.fence.run_id.clone(),
-            role: Role::User,
-            status: MessageStatus::Complete,
-            parts: vec![Part::Text(TextPart { id: PartId::generate(&self.ids), text: text.to_owned() })],
-            finish_reason: None,
-            model: None,
-            usage: None,
-            internal: false,
-            feedback: None,
             created_at: NOW.to_rfc3339(),
+            ..Message::new(
+                MessageId::generate(&self.ids),
+                (self.rows.fence.run_id.clone(), self.rows.fence.conversation_id.clone()),
+                Role::User,
+                vec![Part::Text(TextPart { id: PartId::generate(&self.ids), text: text.to_owned() })],
+            )
         }
     }
 

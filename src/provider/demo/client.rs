@@ -65,7 +65,7 @@ fn call_events(index: usize, call: &WantedCall) -> Vec<ModelEvent> {
 mod tests {
     use super::*;
     use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-    use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+    use crate::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
     use crate::domain::model::ModelOptions;
     use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
     use crate::support::ids::SequentialIds;
@@ -75,18 +75,8 @@ mod tests {
     fn message(role: Role, parts: Vec<Part>) -> Message {
         let ids = SequentialIds::default();
         Message {
-            id: MessageId::generate(&ids),
-            conversation_id: ConversationId::generate(&ids),
-            run_id: RunId::generate(&ids),
-            role,
-            status: MessageStatus::Complete,
-            parts,
-            finish_reason: None,
-            model: None,
-            usage: None,
-            internal: false,
-            feedback: None,
             created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+            ..Message::new(MessageId::generate(&ids), (RunId::generate(&ids), ConversationId::generate(&ids)), role, parts)
         }
     }
 

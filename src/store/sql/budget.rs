@@ -12,7 +12,7 @@ use super::database::Database;
 use super::row::Row;
 use super::statement::statements;
 use super::value::values;
-use crate::domain::budget::{Amount, Reserve, Reserved, Standing};
+use crate::domain::budget::{Allowance, Amount, Reserve, Reserved, Standing};
 use crate::domain::ids::UserId;
 use crate::domain::record::Fence;
 use crate::store::StoreResult;
@@ -127,7 +127,7 @@ async fn judge_once(database: Database<'_>, fence: &Fence, owner: &UserId, reser
         tx.rollback().await?;
         return Ok(Attempt::Judged(None));
     };
-    let of_conversation = match reserve.conversation.is_none() {
+    let of_conversation = match reserve.conversation == Allowance::default() {
         true => Amount::default(),
         false => read_amount(&tx.fetch_one(OF_CONVERSATION, values![conversation]).await?, "tokens", "cost")?,
     };

@@ -171,7 +171,8 @@ fn read_file(row: &Row) -> StoreResult<StoredFile> {
         text_chars: row.get::<Option<i64>>("text_chars")?.map(size),
         text_bytes: row.get::<Option<i64>>("text_bytes")?.map(size),
         text_cut: row.get("text_cut")?,
-        origin: FileOrigin::from_word(row.get("origin")?),
+        // A word that a newer version has stored counts as an upload.
+        origin: FileOrigin::from_word(row.get("origin")?).unwrap_or_default(),
         created_at: UnixMillis(row.get("created_at")?).to_rfc3339(),
     })
 }

@@ -1,57 +1,48 @@
-//! The order of tools by words: BM25 over names, descriptions and the names of parameters.
+//! Ranks tools by words: BM25 over names, descriptions and the names of parameters.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use bm25::{Embedder, EmbedderBuilder, Embedding, Scorer, TokenEmbedder, TokenEmbedding, Tokenizer};
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::tool::ToolDefinition;
 use crate::support::words::{distinct, search_terms};
 
-/// The most tools in all indexes together that are remembered: some tens of megabytes.
-const REMEMBERED: usize = 20_000;
+/// The most tools in all cached indexes together: some tens of megabytes.
+const REMEMBERED: u64 = 20_000;
 
-/// The most terms of a query that count. What people write rarely has more that any tool knows.
+/// The most terms of a query. Few queries have more that any tool knows.
 const MAX_TERMS: usize = 256;
 
 type SetHash = [u8; 32];
 
-/// Indexes of sets of tools, those that were used last first.
-#[derive(Default)]
-pub(super) struct Lexical {
-    indexes: Mutex<VecDeque<(SetHash, Arc<Index>)>>,
+/// The cache of indexes, by set of tools.
+pub(super) struct Lexical(Cache<SetHash, Arc<Index>>);
+
+impl Default for Lexical {
+    fn default() -> Self {
+        let size = |_: &SetHash, index: &Arc<Index>| u32::try_from(index.names.len()).unwrap_or(u32::MAX);
+        Self(Cache::builder().max_capacity(REMEMBERED).weigher(size).eviction_policy(EvictionPolicy::lru()).build())
+    }
 }
 
 impl Lexical {
-    /// The names of the tools, the fittest first. Those that fit alike stand by name.
+    /// Returns the names of the tools, the best match first, and by name among equals.
     pub(super) fn order(&self, query: &str, tools: &[Arc<ToolDefinition>]) -> Vec<String> {
         self.index(tools).order(query)
     }
 
     fn index(&self, tools: &[Arc<ToolDefinition>]) -> Arc<Index> {
         let key = hash(tools);
-        let known = {
-            let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = indexes.iter().position(|(other, _)| *other == key);
-            let known = at.and_then(|at| indexes.remove(at));
-            if let Some(known) = &known {
-                indexes.push_front(known.clone());
-            }
-            known
-        };
-        if let Some((_, index)) = known {
-            return index;
-        }
-        let index = Arc::new(Index::new(tools));
-        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
-        indexes.push_front((key, Arc::clone(&index)));
-        let mut held = 0;
-        indexes.retain(|(_, index)| {
-            held += index.names.len();
-            held <= REMEMBERED
-        });
-        index
+        self.0.get(&key).unwrap_or_else(|| {
+            let index = Arc::new(Index::new(tools));
+            self.0.insert(key, Arc::clone(&index));
+            self.0.run_pending_tasks();
+            index
+        })
     }
 }
 
@@ -110,14 +101,14 @@ impl Index {
     }
 }
 
-/// Names by their scores, the highest first. What has the same stands by name.
+/// Returns names by score, the highest first, and by name among equals.
 pub(super) fn by_score<'n>(scored: impl Iterator<Item = (f32, &'n String)>) -> Vec<String> {
     let mut scored: Vec<(f32, &String)> = scored.collect();
     scored.sort_by(|one, other| other.0.total_cmp(&one.0).then_with(|| one.1.cmp(other.1)));
     scored.into_iter().map(|(_, name)| name.clone()).collect()
 }
 
-/// What a tool is found by. Its name, in which its server's stands, counts twice.
+/// Returns the text that a tool is found by. Its name, which contains its server's, counts twice.
 fn text(tool: &ToolDefinition) -> String {
     let parameters = tool.parameters.get("properties").and_then(|properties| properties.as_object());
     let mut text = format!("{0} {0} {1}", tool.name, tool.description);
@@ -196,7 +187,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &lexical.index(&changed)));
         let many: Vec<_> = (0..REMEMBERED - 3).map(|n| tool(&format!("t{n}"), "")).collect();
         lexical.index(&many);
-        let held: usize = lexical.indexes.lock().unwrap().iter().map(|(_, index)| index.names.len()).sum();
+        let held = lexical.0.weighted_size();
         assert!(held <= REMEMBERED, "{held}");
         assert!(!Arc::ptr_eq(&first, &lexical.index(&set)));
     }

@@ -1,7 +1,6 @@
-//! Puts tools in order, the fittest for what a user says first: by meaning, if there is a model that turns texts into vectors and
-//! it answers in time, and else by words.
+//! Ranks tools by what a user says: by vectors, if an embedding model answers in time, and else by words.
 //!
-//! Owns what this process remembers for that: vectors of tools and indexes of their words. A run never fails because of it.
+//! Owns the caches of vectors and indexes. A run never fails because of ranking.
 
 mod lexical;
 mod vectors;
@@ -17,22 +16,19 @@ use crate::provider::embeddings::Embedders;
 use lexical::Lexical;
 use vectors::Vectors;
 
-/// The most tools that are put in order; more come behind them. It bounds what one run can cost its process, and is what five
-/// servers of the largest kind offer.
+/// The most tools that are ranked, which bounds the cost of one run; further ones follow unranked. Five servers of the largest kind
+/// offer as many.
 const MAX_RANKED: usize = 5_000;
 
-/// Where vectors come from.
 #[derive(Clone)]
 pub struct EmbeddingSource {
-    /// Whom to ask.
     pub embedders: Arc<dyn Embedders>,
-    /// The model, as `provider/name`.
+    /// As `provider/name`.
     pub model: String,
-    /// How long a run waits for all that it needs.
+    /// The time limit for all vectors of a run.
     pub patience: Duration,
-    /// Texts of one request.
     pub texts_per_request: usize,
-    /// How many bytes of vectors are remembered.
+    /// The size of the cache of vectors.
     pub cache_bytes: usize,
 }
 
@@ -43,7 +39,6 @@ pub struct Ranker {
 }
 
 impl Ranker {
-    /// One that remembers nothing yet.
     pub fn new(source: Option<EmbeddingSource>) -> Self {
         Self { lexical: Lexical::default(), vectors: source.map(Vectors::new) }
     }
@@ -61,7 +56,7 @@ impl Ranker {
     }
 
     async fn by_meaning(&self, owner: &UserId, query: &str, tools: &[Arc<ToolDefinition>]) -> Option<Vec<String>> {
-        // What says nothing means nothing.
+        // An empty query has no meaning.
         let vectors = self.vectors.as_ref().filter(|_| !query.trim().is_empty())?;
         match vectors.order(owner, query, tools).await {
             Ok(names) => Some(names),

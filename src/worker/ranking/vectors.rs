@@ -1,14 +1,15 @@
-//! The order of tools by meaning: the cosine between vectors of what was said and of what tools say of themselves.
+//! Ranks tools by meaning: the cosine between vectors of the user's words and of tools' descriptions.
 //!
-//! A tool's vector is asked for once for each place and definition. What has come of a request that was too late as a whole is
-//! kept, so that the next run needs less. A place is what its owner calls so: vectors of one person's endpoint are never used
-//! for another's runs.
+//! A tool's vector is requested once per endpoint and definition. Vectors that came before a timeout stay in the cache for the next
+//! run. Endpoints are told apart by owner: vectors of one user's endpoint are never used for another's runs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
@@ -18,51 +19,40 @@ use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::embeddings::Embedder;
+use crate::support::locks::lock;
 
-/// How long a place is left alone that has given nothing: without this, each run would wait for it anew.
+/// How long an endpoint that failed is not asked: otherwise each run would wait for it again.
 const LEFT_ALONE: Duration = Duration::from_secs(30);
 
-/// The most places whose state is remembered.
+/// The most endpoints whose state is kept.
 const PLACES: usize = 1_000;
 
 type Key = [u8; 32];
 type Vector = Arc<[f32]>;
 
-/// See the module documentation.
 pub(super) struct Vectors {
     source: EmbeddingSource,
-    kept: Mutex<Kept>,
+    cache: Cache<Key, Vector>,
     places: Mutex<HashMap<String, Place>>,
-}
-
-#[derive(Default)]
-struct Kept {
-    vectors: HashMap<Key, (Vector, u64)>,
-    bytes: usize,
-    /// Counts uses, to tell what was not used for long.
-    uses: u64,
 }
 
 #[derive(Default, Clone)]
 struct Place {
-    /// Held by the one run that asks for vectors of tools: others would ask for the same.
+    /// Held by the run that requests vectors of tools, since others would request the same ones.
     asking: Arc<tokio::sync::Mutex<()>>,
     failed: Option<Instant>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Vectors {
     pub(super) fn new(source: EmbeddingSource) -> Self {
-        Self { source, kept: Mutex::default(), places: Mutex::default() }
+        let size = |_: &Key, vector: &Vector| u32::try_from(size(vector)).unwrap_or(u32::MAX);
+        let capacity = source.cache_bytes as u64;
+        let cache = Cache::builder().max_capacity(capacity).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
+        Self { source, cache, places: Mutex::default() }
     }
 
-    /// The names of the tools, the nearest first.
-    ///
-    /// # Errors
-    /// If there is nobody to be asked, or what is missing does not come in time. `not_asked` if the place is left alone.
+    /// Returns the names of the tools, the nearest first. Fails if vectors are missing after the time limit; with `not_asked`, if
+    /// the endpoint failed lately.
     pub(super) async fn order(
         &self,
         owner: &UserId,
@@ -84,7 +74,7 @@ impl Vectors {
         let left = patience.saturating_sub(began.elapsed());
         let scored = tokio::time::timeout(left, self.scored(&embedder, query, tools, (&sent, &came))).await;
         let scored = scored.map_err(late).and_then(|scored| scored);
-        // Whoever only stood behind another one knows nothing of the place, and one that refuses a text is well.
+        // A run that only waited for another one knows nothing of the endpoint, and an endpoint that refuses a text works.
         let is_refused = scored.as_ref().is_err_and(|error| error.kind == ModelErrorKind::InvalidRequest);
         if sent.load(Ordering::Relaxed)
             && let Some(place) = lock(&self.places).get_mut(&embedder.place)
@@ -114,7 +104,7 @@ impl Vectors {
         let mut known = self.known(&keys);
         let asking = self.place(&embedder.place).asking;
         let _asking = if known.len() < texts.len() { Some(asking.lock().await) } else { None };
-        // Whoever was first has asked for them.
+        // Another run may have requested them meanwhile.
         if known.len() < texts.len() {
             known = self.known(&keys);
         }
@@ -136,65 +126,21 @@ impl Vectors {
             };
             asked = Some(query);
             let new: Vec<(Key, Vector)> = batch.iter().map(|(key, _)| *key).zip(vectors).collect();
-            self.keep(&new);
+            new.iter().for_each(|(key, vector)| self.cache.insert(*key, Arc::clone(vector)));
+            self.cache.run_pending_tasks();
             known.extend(new);
         }
         let asked = asked.ok_or_else(|| bad("no vector came"))?;
         let scores: Option<Vec<f32>> = keys.iter().map(|key| dot(&asked, known.get(key)?)).collect();
         scores.ok_or_else(|| {
-            // The model has changed what it gives under one name: what it gave before is of no use any more.
-            self.forget(&keys);
+            // The model now returns other vectors under the same name: the cached ones are useless.
+            keys.iter().for_each(|key| self.cache.invalidate(key));
             bad("vectors have different numbers of dimensions")
         })
     }
 
     fn known(&self, keys: &[Key]) -> HashMap<Key, Vector> {
-        let mut kept = lock(&self.kept);
-        kept.uses += 1;
-        let now = kept.uses;
-        let mut known = HashMap::with_capacity(keys.len());
-        for key in keys {
-            if let Some((vector, used)) = kept.vectors.get_mut(key) {
-                *used = now;
-                known.insert(*key, Arc::clone(vector));
-            }
-        }
-        known
-    }
-
-    /// Remembers vectors. Where there is no more room, those go that were not used for longest.
-    fn keep(&self, new: &[(Key, Vector)]) {
-        let mut kept = lock(&self.kept);
-        let now = kept.uses;
-        for (key, vector) in new {
-            kept.bytes += size(vector);
-            if let Some((before, _)) = kept.vectors.insert(*key, (Arc::clone(vector), now)) {
-                kept.bytes -= size(&before);
-            }
-        }
-        if kept.bytes > self.source.cache_bytes {
-            let mut ages: Vec<(u64, Key)> = kept.vectors.iter().map(|(key, (_, used))| (*used, *key)).collect();
-            ages.sort_unstable();
-            // A tenth more than needed, or the next run would sort again.
-            let room = self.source.cache_bytes - self.source.cache_bytes / 10;
-            for (_, key) in ages {
-                if kept.bytes <= room {
-                    break;
-                }
-                if let Some((vector, _)) = kept.vectors.remove(&key) {
-                    kept.bytes -= size(&vector);
-                }
-            }
-        }
-    }
-
-    fn forget(&self, keys: &[Key]) {
-        let mut kept = lock(&self.kept);
-        for key in keys {
-            if let Some((vector, _)) = kept.vectors.remove(key) {
-                kept.bytes -= size(&vector);
-            }
-        }
+        keys.iter().filter_map(|key| Some((*key, self.cache.get(key)?))).collect()
     }
 }
 
@@ -211,12 +157,12 @@ fn key(embedder: &Embedder, text: &str) -> Key {
     hash.finalize().into()
 }
 
-/// What a vector holds, and what it takes to find it again.
+/// Returns the bytes of a cached vector and its key.
 fn size(vector: &Vector) -> usize {
     size_of_val(&**vector) + 128
 }
 
-/// The vector with the length 1, so that a product of two is their cosine. One without a direction stays.
+/// Normalizes a vector, so that a product of two is their cosine. A zero vector stays.
 fn unit(mut vector: Vec<f32>) -> Vector {
     let length = vector.iter().map(|part| f64::from(*part).powi(2)).sum::<f64>().sqrt();
     if length > 0.0 {

@@ -11,7 +11,7 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
-use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use capstan::domain::message::{Message, Part, Role, TextPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::principal::{Principal, UserRole};
 use capstan::domain::provider::{ModelEntry, ProviderKind, Reach};
@@ -377,18 +377,15 @@ impl Rig {
         let Act { message, part } = act;
         let part = Part::Text(TextPart { id: part, text: "Hello\nworld".into() });
         let whole = Message {
-            id: message.clone(),
-            conversation_id: fence.conversation_id.clone(),
-            run_id: fence.run_id.clone(),
-            role: Role::Assistant,
-            status: MessageStatus::Complete,
-            parts: vec![part.clone()],
             finish_reason: Some(FinishReason::Stop),
             model: Some("demo/demo".into()),
-            usage: None,
-            internal: false,
-            feedback: None,
             created_at: UnixMillis(1_000).to_rfc3339(),
+            ..Message::new(
+                message.clone(),
+                (fence.run_id.clone(), fence.conversation_id.clone()),
+                Role::Assistant,
+                vec![part.clone()],
+            )
         };
         let events = [
             EventBody::PartCompleted { message_id: message, part },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use capstan::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, Usage};
 use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use capstan::provider::{ClientOptions, ModelClient, Quirks, SetupError, StreamLimits, openai};
@@ -104,18 +104,13 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
 
 pub fn message(ids: &dyn IdSource, role: Role, parts: impl FnOnce(&dyn Fn() -> PartId) -> Vec<Part>) -> Message {
     Message {
-        id: MessageId::generate(ids),
-        conversation_id: ConversationId::generate(ids),
-        run_id: RunId::generate(ids),
-        role,
-        status: MessageStatus::Complete,
-        parts: parts(&|| PartId::generate(ids)),
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: false,
-        feedback: None,
         created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+        ..Message::new(
+            MessageId::generate(ids),
+            (RunId::generate(ids), ConversationId::generate(ids)),
+            role,
+            parts(&|| PartId::generate(ids)),
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, NodeId, PartId, RunId, UserId};
-use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use capstan::domain::message::{Message, Part, Role, TextPart};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
@@ -147,18 +147,14 @@ pub fn updated(status: ConversationStatus) -> NewEvent {
 
 pub fn assistant(fence: &Fence, says: &str) -> Message {
     Message {
-        id: MessageId::generate(&UuidIds),
-        conversation_id: fence.conversation_id.clone(),
-        run_id: fence.run_id.clone(),
-        role: Role::Assistant,
-        status: MessageStatus::Complete,
-        parts: text(says),
-        finish_reason: None,
         model: Some("demo/demo".to_owned()),
-        usage: None,
-        internal: false,
-        feedback: None,
         created_at: NOW.to_rfc3339(),
+        ..Message::new(
+            MessageId::generate(&UuidIds),
+            (fence.run_id.clone(), fence.conversation_id.clone()),
+            Role::Assistant,
+            text(says),
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a request costs of its budget: counted where something can count, and else estimates that rather say too much, because
-//! a request that is too large costs a call.
+//! The cost of a request in its budget: counted where a tokenizer is known, else estimated. Estimates are high, because a request
+//! that is too large costs a call.
 
 use serde_json::Value;
 
@@ -11,23 +11,21 @@ use crate::engine::request::size::Length;
 use crate::engine::request::source::Source;
 use crate::support::tokens::Tokenizer;
 
-/// What a message costs beside its words, and a call beside its arguments, in tokens.
+/// The tokens of a message beside its parts, and of a call beside its arguments.
 const MESSAGE: u64 = 4;
 const CALL: u64 = 10;
 
-/// How costs are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Characters are counted.
     Chars,
     /// Tokens are estimated by bytes.
     Estimate,
-    /// The tokens of texts are counted; those of pictures and files are estimated.
+    /// Tokens of texts are counted; those of pictures and files are estimated.
     Count(Tokenizer),
 }
 
 impl Measure {
-    /// That of the next request.
     pub fn of(source: &Source<'_>) -> Self {
         match (source.record.profile.context.unit, source.capacity().tokenizer) {
             (ContextUnit::Chars, _) => Self::Chars,
@@ -36,7 +34,6 @@ impl Measure {
         }
     }
 
-    /// What counts tokens.
     pub fn tokenizer(self) -> Option<Tokenizer> {
         match self {
             Self::Count(tokenizer) => Some(tokenizer),
@@ -44,7 +41,6 @@ impl Measure {
         }
     }
 
-    /// Words, by estimate at 3.2 bytes a token.
     fn prose(self, text: &str) -> u64 {
         match self {
             Self::Chars => text.chars().count() as u64,
@@ -53,7 +49,7 @@ impl Measure {
         }
     }
 
-    /// JSON and words that stand with it, by estimate at 2.8 bytes a token.
+    /// JSON, and words beside it.
     fn json(self, words: &[&str], value: &Value) -> u64 {
         let words_in = |count: fn(&str) -> usize| words.iter().map(|word| count(word)).sum::<usize>();
         match self {
@@ -65,8 +61,8 @@ impl Measure {
         }
     }
 
-    /// What a provider wants back as it came. It is estimated where tokens are counted, too: most of it is sealed, and its provider counts
-    /// what is in it, not what it looks like, which a tokenizer would take for three times as much.
+    /// Provider data, which is always estimated: most of it is encrypted, and a tokenizer would count three times what the provider
+    /// counts.
     fn kept(self, raw: Option<&Value>) -> u64 {
         let Length { bytes, chars } = size::kept(raw);
         match self {
@@ -75,7 +71,6 @@ impl Measure {
         }
     }
 
-    /// What a message or a call costs beside what is in it.
     fn head(self, tokens: u64) -> u64 {
         match self {
             Self::Chars => 0,
@@ -83,7 +78,6 @@ impl Measure {
         }
     }
 
-    /// What is not here to be counted.
     fn length(self, length: Length) -> u64 {
         match self {
             Self::Chars => length.chars as u64,
@@ -92,12 +86,11 @@ impl Measure {
     }
 }
 
-/// A request whose messages stand beside it.
 pub fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message]) -> u64 {
     frame(measure, frame_of).saturating_add(messages(measure, messages_of))
 }
 
-/// Instructions and tools, as they are. What the messages come to is not in it.
+/// Instructions and tools.
 pub fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();
     let tools = tools.map(|tool| measure.json(&[&tool.name, &tool.description], &tool.parameters));
@@ -105,12 +98,10 @@ pub fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     measure.prose(&request.system).saturating_add(tools.sum()).saturating_add(schema)
 }
 
-/// Messages.
 pub fn messages(measure: Measure, messages: &[Message]) -> u64 {
     messages.iter().map(|one| message(measure, one)).sum()
 }
 
-/// A message.
 pub fn message(measure: Measure, message: &Message) -> u64 {
     measure.head(MESSAGE) + message.parts.iter().map(|one| part(measure, one)).sum::<u64>()
 }
@@ -125,12 +116,11 @@ fn part(measure: Measure, part: &Part) -> u64 {
     }
 }
 
-/// What a picture costs, whatever it shows.
 pub fn picture(measure: Measure) -> u64 {
     measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE })
 }
 
-/// What a tool has said: JSON, if it begins like that, and else words.
+/// A tool result: JSON, if it begins like that, and else prose.
 pub fn content(measure: Measure, content: &ToolContent) -> u64 {
     match content {
         ToolContent::Text { text } if measure == Measure::Estimate && text.trim_start().starts_with(['{', '[']) => {

@@ -1,5 +1,4 @@
-//! Messages that are cut so that a request fits its budget: older results first, if they are read by their beginnings anyway,
-//! then whatever is longest.
+//! Cuts messages so that a request fits its budget: older results first, if they are compressed anyway, then the longest texts.
 
 use crate::domain::message::{Message, Part, Role, ToolContent};
 use crate::engine::request::compaction;
@@ -8,14 +7,14 @@ use crate::engine::request::window::estimate;
 use crate::engine::request::window::estimate::Measure;
 use crate::support::text;
 
-/// The newest messages, whose results are left as they are.
+/// The newest messages, whose results are not compressed.
 const VERBATIM: usize = 4;
 
-/// A result that costs more than so many tokens is long, and so many of its characters are left.
+/// A result of more tokens is compressed to so many characters.
 const LONG: u64 = 50;
 const PREVIEW: usize = 100;
 
-/// Leaves the beginnings of long results that are older than the last few messages.
+/// Compresses long results that are older than the last few messages.
 pub fn compress_results(messages: &mut [Message]) {
     let older = messages.len().saturating_sub(VERBATIM);
     for part in messages.iter_mut().take(older).filter(|message| message.role == Role::Tool).flat_map(|message| &mut message.parts)
@@ -36,12 +35,10 @@ pub fn compress_results(messages: &mut [Message]) {
     }
 }
 
-/// What messages may cost, counted in one way.
+/// The most that messages may cost, in one measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
-    /// How it is counted.
     pub measure: Measure,
-    /// How much it may be.
     pub room: u64,
 }
 
@@ -50,13 +47,13 @@ impl Bound {
         estimate::messages(self.measure, messages)
     }
 
-    /// How many pictures too many there are. No picture leaves more room than it takes, so that no more are left out than have to be.
+    /// Returns the number of excess pictures. Each frees at most its estimate, so that no more are dropped than necessary.
     fn pictures_too_many(self, messages: &[Message]) -> usize {
         let over = self.cost(messages).saturating_sub(self.room);
         usize::try_from(over.div_ceil(estimate::picture(self.measure).max(1))).unwrap_or(usize::MAX)
     }
 
-    /// The share of the longest text that is left when all is cut to what there is room for.
+    /// Returns the length of the longest text when all are cut in proportion.
     fn share(self, messages: &[Message], longest: usize) -> usize {
         let cost = self.cost(messages);
         if cost <= self.room {
@@ -67,10 +64,9 @@ impl Bound {
     }
 }
 
-/// Cuts messages so that they are within all `bounds`, as far as cutting can do that: the newest question last, and no text
-/// below what says that it is cut. Of the pictures and documents the oldest are left out, and no more than it takes: of those in the
-/// newest message that has any no more than do not fit beside the beginnings of the texts. Thoughts of the newest answer stay where
-/// those beginnings have room beside them.
+/// Cuts messages to all `bounds`, as far as that is possible: the newest question last, and no text below its notice. The oldest
+/// pictures and documents go, no more than necessary: of the newest message with pictures only those that do not fit beside the
+/// beginnings of the texts. Reasoning of the newest answer stays where those beginnings fit beside it.
 pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
     let fits = |messages: &[Message]| bounds.iter().all(|bound| bound.cost(messages) <= bound.room);
     if fits(messages) {
@@ -95,8 +91,8 @@ pub fn cut_to(messages: &mut Vec<Message>, bounds: &[Bound]) {
         }
         let whole = std::mem::take(messages);
         let longest = compaction::longest(&whole, spared);
-        // Cutting the longest texts to a share of their length leaves about that share of all, or more. To begin at their whole length
-        // would mean to count every text dozens of times.
+        // Cutting the longest texts in proportion leaves about that share of all, or more. To begin at their whole length would
+        // count every text dozens of times.
         let share = bounds.iter().map(|bound| bound.share(&whole, longest)).min().unwrap_or(longest);
         let mut limit = share.min(longest).max(least);
         limit = limit.saturating_add(limit.div_ceil(7)).min(longest);

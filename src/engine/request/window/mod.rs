@@ -1,6 +1,4 @@
-//! The context window of a request: what the request costs, and what is cut where it would cost too much.
-//!
-//! A request is a view. What is stored stays whole. Must not know how a window becomes known.
+//! The context window of a request: its cost, and what is cut. A request is a view; stored messages stay whole.
 
 pub mod estimate;
 pub mod fit;

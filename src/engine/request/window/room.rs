@@ -1,6 +1,4 @@
-//! A request against its budget.
-//!
-//! Owns what has room and what is cut. Must not know how a request is built or how a window becomes known.
+//! A request against its budget. Must not know how a request is built or how a window becomes known.
 
 use crate::domain::context::{ContextPolicy, ContextStrategy, ContextUnit, json_tokens};
 use crate::domain::message::Message;
@@ -9,21 +7,17 @@ use crate::engine::request::source::Source;
 use crate::engine::request::window::estimate::{self, Measure};
 use crate::engine::request::window::fit::{self, Bound};
 
-/// A request against its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// The whole budget.
     pub window: u64,
-    /// What the request costs.
     pub used: u64,
-    /// What is left beside what is kept free; less than nothing, if it does not fit.
+    /// The free part of the budget beside what is reserved; negative, if the request does not fit.
     pub remaining: i64,
-    /// How that was found.
     pub measure: Measure,
 }
 
 impl Room {
-    /// That of a request that costs so much, by whatever it is measured.
+    /// Measures a request by `cost`.
     pub fn of(source: &Source<'_>, cost: impl Fn(Measure) -> u64) -> Self {
         let policy = &source.record.profile.context;
         let window = policy.budget(source.capacity().window).unwrap_or(u64::MAX);
@@ -32,7 +26,7 @@ impl Room {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let left = match held_tokens(source) {
             None => i64::MAX,
-            // What has room in so many tokens, at 2.8 characters each.
+            // The characters that fit into so many tokens, at 2.8 each.
             Some(held) => signed(held).saturating_sub(signed(cost(Measure::Estimate))).saturating_mul(14) / 5,
         };
         let left = signed(window).saturating_sub(signed(used)).min(left);
@@ -45,7 +39,7 @@ impl Room {
     }
 }
 
-/// Shortens older results, where the agent wants that and something may be cut.
+/// Compresses older results, where the agent wants that and something may be cut.
 pub fn compress(source: &Source<'_>, messages: &mut [Message]) {
     let policy = &source.record.profile.context;
     let may_cut = policy.strategy != ContextStrategy::None && policy.budget(source.capacity().window).is_some();
@@ -54,7 +48,8 @@ pub fn compress(source: &Source<'_>, messages: &mut [Message]) {
     }
 }
 
-/// Cuts the messages of a request whose frame, instructions and tools, is known. A last call needs no room for another one.
+/// Cuts the messages of a request to the budget beside its frame (instructions and tools). A forced answer leaves no room for
+/// another call.
 pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
     let policy = &source.record.profile.context;
     let Some(window) = policy.budget(source.capacity().window) else { return };
@@ -73,17 +68,17 @@ pub fn cut(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message
     fit::cut_to(messages, &bounds);
 }
 
-/// The tokens that the model's window has for requests, where the budget counts characters. How many of those are a token depends on
-/// their script: a window that holds so many letters holds a third of them in another one, and then it is what bounds the request.
+/// Returns the tokens of the model's window, where the budget counts characters. How many characters a token has depends on the
+/// script: in some scripts the window, not the budget, limits the request.
 fn held_tokens(source: &Source<'_>) -> Option<u64> {
     let policy = &source.record.profile.context;
     let window = source.capacity().window.filter(|_| policy.unit == ContextUnit::Chars)?;
-    // One that is too small to be a budget is none here either.
+    // A window that is too small for a budget counts as none here, too.
     ContextPolicy { limit: None, ..policy.clone() }.budget(Some(window))?;
     Some(window.saturating_sub(ContextPolicy::default().reserved()))
 }
 
-/// Whether a request leaves free what is to be kept free. One of an agent that wants nothing left out is sent as it is.
+/// Returns whether a request fits its budget. A request of an agent that leaves nothing out is sent as it is.
 pub fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
     let policy = &source.record.profile.context;
     if policy.strategy == ContextStrategy::None || policy.budget(source.capacity().window).is_none() {
@@ -93,7 +88,7 @@ pub fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
     room.lacks(gate(source)).is_none()
 }
 
-/// What must remain for a call to be worth beginning.
+/// Returns what must remain for a further call to be worthwhile.
 pub fn gate(source: &Source<'_>) -> u64 {
     if source.record.counters.force_final { 0 } else { source.record.profile.context.start_gate }
 }

@@ -1,20 +1,18 @@
-//! What one JSON object of a model may be.
+//! The forms of a JSON answer.
 
 use crate::domain::model::ToolChoice;
 
-/// What an object may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
-    /// The final answer or a call.
     Either,
-    /// The final answer: no tools are on offer.
+    /// No tools are on offer.
     Answer,
-    /// A call: the first answer of a run that must call a tool.
+    /// The first answer of a run that must call a tool.
     Call,
 }
 
 impl Offer {
-    /// What the model step that is under way may be answered with.
+    /// Returns what the current model step may be answered with.
     pub fn of(choice: Option<&ToolChoice>, has_tools: bool) -> Self {
         if !has_tools {
             return Self::Answer;

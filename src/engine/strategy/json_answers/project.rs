@@ -1,4 +1,4 @@
-//! The request to a model that answers in objects.
+//! The request to a model that answers in JSON objects.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::engine::strategy::json_answers::offer::Offer;
 
-/// Puts tools, calls and results into words: a model without calls has no place for them in its request.
+/// Puts tools, calls and results into words, because the request of such a model has no place for them.
 pub fn project(request: &mut ModelRequest) {
     let mut tools = std::mem::take(&mut request.tools);
     let choice = request.options.tool_choice.take();
@@ -28,7 +28,7 @@ pub fn project(request: &mut ModelRequest) {
     request.messages = history(std::mem::take(&mut request.messages));
 }
 
-/// The schema of the object, for providers that hold a model to one.
+/// Returns the schema of the object, for providers that enforce one.
 fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>]) -> Value {
     let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
     let answers = match offer {
@@ -42,13 +42,13 @@ fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>]) -> Value {
     let mut all: Vec<Value> = answers.into_iter().chain(calls).collect();
     match (all.len(), all.pop()) {
         (1, Some(only)) => only,
-        // Some providers want to read at the top that it is an object.
+        // Some providers require `type: object` at the top.
         (_, last) => json!({ "type": "object", "anyOf": all.into_iter().chain(last).collect::<Vec<_>>() }),
     }
 }
 
-/// The schema of a tool within a larger one. References count from the top, so that one with references would point nowhere;
-/// the model has read it whole, and what it writes is validated against it.
+/// Returns the schema of a tool within the larger one. References would point to the wrong root, so a schema with references is
+/// replaced by any object; the model has read it whole, and its arguments are validated.
 fn arguments(parameters: &Arc<Value>) -> Value {
     if has_reference(parameters) { json!({ "type": "object" }) } else { Value::clone(parameters) }
 }
@@ -61,18 +61,17 @@ fn has_reference(schema: &Value) -> bool {
     }
 }
 
-/// A sendable history as such a model would have written it: each answer and each call an object of its own, each result in
-/// a message of the user.
+/// Rewrites a history as such a model would have written it: each answer and each call is an object, each result a user message.
 fn history(messages: Vec<Message>) -> Vec<Message> {
     let mut told = Vec::with_capacity(messages.len());
     let mut calls: Option<(Message, Vec<ToolCallPart>)> = None;
     for message in messages {
         match message.role {
-            Role::User => push(&mut told, message),
+            Role::User => message.append_to(&mut told),
             Role::Assistant => {
                 let (head, own) = words_and_calls(message);
                 if own.is_empty() {
-                    push(&mut told, head);
+                    head.append_to(&mut told);
                 } else {
                     calls = Some((head, own));
                 }
@@ -83,8 +82,8 @@ fn history(messages: Vec<Message>) -> Vec<Message> {
                     let object = format!(r#"{{"tool":{},"arguments":{}}}"#, json!(call.name), call.arguments);
                     let mut parts = std::mem::take(&mut head.parts);
                     parts.push(Part::Text(TextPart { id: call.id, text: object }));
-                    push(&mut told, Message { parts, ..head.clone() });
-                    push(&mut told, Message { role: Role::User, parts: result_parts(result), ..head.head() });
+                    Message { parts, ..head.clone() }.append_to(&mut told);
+                    Message { role: Role::User, parts: result_parts(result), ..head.head() }.append_to(&mut told);
                 }
             }
         }
@@ -92,8 +91,8 @@ fn history(messages: Vec<Message>) -> Vec<Message> {
     told
 }
 
-/// An answer's words, as an object if they are all of it, and its calls. What it thought is signed for calls of the other
-/// kind, and left out.
+/// Splits an answer into its words, as an object if there are no calls, and its calls. Reasoning is signed for ordinary calls, and
+/// omitted.
 fn words_and_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
     let words = message.text();
     let mut head = message.head();
@@ -113,47 +112,29 @@ fn words_and_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
     (head, own)
 }
 
-/// A result as a message of the user can hold it. Its text is a JSON string, so that nothing in it looks like the user's words.
+/// Converts a result to user content. Its text is a JSON string, so that it cannot look like the user's words.
 fn result_parts(part: Part) -> Vec<Part> {
     let Part::ToolResult(ToolResultPart { id, name, content, is_error, .. }) = part else { return Vec::new() };
-    let mut text = String::new();
+    let mut texts = Vec::new();
     let mut pictures = Vec::new();
     for piece in content {
         match piece {
-            ToolContent::Text { text: more } => {
-                if !text.is_empty() {
-                    text.push('\n');
-                }
-                text.push_str(&more);
-            }
+            ToolContent::Text { text } => texts.push(text),
             ToolContent::Image(BinaryContent { media_type, file_id, size, url, name, data }) => {
                 let url = data.map(|data| format!("data:{media_type};base64,{data}")).or(url);
                 pictures.push(Part::Image(FilePart { file_id, size, url, name, ..FilePart::of(id.clone(), media_type) }));
             }
-            ToolContent::File(file) => {
-                if !text.is_empty() {
-                    text.push('\n');
-                }
-                text.push_str(&file.note("file"));
-            }
+            ToolContent::File(file) => texts.push(file.note("file")),
         }
     }
     let word = if is_error { "error" } else { "result" };
-    let said = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(text));
+    let said = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(texts.join("\n")));
     let mut parts = vec![Part::Text(TextPart { id, text: said })];
     parts.append(&mut pictures);
     parts
 }
 
-/// Adds a message, or its parts to the one before if the same side goes on speaking.
-fn push(messages: &mut Vec<Message>, message: Message) {
-    match messages.last_mut() {
-        Some(last) if last.role == message.role => last.parts.extend(message.parts),
-        Some(_) | None => messages.push(message),
-    }
-}
-
-/// How a model without tool calls answers: what it may write, the tools, and the shape of its words if one is wanted.
+/// Describes the form of answers, the tools, and the shape of the answer if one is wanted.
 fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], wanted: Option<&Value>) -> String {
     let words = match wanted {
         None => r#"{"answer": "your words"}"#.to_owned(),

@@ -1,4 +1,4 @@
-//! The answer of a model that answers in objects.
+//! Reads answers that are JSON objects.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,39 +7,39 @@ use crate::domain::model::{MalformedAnswer, ModelEvent, ModelFinish};
 use crate::engine::strategy::json_answers::offer::Offer;
 use crate::support::{json, text};
 
-/// How much of an answer is looked at for the beginning of its words before they are left for the end, in bytes.
+/// Bytes within which the words of an answer must begin to be streamed; otherwise they are read at the end.
 const BEGINNING: usize = 256;
 
-/// How much of a malformed answer its model is shown again, in characters.
+/// Characters of a malformed answer that are quoted to the model.
 const QUOTED_CHARS: usize = 300;
 
-/// The number of the call among those of one answer; a dialect that gives some of its own counts from 0.
+/// The index of the call; a dialect that also sends calls counts from 0.
 const CALL: usize = usize::MAX;
 
 const NO_TOOLS: &str = r#"no tools are available, only "answer" is"#;
 
-/// What the words of a final answer may be.
+/// The form of a final answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// A string.
     Text,
-    /// Any JSON: the agent has asked for a shape, and shows it as it was written.
+    /// Any JSON, which is passed on as it was written: the agent has requested a shape.
     Any,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// What the object is cannot be told yet.
     Beginning,
-    /// It is a final answer, decoded up to here.
-    Words { at: usize },
-    /// Its words are all shown.
+    /// A final answer, decoded up to here.
+    Words {
+        at: usize,
+    },
+    /// All words are shown.
     Closed,
-    /// A call, or something that is read when it is whole.
+    /// A call, or an object that is read when it is whole.
     Later,
 }
 
-/// Turns the events of such a model into those of any other. The words of a final answer are passed on as they come.
+/// Converts the events of such a model into ordinary ones. The words of a final answer are streamed.
 #[derive(Debug)]
 pub struct Reader {
     offer: Offer,
@@ -48,7 +48,7 @@ pub struct Reader {
     stage: Stage,
     /// Bytes of decoded words that were passed on.
     shown: usize,
-    /// The model has made a call in a way that it was not offered.
+    /// The model has made an ordinary call, which it was not offered.
     called: bool,
     malformed: Option<MalformedAnswer>,
 }
@@ -58,17 +58,15 @@ impl Reader {
         Self { offer, shape, raw: String::new(), stage: Stage::Beginning, shown: 0, called: false, malformed: None }
     }
 
-    /// Bytes of text that the model has written.
     pub fn bytes(&self) -> usize {
         self.raw.len()
     }
 
-    /// What was wrong with the answer, once it has ended.
+    /// Returns what was wrong with the answer, once it has ended.
     pub fn malformed(self) -> Option<MalformedAnswer> {
         self.malformed
     }
 
-    /// What an event says to everybody else.
     pub fn read(&mut self, event: ModelEvent) -> Vec<ModelEvent> {
         match event {
             ModelEvent::Text(more) => {
@@ -84,17 +82,10 @@ impl Reader {
                 vec![event]
             }
             ModelEvent::Finished(finish) => self.end(finish),
-            ModelEvent::Reasoning(_)
-            | ModelEvent::ReasoningBlock(_)
-            | ModelEvent::ToolCallArguments { .. }
-            | ModelEvent::ToolCallBlock { .. }
-            | ModelEvent::Usage(_)
-            | ModelEvent::Prices(_)
-            | ModelEvent::Adapted(_) => vec![event],
+            _ => vec![event],
         }
     }
 
-    /// More words of the final answer, if it is one.
     fn words(&mut self) -> Option<ModelEvent> {
         if self.stage == Stage::Beginning {
             self.stage = match beginning(&self.raw) {
@@ -114,9 +105,9 @@ impl Reader {
     fn end(&mut self, finish: ModelFinish) -> Vec<ModelEvent> {
         let written = unfenced(&self.raw);
         let step = match (self.called, self.offer) {
-            // A call of its provider's kind is one of a tool that may not be called now, whatever stands beside it.
+            // An ordinary call is one of a tool that may not be called now.
             (true, Offer::Answer) => Err(NO_TOOLS.to_owned()),
-            // What holds nothing is judged as an empty answer, or by the calls that it makes.
+            // Without an object, the answer counts as empty, or by its ordinary calls.
             (true, Offer::Either | Offer::Call) | (false, _) if written.is_empty() => return vec![ModelEvent::Finished(finish)],
             (true, Offer::Either | Offer::Call) => Err("it calls a tool beside the object".to_owned()),
             (false, _) => self.parse(written),
@@ -135,12 +126,12 @@ impl Reader {
                     ModelEvent::Finished(finish),
                 ]
             }
-            // Whoever refuses does so in plain words.
+            // Refusals come in plain words.
             Err(_) if finish == ModelFinish::Refused => {
                 let words = if self.shown == 0 { written.to_owned() } else { String::new() };
                 vec![ModelEvent::Text(words), ModelEvent::Finished(finish)]
             }
-            // Words that the output limit has cut are kept, as of any model.
+            // Words that were cut at the output limit are kept, as of any model.
             Err(_) if finish == ModelFinish::Length && self.shown > 0 => vec![ModelEvent::Finished(finish)],
             Err(reason) => {
                 let reason = if finish == ModelFinish::Length { format!("it reached the output limit: {reason}") } else { reason };
@@ -151,7 +142,7 @@ impl Reader {
     }
 
     fn parse(&self, written: &str) -> Result<Step, String> {
-        // Checked here, because a list would be taken for the fields in their order.
+        // Checked here, because serde would accept an array as the fields in order.
         if !written.starts_with('{') {
             return Err("it does not begin with {".to_owned());
         }
@@ -183,7 +174,7 @@ enum Step {
     Call { name: String, arguments: String },
 }
 
-/// The object as it is written. A field with `null` is one that is not there.
+/// The object as written. A `null` field counts as missing.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Object<'a> {
@@ -199,14 +190,14 @@ fn storable(written: &str) -> String {
     text::storable_json(json::mend_surrogates(written).unwrap_or_else(|| written.to_owned()))
 }
 
-/// The text without the code fence that many models put around JSON whatever they are told.
+/// Removes a code fence, which many models add.
 fn unfenced(raw: &str) -> &str {
     let text = raw.trim();
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     inner.map_or(text, |inner| inner.strip_prefix("json").unwrap_or(inner).trim())
 }
 
-/// Where the words of a final answer begin; `None` if that cannot be said yet, or never.
+/// Returns where the words of a final answer begin; `None` if that is unknown yet, or there are none.
 fn beginning(raw: &str) -> Option<usize> {
     let skip = |text: &'_ str, word: &str| text.trim_start().strip_prefix(word).map(str::len);
     let at = |rest: usize| raw.len() - rest;
@@ -224,14 +215,12 @@ fn beginning(raw: &str) -> Option<usize> {
 #[derive(Debug, PartialEq, Eq)]
 struct Decoded {
     text: String,
-    /// Where to go on.
     at: usize,
-    /// The string has ended.
     closed: bool,
 }
 
-/// Decodes the inside of a JSON string from `at` on, as far as it is certain. What names no character that can be stored
-/// (U+0000, half a surrogate pair) becomes U+FFFD. Stops where an escape is not whole, and for ever at one that is none.
+/// Decodes a JSON string from `at` on, as far as it is certain. Escapes that name no storable character (U+0000, half a surrogate
+/// pair) become U+FFFD. Stops at an incomplete or invalid escape.
 fn decode(raw: &str, mut at: usize) -> Decoded {
     let mut out = String::new();
     loop {
@@ -252,7 +241,7 @@ fn decode(raw: &str, mut at: usize) -> Decoded {
     }
 }
 
-/// The character of the escape at the beginning, and the length of the escape in bytes.
+/// Returns the character of the escape at the beginning, and the bytes of the escape.
 fn escaped(rest: &str) -> Option<(char, usize)> {
     let simple = match rest.as_bytes().get(1)? {
         b'"' => '"',

@@ -1,10 +1,9 @@
-//! `strategy: plan_execute`: a planner says the steps, a router without history calls one tool for each, and the planner tells what
-//! came of them.
+//! The strategy `plan_execute`: a planner writes the steps, a router without history calls one tool for each, and the planner
+//! reports the results.
 //!
-//! It is no second loop: each of its model calls is a model step, each of its tool calls goes the way of any other, and where the
-//! plan stands is kept with the run's counters. What it has done stands in the history as in any run, so that the loop can take
-//! over at every point without doing anything twice: where no plan can be made or a model of it fails, where a later step builds on
-//! one that has failed, where no tool was called, and where a message joins the run.
+//! Its model calls are model steps, its tool calls go the usual way, and the plan is stored with the run's counters. Its results
+//! are in the history as in any run, so that the loop can take over at every point without repeating anything: if no plan can be
+//! made, a model fails, a later step needs a failed one, no tool was called, or a message joins.
 
 use std::ops::ControlFlow;
 
@@ -33,16 +32,15 @@ use crate::engine::steps::store_answer::{store_answer, store_words};
 use crate::engine::strategy::hooks::{Answer, Hooks};
 use crate::support::words::words;
 
-/// Answers of the router for one step that may hold no call.
+/// The most answers of the router for one step without a call.
 const TRIES: u32 = 3;
 
-/// What stands between two wishes.
+/// Words between two wishes.
 const BETWEEN_WISHES: [&str; 3] = ["and", "then", "also"];
 
-/// How much of a failed step's reason stands in a list, in characters.
+/// Characters of a failed step's reason in a list.
 const LISTED_CHARS: usize = 150;
 
-/// The hooks of a run that plans.
 pub struct PlanExecute;
 
 impl Hooks for PlanExecute {
@@ -72,7 +70,7 @@ impl Hooks for PlanExecute {
         let source = decision.source();
         let prepared = build::prepared(&source);
         let room = prepared.room(&source);
-        // What is too long however short it is made is the loop's, which can leave messages out, and says so where that does not help.
+        // The loop can leave messages out of a request that is too long, and reports if that does not help.
         if room.is_some_and(|room| room.remaining < 0) && decision.profile().context.strategy != ContextStrategy::None {
             leave(decision);
             return None;
@@ -118,7 +116,7 @@ impl Hooks for PlanExecute {
         step_over(decision, if has_succeeded { PlanStepState::Done } else { PlanStepState::Failed });
     }
 
-    /// The plan knows nothing of a message that joins. One that has done nothing yet is made anew.
+    /// The plan does not know the message that joined. A plan without any call is made anew.
     fn joined(&self, decision: &mut DecisionBuilder<'_>) {
         if phase(&decision.progress.record).is_none() {
             return;
@@ -150,8 +148,8 @@ impl Hooks for PlanExecute {
     }
 }
 
-/// Whether a plan can be made, or carried on. Whoever forces calls does not plan, and where no tools are on offer there is nothing to plan.
-/// A tool that is broken may be a reason to call none any more.
+/// Returns whether a plan can be made or continued: tools are on offer, no call is forced, no limit is reached, and no broken tool
+/// forces an answer.
 fn may_go_on(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress.record;
     let choice = &decision.profile().options.tool_choice;
@@ -167,7 +165,7 @@ fn number(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// The plan is given up: what it has not done is the loop's, which is told of what was done.
+/// Gives the plan up: the loop continues, and is told what was done.
 fn leave(decision: &mut DecisionBuilder<'_>) {
     let plan = decision.counters().plan.get_or_insert_with(|| Plan::empty(PlanPhase::Over));
     let was_under_way = plan.phase == PlanPhase::Executing || plan.phase == PlanPhase::Telling;
@@ -178,7 +176,7 @@ fn leave(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// Closes the steps that are open still: one whose call was under way as that has ended, and those that have none as not begun.
+/// Closes the open steps: by the result of their call, or as skipped without one.
 fn close_steps(decision: &mut DecisionBuilder<'_>) {
     let record = &decision.progress.record;
     let open = record.counters.plan.iter().flat_map(|plan| plan.steps.iter().zip(0..)).filter(|(step, _)| step.state.is_none());
@@ -200,7 +198,7 @@ fn close_steps(decision: &mut DecisionBuilder<'_>) {
     }
 }
 
-/// The planner has answered. Nothing of it is kept as a message: the plan stands in the counters and in its event.
+/// Takes in the planner's answer, which is kept in the counters and an event instead of a message.
 fn planned(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. }: Answer) -> Next {
     decision.complete_step(step, Some(turn.usage));
     if decision.progress.has_unseen_messages() {
@@ -232,12 +230,12 @@ fn planned(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, .. 
     Next::ModelStep
 }
 
-/// Whether the answer has a shape that no words of a planner and no list have. The loop gives it then.
+/// Returns whether the answer needs a shape, which only the loop can give it.
 fn wants_shape(decision: &DecisionBuilder<'_>) -> bool {
     decision.profile().options.output_schema.is_some()
 }
 
-/// Whether a plan of one step is one step too few: the user wants several things. The planner is asked once more.
+/// Returns whether the planner is asked once more: it planned one step, and the user wants several things.
 fn is_too_short(decision: &DecisionBuilder<'_>, steps: &[PlanStep], most: usize) -> bool {
     let is_first = decision.before.counters.plan.as_ref().is_none_or(|plan| plan.short.is_none());
     let said = words(&decision.source().said_by_user());
@@ -245,7 +243,7 @@ fn is_too_short(decision: &DecisionBuilder<'_>, steps: &[PlanStep], most: usize)
     steps.len() == 1 && most > 1 && is_first && wants_several
 }
 
-/// The second plan, if it is one that is longer and may be carried out, and else the short one.
+/// Returns the second plan, if it is longer and allowed, and else the short one.
 fn longer(decision: &DecisionBuilder<'_>, second: Option<Planned>, most: usize) -> Option<Planned> {
     let Some(short) = decision.before.counters.plan.as_ref().and_then(|plan| plan.short.clone()) else { return second };
     let is_longer = |planned: &Planned| match planned {
@@ -255,7 +253,7 @@ fn longer(decision: &DecisionBuilder<'_>, second: Option<Planned>, most: usize) 
     Some(second.filter(is_longer).unwrap_or_else(|| Planned::Steps(vec![short])))
 }
 
-/// The router has answered: with a call, or it is asked again.
+/// Takes in the router's answer: a call, or it is asked again.
 fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closing }: Answer) -> Next {
     let is_whole = turn.malformed.is_none() && matches!(turn.finish, ModelFinish::Stop | ModelFinish::ToolCalls);
     let call = message.tool_calls().next().map(|call| call.call_id.clone()).filter(|_| is_whole);
@@ -279,7 +277,7 @@ fn routed(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, clos
     Next::ModelStep
 }
 
-/// A step has ended: the next one follows, the telling of all, or the loop.
+/// Ends a step; the next step, the report, or the loop follows.
 fn step_over(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
     let Some(plan) = decision.counters().plan.as_mut() else { return };
     let at = plan.at;
@@ -298,16 +296,16 @@ fn step_over(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
     }
 }
 
-/// Whether tools were called in this turn before there was a plan: by the run that this one goes on from, or by a worker that knows no
-/// plans. The planner reads no calls and would have them made again; the loop reads them.
+/// Returns whether tools were called in this turn before there was a plan: the planner reads no calls and would repeat them, but
+/// the loop reads them.
 fn has_acted(decision: &DecisionBuilder<'_>) -> bool {
     let history = decision.before.history.iter().rev();
     let mut turn = history.take_while(|message| message.role != Role::User || message.internal);
     !decision.progress.record.calls.is_empty() || turn.any(|message| message.tool_calls().next().is_some())
 }
 
-/// Whether the plan has called any tool that there is: calls that were refused do not count. What a human has denied does, as the
-/// loop would only ask them again.
+/// Returns whether the plan has called any existing tool. Refused calls do not count; denied ones do, since the loop would only ask
+/// again.
 fn has_called(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress.record;
     let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
@@ -315,7 +313,7 @@ fn has_called(decision: &DecisionBuilder<'_>) -> bool {
     calls.any(|call| decision.tools().iter().any(|tool| tool.name == call.name))
 }
 
-/// The planner has told what came of the steps. If it has nothing to say, a list does.
+/// Takes in the planner's report. Without words, a list replaces it.
 fn told(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closing }: Answer) -> Next {
     let has_words = !message.text().trim().is_empty();
     if has_words || turn.finish == ModelFinish::Refused {
@@ -331,7 +329,7 @@ fn told(decision: &mut DecisionBuilder<'_>, Answer { step, message, turn, closin
     list(decision)
 }
 
-/// Tells what came of the steps without the planner: by a list, or by the agent's own model, which has nothing left to do.
+/// Reports the results without the planner: by a list, or by the agent's own model in a forced answer.
 fn list(decision: &mut DecisionBuilder<'_>) -> Next {
     if wants_shape(decision) {
         close(decision);
@@ -353,14 +351,13 @@ fn list(decision: &mut DecisionBuilder<'_>) -> Next {
     Next::EndTurn(FinishReason::Stop)
 }
 
-/// The plan has come to its end.
 fn close(decision: &mut DecisionBuilder<'_>) {
     if let Some(plan) = decision.counters().plan.as_mut() {
         plan.phase = PlanPhase::Over;
     }
 }
 
-/// Whether the tools of the step under way are still to be chosen.
+/// Returns whether the tools of the current step are still to be selected.
 fn is_unranked(decision: &DecisionBuilder<'_>) -> bool {
     let record = &decision.progress.record;
     phase(record) == Some(PlanPhase::Executing)

@@ -1,13 +1,12 @@
-//! Which other steps a step speaks of.
+//! References to steps in the description of a step.
 
 use crate::support::words::words;
 
-/// How small numbers are written out.
 const COUNTED: [&str; 10] = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 const ORDERED: [&str; 10] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"];
 
-/// Whether a description speaks of a step, which counts from 0 here and from 1 there: "step 2", "steps 1, 2 and 3", "steps 1-3", "step
-/// two", "the second step".
+/// Returns whether a description refers to the step with this index, counted from 1 in words: "step 2", "steps 1, 2 and 3", "steps
+/// 1-3", "step two", "the second step".
 pub(super) fn names_step(description: &str, at: usize) -> bool {
     let wanted = at.saturating_add(1);
     let said = words(&description.replace(['-', '\u{2013}', '\u{2014}'], " to "));
@@ -20,7 +19,7 @@ pub(super) fn names_step(description: &str, at: usize) -> bool {
     })
 }
 
-/// Whether these words begin with a list of numbers, such as "1, 2 and 4 to 6", that holds one.
+/// Returns whether these words begin with a list of numbers, such as "1, 2 and 4 to 6", that includes one.
 fn lists<'w>(said: impl Iterator<Item = &'w String>, number: fn(&str) -> Option<usize>, wanted: usize) -> bool {
     let (mut last, mut is_range) = (None, false);
     for word in said {

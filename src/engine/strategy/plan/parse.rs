@@ -1,4 +1,4 @@
-//! Reads what a planner has written: steps in brackets, and failing that, JSON.
+//! Parses a planner's answer: steps in brackets, or else JSON.
 
 use serde_json::Value;
 
@@ -6,22 +6,19 @@ use crate::domain::plan::PlanStep;
 use crate::engine::calls::json_repair;
 use crate::support::text::prefix_chars;
 
-/// How much of a step is kept, in characters.
+/// Characters of a step.
 const STEP_CHARS: usize = 2_000;
-/// How much of a plan is read, and of one call in it. A model that has lost its way begins thousands of calls and ends none.
+/// Characters of a plan that are read, and of one call in it: a confused model begins thousands of calls and ends none.
 const PLAN_CHARS: usize = 32_000;
 const CALL_CHARS: usize = 8_000;
 
-/// What a planner wants.
 #[derive(Debug, PartialEq)]
 pub(super) enum Planned {
-    /// Steps to be carried out, in order.
     Steps(Vec<PlanStep>),
     /// No tools are needed: this is the answer.
     Answer(String),
 }
 
-/// The plan in an answer, if there is one.
 pub(super) fn plan(text: &str) -> Option<Planned> {
     bracketed(text).or_else(|| json(text))
 }
@@ -32,8 +29,8 @@ fn step(server: Option<&str>, description: &str) -> Option<PlanStep> {
     (!description.is_empty()).then(|| PlanStep { server, description: description.to_owned(), call: None, state: None })
 }
 
-/// `[step("files", "move a.png to b.png")]` and so on, up to `[done()]`; `[answer("...")]` if there is nothing to do. A call that is
-/// written as one, `[files.move_file(source="a.png")]`, is a step of its server. A bracket may hold several, with commas between them.
+/// Parses `[step("files", "move a.png to b.png")]` and so on, up to `[done()]`; or `[answer("...")]`. A tool call,
+/// `[files.move_file(source="a.png")]`, is a step of its server. A bracket may hold several, separated by commas.
 fn bracketed(text: &str) -> Option<Planned> {
     let mut steps = Vec::new();
     let (mut rest, mut is_within) = (prefix_chars(text, PLAN_CHARS), false);
@@ -42,7 +39,7 @@ fn bracketed(text: &str) -> Option<Planned> {
             let Some(at) = rest.find('[') else { break };
             rest = &rest[at + 1..];
         }
-        // Where no quote ends an argument so, the first one that could does.
+        // If no quote ends an argument properly, the first possible one does.
         let Some((call, after)) = call(rest, ends_argument).or_else(|| call(rest, |_| true)) else {
             is_within = false;
             continue;
@@ -73,25 +70,24 @@ fn bracketed(text: &str) -> Option<Planned> {
 struct Call<'t> {
     name: &'t str,
     arguments: Vec<String>,
-    /// All of them, as they stand.
+    /// All arguments, as written.
     written: &'t str,
 }
 
-/// What follows a call.
 enum After<'t> {
-    /// Another one in the same bracket.
+    /// Another call in the same bracket.
     Call(&'t str),
     /// The rest of the text.
     Bracket(&'t str),
 }
 
-/// The name of the call that a text begins with, and what stands behind its `(`.
+/// Splits the name of a call from what follows its `(`.
 fn opened(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.-".contains(c)).filter(|end| *end > 0)?;
     Some((&text[..end], text[end..].strip_prefix('(')?))
 }
 
-/// What follows a `)`, if that ends a call.
+/// Returns what follows a `)`, if that ends a call.
 fn after_end(text: &str) -> Option<After<'_>> {
     let text = text.trim_start();
     if let Some(rest) = text.strip_prefix(']') {
@@ -101,7 +97,7 @@ fn after_end(text: &str) -> Option<After<'_>> {
     opened(next).map(|_| After::Call(next))
 }
 
-/// Whether a quote ends its argument there. Planners write quotes inside of others, and do not escape them.
+/// Returns whether a quote ends its argument. Planners nest quotes without escaping them.
 fn ends_argument(after: &str) -> bool {
     let after = after.trim_start();
     if let Some(rest) = after.strip_prefix(')') {
@@ -114,7 +110,7 @@ fn ends_argument(after: &str) -> bool {
     named || is_value || ["true", "false", "null", "True", "False", "None"].iter().any(|word| next.starts_with(word))
 }
 
-/// A call up to its `)`, and what follows it.
+/// Parses a call up to its `)`.
 fn call(text: &str, ends_argument: impl Fn(&str) -> bool) -> Option<(Call<'_>, After<'_>)> {
     let (name, inner) = opened(text)?;
     let mut arguments = vec![String::new()];
@@ -145,7 +141,7 @@ fn call(text: &str, ends_argument: impl Fn(&str) -> bool) -> Option<(Call<'_>, A
     None
 }
 
-/// `{"needs_tools": true, "steps": [{"server": "files", "description": "..."}]}`, or `{"needs_tools": false, "direct_response": "..."}`.
+/// Parses `{"steps": [{"server": "files", "description": "..."}]}`, or `{"needs_tools": false, "direct_response": "..."}`.
 fn json(text: &str) -> Option<Planned> {
     let object = text.get(text.find('{')?..=text.rfind('}')?)?;
     let value: Value = serde_json::from_str(object).ok().or_else(|| json_repair::mend(object).map(|mended| mended.value))?;

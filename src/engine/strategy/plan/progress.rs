@@ -1,6 +1,4 @@
-//! Where the plan of a run stands, as its counters say it.
-//!
-//! Owns reading the plan. Must not know what follows from it: no decision is made here.
+//! Reads the plan of a run from its counters. Makes no decision.
 
 use std::sync::Arc;
 
@@ -11,7 +9,7 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;
 
-/// What the run's plan is doing, unless there is none or it is over.
+/// Returns the phase of the run's plan, unless there is none or it is over.
 pub fn phase(record: &RunRecord) -> Option<PlanPhase> {
     if record.profile.strategy != Strategy::PlanExecute {
         return None;
@@ -19,17 +17,16 @@ pub fn phase(record: &RunRecord) -> Option<PlanPhase> {
     record.counters.plan.as_ref().map(|plan| plan.phase).filter(|phase| *phase != PlanPhase::Over)
 }
 
-/// The call that was made for a step.
 pub(super) fn call_of<'r>(record: &'r RunRecord, step: &PlanStep) -> Option<&'r ToolCall> {
     record.call(step.call.as_ref()?).map(Arc::as_ref)
 }
 
-/// Whether a call was made for a step of the run's plan.
+/// Returns whether a call was made for a step of the run's plan.
 pub fn has_made(record: &RunRecord, call: &CallId) -> bool {
     record.counters.plan.iter().flat_map(|plan| &plan.steps).any(|step| step.call.as_ref() == Some(call))
 }
 
-/// The word for how a step ended, and what came of it, in so many characters.
+/// Returns the word for how a step ended, and its result, cut to so many characters.
 pub(super) fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&'static str, String) {
     let call = call_of(record, step);
     let result = match call {
@@ -44,14 +41,14 @@ pub(super) fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&
     (word, result)
 }
 
-/// What the tools of the step under way are searched by.
+/// Returns the query for ranking the tools of the current step.
 pub fn query(record: &RunRecord) -> Option<String> {
     let plan = record.counters.plan.as_ref().filter(|_| phase(record) == Some(PlanPhase::Executing))?;
     let step = plan.steps.get(plan.at)?;
     Some(format!("{} {}", step.server.as_deref().unwrap_or_default(), step.description).trim().to_owned())
 }
 
-/// The tools that a model of a plan is offered, of those that the run may use: the router those of its step, the planner none.
+/// Returns the tools that a model of a plan is offered: the router those of its step, the planner none.
 pub fn offered<'t>(usable: Vec<&'t Arc<ToolDefinition>>, record: &RunRecord, phase: PlanPhase) -> Vec<&'t Arc<ToolDefinition>> {
     if phase != PlanPhase::Executing {
         return Vec::new();

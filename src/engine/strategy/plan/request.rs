@@ -1,4 +1,4 @@
-//! What the models of a plan are asked.
+//! Requests to the models of a plan.
 
 use crate::domain::agent::OutputMode;
 use crate::domain::message::{Message, Role};
@@ -15,20 +15,20 @@ use crate::engine::strategy::plan::named::names_step;
 use crate::engine::strategy::plan::progress::{offered, phase, result_of};
 use crate::support::text::prefix_chars;
 
-/// So many messages of the conversation the planner reads.
+/// Messages of the conversation that the planner reads.
 const READ_MESSAGES: usize = 6;
 
-/// An earlier result is given to a step whole up to so many characters,
+/// An earlier result is included in a step's request whole up to so many characters,
 const WHOLE_RESULT: usize = 200;
 
 /// and of a longer one so many,
 const CUT_RESULT: usize = 150;
 
-/// where that has room in the request. What a step needs of it is seldom longer than the last of these.
+/// if the request has room for them; otherwise shorter.
 const ROUTED: [usize; 3] = [WHOLE_RESULT, 100, 50];
 
-/// How much of a result is told, and of what the user and the steps say, in characters: less of the results first, where the request
-/// does not fit. Which step has come to what always stands there.
+/// Characters of a result, and of the user's words and of steps, in a report: results are shortened first, until the request fits.
+/// The steps and their success are always included.
 const TOLD: [(usize, usize); 10] = [
     (500, MOST_WORDS),
     (250, MOST_WORDS),
@@ -42,7 +42,6 @@ const TOLD: [(usize, usize); 10] = [
     (0, 60),
 ];
 
-/// No user and no step says more.
 const MOST_WORDS: usize = 4_000;
 
 const PLANNER: &str = "You plan the work that a user asks for. You call no tools yourself; another model carries out one step after the other. It sees \
@@ -66,7 +65,7 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
      language. Report only what is marked as ok as done. Report what is marked as failed as failed, with its reason. Make up nothing, and offer \
      nothing.";
 
-/// The request of the next model step, or of the one that is under way, if a plan has it made.
+/// Returns the request of the next model step, or of the current one, if it belongs to a plan.
 pub fn request(source: &Source<'_>) -> Option<ModelRequest> {
     let plan = source.record.counters.plan.as_ref()?;
     match phase(source.record)? {
@@ -77,7 +76,7 @@ pub fn request(source: &Source<'_>) -> Option<ModelRequest> {
     }
 }
 
-/// The first one that fits of requests that are shorter and shorter; the last one, if none does.
+/// Returns the first request that fits, or the last and shortest one.
 fn largest(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
     let mut last = None;
     for request in requests {
@@ -126,7 +125,7 @@ fn teller(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> Mode
     request
 }
 
-/// Whoever reads what the user says, or speaks to them, does so under the layers that hold for every model of the run.
+/// Models that read the user's words, or write to them, get the layers of the system prompt.
 fn under_layers(source: &Source<'_>, own: &str) -> String {
     [system_prompt::system(source).as_str(), own].join("\n\n")
 }
@@ -138,21 +137,19 @@ fn options(source: &Source<'_>, phase: PlanPhase) -> ModelOptions {
     options
 }
 
-/// A request without tools and messages.
 fn framed(source: &Source<'_>, system: &str, options: ModelOptions) -> ModelRequest {
     let record = source.record;
     ModelRequest {
         owner: Some(record.owner.clone()),
         model: record.model().to_owned(),
         system: system.trim().to_owned(),
-        messages: Vec::new(),
-        tools: Vec::new(),
         options,
         window: source.said_window(),
+        ..ModelRequest::default()
     }
 }
 
-/// The newest messages, from one of the user on.
+/// Keeps the newest messages, from a user message on.
 fn newest(mut messages: Vec<Message>) -> Vec<Message> {
     let from = messages.len().saturating_sub(READ_MESSAGES);
     let first = messages.iter().skip(from).position(|message| message.role == Role::User).map_or(0, |at| from + at);
@@ -160,7 +157,7 @@ fn newest(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// A step, with the results that it builds on: the one before it, and those that it names. Of each at most so many characters.
+/// Describes a step, and the results that it builds on: of the previous step, and of those that it names.
 fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     let Some(step) = plan.steps.get(plan.at) else { return String::new() };
     let mut text = format!("The step: {}", step.description);
@@ -179,7 +176,7 @@ fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     text
 }
 
-/// What the user wants, and a line for each step: so many characters of each result, and of other words.
+/// Describes what the user wants, and each step with its result.
 fn told_text(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> String {
     let said = source.said_by_user();
     let mut text = format!("The user has asked:\n{}\n\nThe steps:", prefix_chars(&said, words));

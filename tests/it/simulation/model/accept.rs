@@ -5,7 +5,7 @@ use capstan::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use capstan::domain::message::{Message, MessageStatus, Part, Role};
+use capstan::domain::message::{Message, Part, Role};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, FirstClaim};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus, WaitReason};
@@ -41,18 +41,8 @@ fn title_of(parts: &[Part]) -> String {
 
 fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
     kept(&Message {
-        id: accept.message_id.clone(),
-        conversation_id: accept.conversation_id.clone(),
-        run_id: run.clone(),
-        role: Role::User,
-        status: MessageStatus::Complete,
-        parts: accept.parts.clone(),
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: false,
-        feedback: None,
         created_at: accept.now.to_rfc3339(),
+        ..Message::new(accept.message_id.clone(), (run.clone(), accept.conversation_id.clone()), Role::User, accept.parts.clone())
     })
 }
 
