@@ -1,4 +1,4 @@
-//! `capstan cleanup`: what the server does about old rows and stuck runs by and by, now and to the end.
+//! `capstan cleanup`: does all that the server's background tasks do about old rows and stuck runs.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -6,21 +6,22 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::config::Loaded;
+use super::config::{Loaded, days_ms};
 use super::output::print;
 use super::parts::{self, Opener};
 use super::upkeep;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges};
 use crate::store::{Expired, FileStore, QueueStore, Store};
 
-/// Removes what has expired and folds what is old; or only says what it would do.
+/// Removes expired rows and compacts old deltas, or only says what it would do.
 pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
-    remove_expired(store.as_ref(), loaded.config.retention.audit_ms(), mode).await?;
-    take_over(store.as_ref(), mode).await?;
-    remove_files(store.records(), loaded.config.retention.unused_files_ms(), mode).await?;
-    tidy(&store, loaded.config.retention.tidy_ages(), mode).await?;
-    let Some(age_ms) = loaded.config.retention.deltas_ms() else {
+    let retention = &loaded.config.retention;
+    print(&remove_expired(store.as_ref(), days_ms(retention.audit_days), mode).await?)?;
+    print(&take_over(store.as_ref(), mode).await?)?;
+    print(&remove_files(store.records(), days_ms(retention.unused_files_days), mode).await?)?;
+    print(&tidy(&store, retention.tidy_ages(), mode).await?)?;
+    let Some(age_ms) = days_ms(retention.deltas_days) else {
         store.close().await;
         return print("nothing is folded: retention.deltas_days is 0\n");
     };
@@ -40,7 +41,7 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     };
     bar.finish_and_clear();
     store.close().await;
-    let (runs, events, days) = (folder.runs(), folder.events(), loaded.config.retention.deltas_days);
+    let (runs, events, days) = (folder.runs(), folder.events(), retention.deltas_days);
     let what = match mode {
         FoldMode::Fold => {
             format!("runs older than {days} days that were folded: {runs}; events that are part of others now: {events}\n")
@@ -53,37 +54,32 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     print(&format!("{what}{rest}"))
 }
 
-/// Removes rows that have expired; or only says how many there are.
-async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
+/// Removes expired rows, or only counts them.
+async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<String> {
     let (what, gone) = match mode {
         FoldMode::Count => {
             let counted = upkeep::count_expired(store, audit_ms).await.context("expired rows cannot be counted")?;
-            ("to remove", counted)
+            let Expired { tickets, records, audit, spending, tool_sets } = counted;
+            ("to remove", [tickets, records, audit, spending, tool_sets])
         }
         FoldMode::Fold => {
-            let (tickets, records) = upkeep::remove_expired(store).await;
-            let tickets = tickets.context("expired tickets cannot be removed")?;
-            let records = records.context("old idempotency records cannot be removed")?;
-            let audit =
-                upkeep::remove_old_audit(store.records(), audit_ms).await.context("old rows of the audit cannot be removed")?;
-            let spending = upkeep::remove_old_spending(store).await;
-            let spending = spending.context("what budgets of days gone by have counted cannot be removed")?;
-            let tool_sets = upkeep::remove_unused_tool_sets(store.records()).await;
-            let tool_sets = tool_sets.context("sets of tools that no run names cannot be removed")?;
-            ("removed", Expired { tickets, records, audit, spending, tool_sets })
+            let mut gone = [0; 5];
+            for (count, (what, removed)) in gone.iter_mut().zip(upkeep::remove_expired(store, audit_ms).await) {
+                *count = removed.with_context(|| format!("{what} cannot be removed"))?;
+            }
+            ("removed", gone)
         }
     };
-    let Expired { tickets, records, audit, spending, tool_sets } = gone;
-    print(&format!(
+    let [tickets, records, audit, spending, tool_sets] = gone;
+    Ok(format!(
         "expired rows {what}: {tickets} tickets, {records} idempotency records, {audit} of the audit, {spending} of budgets, \
          {tool_sets} sets of tools\n"
     ))
-    .map(|_| ())
 }
 
-/// Puts runs back into the queue whose worker is gone; or only says how many there are. Most of them at once look like an outage of
-/// the database, after which their workers may yet be alive: that is left to the servers, who know how long they were in touch.
-async fn take_over(store: &dyn QueueStore, mode: FoldMode) -> anyhow::Result<()> {
+/// Puts runs with an expired lease back into the queue, or only counts them. Many at once look like an outage of the database, after
+/// which their workers may still be alive. The servers decide that: they know how long they had no connection.
+async fn take_over(store: &dyn QueueStore, mode: FoldMode) -> anyhow::Result<String> {
     const AT_A_TIME: u32 = 50;
     let most = if mode == FoldMode::Fold { AT_A_TIME } else { 0 };
     let mut taken = 0;
@@ -94,7 +90,7 @@ async fn take_over(store: &dyn QueueStore, mode: FoldMode) -> anyhow::Result<()>
             break sweep;
         }
     };
-    let line = match mode {
+    Ok(match mode {
         FoldMode::Count => format!("runs without a worker to put back into the queue: {}\n", last.expired),
         FoldMode::Fold if last.outage_suspected => {
             format!(
@@ -103,13 +99,12 @@ async fn take_over(store: &dyn QueueStore, mode: FoldMode) -> anyhow::Result<()>
             )
         }
         FoldMode::Fold => format!("runs without a worker put back into the queue: {taken}\n"),
-    };
-    print(&line).map(|_| ())
+    })
 }
 
-/// Removes files that no message has; or only says how many there are.
-async fn remove_files(store: &dyn FileStore, age_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
-    let line = match (mode, age_ms) {
+/// Removes files that no message has, or only counts them.
+async fn remove_files(store: &dyn FileStore, age_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<String> {
+    Ok(match (mode, age_ms) {
         (FoldMode::Fold, _) => {
             let removed = upkeep::remove_unused_files(store, age_ms).await.context("unused files cannot be removed")?;
             format!("files without a message removed: {removed}\n")
@@ -119,12 +114,11 @@ async fn remove_files(store: &dyn FileStore, age_ms: Option<u64>, mode: FoldMode
             format!("files without a message to remove: {count}\n")
         }
         (FoldMode::Count, None) => "files without a message or a result are kept: retention.unused_files_days is 0\n".to_owned(),
-    };
-    print(&line).map(|_| ())
+    })
 }
 
-/// Puts old conversations away and deletes those that were put away long ago; or only says how many there are.
-async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow::Result<()> {
+/// Archives and deletes old conversations, or only counts them.
+async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow::Result<String> {
     const CANNOT: &str = "old conversations cannot be tidied; what was done stays, and the command may be repeated";
     let bar = bar();
     if mode == FoldMode::Fold && !bar.is_hidden() {
@@ -141,15 +135,13 @@ async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow:
     }
     bar.finish_and_clear();
     let Tidied { archived, deleted } = tidier.tidied();
-    let line = match mode {
+    Ok(match mode {
         FoldMode::Fold => format!("conversations archived: {archived}; deleted: {deleted}\n"),
         FoldMode::Count => format!("conversations to archive: {archived}; to delete: {deleted}\n"),
-    };
-    print(&line).map(|_| ())
+    })
 }
 
-/// Says how far it is, on a terminal and nowhere else. How much there is to do is worth counting only where somebody sees it, since
-/// what is done does not depend on it.
+/// Returns a progress bar, which is hidden without a terminal. The total is worth counting only if the bar is shown.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::no_length();
     match ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}") {

@@ -1,9 +1,10 @@
-//! The command line: what can be asked for, and who answers.
+//! The command line: its commands and flags, and the module that runs each command.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
@@ -91,7 +92,7 @@ enum Command {
     Config,
     /// Check settings, database, data folder, model and MCP servers.
     Doctor,
-    /// Do now what the server does by and by: remove what has expired, fold the deltas of runs that ended long ago.
+    /// Do now what the server does in the background: remove expired rows, compact the deltas of runs that ended long ago.
     Cleanup {
         /// Only say what would be folded.
         #[arg(long)]
@@ -143,8 +144,8 @@ enum UsersCommand {
         /// The user's name.
         name: String,
         /// What they may do from now on.
-        #[arg(value_enum)]
-        role: RoleArg,
+        #[arg(value_parser = role_parser())]
+        role: UserRole,
     },
     /// Put a user into these groups and no others; into none, if none is named. Agents can be for some groups only.
     SetGroups {
@@ -172,8 +173,8 @@ enum KeysCommand {
         #[arg(long)]
         user: String,
         /// What a new user may do with all their keys: member, if nothing is said. `users role` changes it.
-        #[arg(long, value_enum)]
-        role: Option<RoleArg>,
+        #[arg(long, value_parser = role_parser())]
+        role: Option<UserRole>,
     },
     /// List all keys by id and label.
     List,
@@ -191,23 +192,12 @@ enum SecretsCommand {
     Rotate(RotateArgs),
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum RoleArg {
-    Member,
-    Admin,
+/// Reads the word of a role: the domain does not know the command line.
+fn role_parser() -> impl TypedValueParser<Value = UserRole> {
+    PossibleValuesParser::new(UserRole::ALL.map(UserRole::as_str)).try_map(|word| UserRole::from_word(&word).ok_or("no role"))
 }
 
-impl From<RoleArg> for UserRole {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::Member => Self::Member,
-            RoleArg::Admin => Self::Admin,
-        }
-    }
-}
-
-/// The program: reads flags, environment and file, does what was asked for, and says how it went.
-#[must_use]
+/// Runs the command that flags, environment and file ask for.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli, &Environment::of_process()) {
@@ -233,40 +223,33 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve { accept_restore, .. } => {
             let on_copy = if accept_restore { OnCopy::Accept } else { OnCopy::Refuse };
-            runtime()?.block_on(serve::run(load()?, environment, on_copy))
+            block_on(serve::run(load()?, environment, on_copy))
         }
         Command::Migrate { accept_restore } => {
             let opener = if accept_restore { Opener::Server(OnCopy::AcceptUnseen) } else { Opener::Command };
-            runtime()?.block_on(migrate::run(&load()?, opener))
+            block_on(migrate::run(&load()?, opener))
         }
         Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
         Command::Doctor => match load() {
-            Ok(loaded) => runtime()?.block_on(doctor::run(&loaded, environment)),
+            Ok(loaded) => block_on(doctor::run(&loaded, environment)),
             Err(error) => doctor::report_settings(&error),
         },
         Command::Cleanup { dry_run } => {
             let mode = if dry_run { FoldMode::Count } else { FoldMode::Fold };
-            runtime()?.block_on(cleanup::run(&load()?, mode))
+            block_on(cleanup::run(&load()?, mode))
         }
-        Command::Keys { command: KeysCommand::Create { user, role } } => {
-            runtime()?.block_on(keys::create(&load()?, &user, role.map(UserRole::from)))
-        }
-        Command::Keys { command: KeysCommand::List } => runtime()?.block_on(keys::list(&load()?)),
-        Command::Keys { command: KeysCommand::Revoke { key } } => runtime()?.block_on(keys::revoke(&load()?, &key)),
-        Command::Users { command: UsersCommand::Role { name, role } } => {
-            runtime()?.block_on(users::set_role(&load()?, &name, role.into()))
-        }
+        Command::Keys { command: KeysCommand::Create { user, role } } => block_on(keys::create(&load()?, &user, role)),
+        Command::Keys { command: KeysCommand::List } => block_on(keys::list(&load()?)),
+        Command::Keys { command: KeysCommand::Revoke { key } } => block_on(keys::revoke(&load()?, &key)),
+        Command::Users { command: UsersCommand::Role { name, role } } => block_on(users::set_role(&load()?, &name, role)),
         Command::Users { command: UsersCommand::SetGroups { name, groups } } => {
-            runtime()?.block_on(users::set_groups(&load()?, &name, groups.into_iter().collect()))
+            block_on(users::set_groups(&load()?, &name, groups.into_iter().collect()))
         }
-        Command::Users { command: UsersCommand::Delete { name, yes } } => runtime()?.block_on(users::delete(&load()?, &name, yes)),
-        Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
-        Command::Chat(args) => {
-            let model = cli.settings.model.clone();
-            runtime()?.block_on(chat::run(&args, model.as_deref(), &load()?, environment))
-        }
-        Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
+        Command::Users { command: UsersCommand::Delete { name, yes } } => block_on(users::delete(&load()?, &name, yes)),
+        Command::Secrets { command: SecretsCommand::Rotate(args) } => block_on(secrets::rotate(&load()?, args)),
+        Command::Chat(args) => block_on(chat::run(&args, cli.settings.model.as_deref(), &load()?, environment)),
+        Command::Healthcheck => block_on(healthcheck::run(&load()?)),
         Command::ReadFile { most_chars, name } => reading::run(&name, most_chars),
         Command::EndOrphans { word, engine, handed } => {
             let small = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -276,8 +259,9 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot be started")
+fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot be started")?;
+    runtime.block_on(command)
 }
 
 #[cfg(test)]

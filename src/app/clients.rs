@@ -1,4 +1,4 @@
-//! Clients of kept providers, each as long as somebody uses it, and what is known of the providers' health.
+//! A cache of clients for provider records, and of their circuit breakers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use crate::provider::breaker::{BreakerLimits, Health};
 use crate::provider::embeddings::EmbeddingClient;
 use crate::provider::{ModelClient, catalog};
 
-/// How long nobody asks a provider until its client goes, with its key.
+/// How long an unused client stays in memory, with its key.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// A client, and what it was made of.
+/// A client, and the record's fields that it depends on.
 pub(super) struct Made {
     pub id: ProviderId,
     pub version: i64,
     pub client: Arc<dyn ModelClient>,
-    /// Its client of embeddings, if there is use for one and its wire has them.
+    /// `None` without an embeddings model, or if the dialect has no embeddings.
     pub embeddings: Option<Arc<dyn EmbeddingClient>>,
     pub models: Vec<ModelEntry>,
-    /// The URL that it leads to.
+    /// The base URL.
     pub place: String,
 }
 
 impl Made {
-    /// What its owner says that a model costs, or else what is charged at its place.
+    /// Returns the prices that the owner set, or those of the catalog for this URL.
     pub fn prices(&self, name: &str) -> Option<Prices> {
         let own = self.models.iter().find(|model| model.name == name).and_then(|model| model.prices);
         own.or_else(|| catalog::model_at(&self.place, name).prices())
     }
 
-    /// What a model reads at most, and whether it sees pictures, as its owner says or as is known of it.
+    /// Returns the capacity of a model: fields that the owner set, and the catalog's for the others.
     pub fn capacity(&self, name: &str) -> Capacity {
         let own = self.models.iter().find(|model| model.name == name);
         let known = catalog::model_at(&self.place, name).capacity();
@@ -49,17 +49,17 @@ impl Made {
     }
 }
 
-/// What says that two versions of a record are the same place, asked with the same key: a hash, because the key is in it.
+/// Equal for two versions of a record with the same URL and key. A hash, because it covers the key.
 pub(super) type PlaceHash = [u8; 32];
 
-/// See the module documentation. Of more providers than it holds, those that were used last stay.
+/// The cache. A full one drops the entry that was used the longest time ago.
 pub(super) struct Clients {
     most: usize,
     breaker: BreakerLimits,
-    kept: HashMap<ProviderId, Kept>,
+    entries: HashMap<ProviderId, Entry>,
 }
 
-struct Kept {
+struct Entry {
     place: PlaceHash,
     health: Health,
     made: Option<Arc<Made>>,
@@ -68,57 +68,56 @@ struct Kept {
 
 impl Clients {
     pub fn new(most: usize, breaker: BreakerLimits) -> Self {
-        Self { most, breaker, kept: HashMap::new() }
+        Self { most, breaker, entries: HashMap::new() }
     }
 
-    /// The client of that version.
     pub fn get(&mut self, id: &ProviderId, version: i64) -> Option<Arc<Made>> {
-        let kept = self.kept.get_mut(id)?;
-        let made = kept.made.as_ref().filter(|made| made.version == version)?;
-        kept.used = Instant::now();
+        let entry = self.entries.get_mut(id)?;
+        let made = entry.made.as_ref().filter(|made| made.version == version)?;
+        entry.used = Instant::now();
         Some(Arc::clone(made))
     }
 
-    /// What is known of the health of a place. A provider that has moved, or has another key, may be well.
+    /// Returns the circuit breaker of a place. Another URL or key starts with a closed one.
     pub fn health(&mut self, id: &ProviderId, name: &str, place: PlaceHash) -> Health {
-        if let Some(kept) = self.kept.get_mut(id).filter(|kept| kept.place == place) {
-            kept.used = Instant::now();
-            let health = kept.health.clone();
+        if let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.place == place) {
+            entry.used = Instant::now();
+            let health = entry.health.clone();
             self.drop_idle();
             return health;
         }
         self.make_room();
         let health = Health::new(&format!("{name} ({id})"), self.breaker);
-        let kept = Kept { place, health: health.clone(), made: None, used: Instant::now() };
-        self.kept.insert(id.clone(), kept);
+        let entry = Entry { place, health: health.clone(), made: None, used: Instant::now() };
+        self.entries.insert(id.clone(), entry);
         health
     }
 
-    /// Keeps a client of a place whose health was asked for.
+    /// Stores a client, after [`Self::health`] made its entry.
     pub fn put(&mut self, id: &ProviderId, made: Arc<Made>) {
-        if let Some(kept) = self.kept.get_mut(id) {
-            kept.made = Some(made);
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.made = Some(made);
         }
     }
 
-    /// Drops the client of a provider, with its key. Its health is remembered for a while: it may have changed little.
+    /// Drops the client of a provider, with its key. The circuit breaker stays until it is idle: URL and key may be the same.
     pub fn forget(&mut self, id: &ProviderId) {
-        if let Some(kept) = self.kept.get_mut(id) {
-            kept.made = None;
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.made = None;
         }
         self.drop_idle();
     }
 
     fn drop_idle(&mut self) {
-        self.kept.retain(|_, kept| kept.used.elapsed() < IDLE);
+        self.entries.retain(|_, entry| entry.used.elapsed() < IDLE);
     }
 
     fn make_room(&mut self) {
         self.drop_idle();
-        if self.kept.len() >= self.most
-            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| id.clone())
+        if self.entries.len() >= self.most
+            && let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone())
         {
-            self.kept.remove(&oldest);
+            self.entries.remove(&oldest);
         }
     }
 }

@@ -1,8 +1,11 @@
-//! `capstan doctor`: tries everything that `serve` needs, and says what is wrong and what to do.
+//! `capstan doctor`: checks everything that `serve` needs, and reports problems with their remedies.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use anyhow::anyhow;
+use secrecy::ExposeSecret as _;
 
 use super::config::{Environment, Loaded};
 use super::models::{self, DefaultModel, Models};
@@ -15,10 +18,8 @@ use crate::store::Store;
 use crate::tools::Toolbox as _;
 use crate::tools::mcp::{McpConfig, McpWarning};
 
-/// How long a model endpoint is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a check found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
     Good,
@@ -35,10 +36,10 @@ impl Report {
         self.0.push((what, finding, words.into()));
     }
 
-    fn result(&mut self, what: &'static str, result: Result<String, String>) {
-        match result {
-            Ok(words) => self.add(what, Finding::Good, words),
-            Err(words) => self.add(what, Finding::Bad, words),
+    /// Ends a check, which added its findings unless an error stopped it.
+    fn end(&mut self, what: &'static str, checked: anyhow::Result<()>) {
+        if let Err(error) = checked {
+            self.add(what, Finding::Bad, format!("{error:#}"));
         }
     }
 
@@ -61,7 +62,7 @@ impl Report {
     }
 }
 
-/// Reports settings that cannot be read, in the form of all other findings.
+/// Prints settings that cannot be read as the only finding.
 pub fn report_settings(error: &anyhow::Error) -> anyhow::Result<ExitCode> {
     let mut report = Report(Vec::new());
     report.add("settings", Finding::Bad, format!("{error:#}"));
@@ -69,43 +70,37 @@ pub fn report_settings(error: &anyhow::Error) -> anyhow::Result<ExitCode> {
     Ok(report.code())
 }
 
-/// Exit code 1 if anything is bad.
+/// Prints all findings. The exit code is 1 if one of them is bad.
 pub async fn run(loaded: &Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
     let mut report = Report(Vec::new());
     let set = loaded.sources.len();
     report.add("settings", Finding::Good, format!("{set} set, the rest are defaults; `capstan config` shows them"));
-    report.result("data folder", data_folder(loaded));
-    database(loaded, &mut report).await;
-    match models::select(loaded, environment).await {
-        Ok(models) => {
-            model(&models, &mut report).await;
-            models_beside(loaded, &models, &mut report).await;
-        }
-        Err(error) => report.add("model", Finding::Bad, format!("{error:#}")),
-    }
-    tools(loaded, environment, &mut report).await;
+    let checked = data_folder(loaded, &mut report);
+    report.end("data folder", checked);
+    let checked = database(loaded, &mut report).await;
+    report.end("database", checked);
+    let checked = models(loaded, environment, &mut report).await;
+    report.end("model", checked);
+    let checked = tools(loaded, environment, &mut report).await;
+    report.end("tools", checked);
     print(&report.table())?;
     Ok(report.code())
 }
 
-fn data_folder(loaded: &Loaded) -> Result<String, String> {
+fn data_folder(loaded: &Loaded, report: &mut Report) -> anyhow::Result<()> {
     let folder = &loaded.config.server.data_dir;
     let shown = folder.display();
     let probe = folder.join(".capstan-doctor");
-    parts::make_folder(folder).map_err(|error| format!("{error:#}"))?;
-    std::fs::write(&probe, b"probe")
-        .and_then(|()| std::fs::remove_file(&probe))
-        .map_err(|error| format!("{shown} cannot be written: {error}; choose another one with --data-dir"))?;
-    Ok(format!("{shown} can be written"))
+    parts::make_folder(folder)?;
+    let written = std::fs::write(&probe, b"probe").and_then(|()| std::fs::remove_file(&probe));
+    written.map_err(|error| anyhow!("{shown} cannot be written: {error}; choose another one with --data-dir"))?;
+    report.add("data folder", Finding::Good, format!("{shown} can be written"));
+    Ok(())
 }
 
-async fn database(loaded: &Loaded, report: &mut Report) {
-    use secrecy::ExposeSecret as _;
+async fn database(loaded: &Loaded, report: &mut Report) -> anyhow::Result<()> {
     let shown = super::config::redact_url(loaded.config.database_url().expose_secret());
-    let store = match parts::open_store(&loaded.config, Opener::Command).await {
-        Ok(store) => store,
-        Err(error) => return report.add("database", Finding::Bad, format!("{error:#}")),
-    };
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
     match store.ping().await {
         Ok(()) => report.add("database", Finding::Good, format!("{shown} answers and its schema is up to date")),
         Err(error) => report.add("database", Finding::Bad, format!("{shown}: {error}")),
@@ -121,24 +116,20 @@ async fn database(loaded: &Loaded, report: &mut Report) {
             format!("none, and {listen} is reachable from outside: make one with `capstan keys create --user NAME`"),
         ),
     }
-    secrets(loaded, store.as_ref(), report).await;
+    let checked = secrets(loaded, store.as_ref(), report).await;
+    report.end("secrets", checked);
     store.close().await;
+    Ok(())
 }
 
-/// Whether every secret in the database can be opened.
-async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
-    let vault = match secrets::vault(&loaded.config) {
-        Ok(vault) => vault,
-        Err(error) => return report.add("secrets", Finding::Bad, format!("{error:#}")),
-    };
+/// Checks that every secret in the database can be decrypted.
+async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) -> anyhow::Result<()> {
+    let vault = secrets::vault(&loaded.config)?;
     if let Some(path) = vault.file().filter(|_| vault.is_file_open_to_others()) {
         let words = format!("others of this machine may read {0}: `chmod 600 {0}`", path.display());
         report.add("secrets", Finding::Doubtful, words);
     }
-    let Tally { new, old, lost, .. } = match secrets::pass(store, &vault, None).await {
-        Ok(tally) => tally,
-        Err(error) => return report.add("secrets", Finding::Bad, format!("{error:#}")),
-    };
+    let Tally { new, old, lost, .. } = secrets::pass(store, &vault, None).await?;
     for (secret, why) in &lost {
         report.add("secrets", Finding::Bad, format!("{secret}: {why}"));
     }
@@ -149,9 +140,11 @@ async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
     if lost.is_empty() {
         report.add("secrets", Finding::Good, format!("all {} in the database can be opened", new + old));
     }
+    Ok(())
 }
 
-async fn model(models: &Models, report: &mut Report) {
+async fn models(loaded: &Loaded, environment: &Environment, report: &mut Report) -> anyhow::Result<()> {
+    let models = models::select(loaded, environment).await?;
     for warning in &models.warnings {
         report.add("model", Finding::Doubtful, warning.clone());
     }
@@ -169,18 +162,20 @@ async fn model(models: &Models, report: &mut Report) {
     }
     for endpoint in &models.endpoints {
         let words = format!("{} at {}", endpoint.provider, endpoint.shown());
-        match endpoint.models(PATIENCE).await {
+        match endpoint.models(LIST_TIMEOUT).await {
             Ok(list) => report.add("provider", Finding::Good, format!("{words} lists {} models", list.len())),
-            // Some endpoints have no such list and answer all the same.
+            // Some endpoints work without such a list.
             Err(error) => report.add("provider", Finding::Doubtful, format!("{words}: {error}")),
         }
     }
+    other_models(loaded, &models, report).await;
+    Ok(())
 }
 
-/// Whether somebody serves every model that may take over, and the one that makes titles.
-async fn models_beside(loaded: &Loaded, models: &Models, report: &mut Report) {
+/// Checks that a provider serves each fallback and the title model.
+async fn other_models(loaded: &Loaded, models: &Models, report: &mut Report) {
     let agent = &loaded.config.agent;
-    // Of a database that cannot be opened there is a line already.
+    // A database that cannot be opened has a line already.
     let Ok(store) = parts::open_store(&loaded.config, Opener::Command).await else { return };
     for (line, setting, wanted) in [
         ("fallbacks", "agent.fallbacks", agent.fallbacks.as_slice()),
@@ -189,7 +184,7 @@ async fn models_beside(loaded: &Loaded, models: &Models, report: &mut Report) {
         match models::check_served(setting, wanted, models, store.as_ref()).await {
             Ok(()) if wanted.is_empty() => {}
             Ok(()) => report.add(line, Finding::Good, wanted.join(", ")),
-            Err(error) => report.add(line, Finding::Bad, format!("{error:#}")),
+            failed @ Err(_) => report.end(line, failed),
         }
     }
     store.close().await;
@@ -201,21 +196,15 @@ fn named_tools(mcp: &McpConfig) -> BTreeSet<(String, String)> {
     usable.flat_map(|(server, config)| config.named_tools().map(|(_, tool)| (server.clone(), tool.to_owned()))).collect()
 }
 
-async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) {
-    let mcp = match parts::mcp_config(&loaded.config, environment) {
-        Ok(mcp) => mcp,
-        Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
-    };
+async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) -> anyhow::Result<()> {
+    let mcp = parts::mcp_config(&loaded.config, environment)?;
     for McpWarning { entry, text } in &mcp.warnings {
         let entry = entry.as_ref().map(|entry| format!("{entry}: ")).unwrap_or_default();
         report.add("mcp config", Finding::Doubtful, format!("{entry}{text}"));
     }
     let named = named_tools(&mcp);
-    let door = match parts::tools(&loaded.config, mcp, environment, &Sources::real(), None) {
-        Ok(door) => door,
-        Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
-    };
-    // The configured servers, which are everybody's.
+    let door = parts::tools(&loaded.config, mcp, environment, &Sources::real(), None)?;
+    // An owner without servers of their own sees the configured ones only.
     let nobody = UserId::from_stored(String::new());
     let definitions = door.definitions(&nobody).await;
     report.add("tools", Finding::Good, format!("{} on offer", definitions.len()));
@@ -256,4 +245,5 @@ async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) 
         }
     }
     door.shutdown().await;
+    Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::config::Loaded;
 use super::output::print;
 
-/// Exit code 0 if the server answers that it is ready, within two seconds.
+/// Exits with 0 if the server answers within two seconds that it is ready.
 pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     let url = format!("http://{}/readyz", reachable(loaded.config.server.listen));
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build()?;
@@ -19,7 +19,7 @@ pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// A wildcard address is for listening; loopback is where it can be reached.
+/// Returns the address for clients: a wildcard address can be reached at loopback.
 pub fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if !ip.is_unspecified() => ip,

@@ -1,4 +1,4 @@
-//! `capstan keys`: commands that open the database, do one thing, and end.
+//! `capstan keys`: creates, lists and revokes API keys.
 
 use std::process::ExitCode;
 
@@ -13,8 +13,8 @@ use crate::service::new_key;
 use crate::store::StoredKey;
 use crate::support::clock::UnixMillis;
 
-/// Makes a key and prints it: the one time that it is shown. The database keeps its hash. A new user gets the `role`, or that of a
-/// member; another one than they have is refused, because it would hold for the keys that they have already, too.
+/// Creates a key and prints it once; the database has only its hash. A new user gets the `role`, by default member. For an existing
+/// user another role is refused, because it would hold for all their keys.
 pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
     let name = user.trim();
     if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
@@ -42,7 +42,6 @@ pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyh
     ))
 }
 
-/// Prints every key that was made: all but the keys themselves, which nobody has any more.
 pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
     let keys = store.keys().await.context("the keys cannot be read")?;
@@ -64,7 +63,7 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
     let key = match (meant.next(), meant.next()) {
         (Some(key), None) => key,
         (Some(_), Some(_)) => bail!("several keys begin with {named}; name one by its id, which `capstan keys list` shows"),
-        // Not repeated: what was given may be a whole key.
+        // The argument is not repeated: it may be a whole key.
         (None, _) => bail!("there is no such key; `capstan keys list` shows ids and labels, and either names a key"),
     };
     if let Some(at) = key.revoked_at {

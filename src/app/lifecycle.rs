@@ -1,11 +1,9 @@
-//! Asks the operating system for open files, and receives signals: the first SIGTERM or SIGINT drains the server, the second one ends
-//! it at once.
+//! Receives signals, and raises the limit of open files. The first SIGTERM or SIGINT drains the server, the second one ends it.
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Receives the signals of the process.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -15,10 +13,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Receives SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 from now on; the system's default is to kill the process.
-    ///
-    /// # Errors
-    /// If the handlers cannot be installed.
+    /// Installs handlers for all five signals: the system's default is to kill the process.
     pub fn install() -> anyhow::Result<Self> {
         let install = |kind| signal(kind).context("signals cannot be received");
         Ok(Self {

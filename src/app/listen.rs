@@ -1,7 +1,6 @@
-//! The listener: accepts connections, serves HTTP/1.1 and HTTP/2 on them, and ends them in order.
+//! The listener: accepts connections, serves HTTP/1.1 and HTTP/2 on them, and closes them in order.
 //!
-//! When the server drains, the listening socket is closed at once: a refused connection makes a browser's EventSource try
-//! again, a 503 ends it for good.
+//! A drain closes the listening socket at once: a browser's EventSource tries again after a refused connection, but never after a 503.
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -22,60 +21,52 @@ use tower::ServiceExt as _;
 
 use crate::http::OneTooMany;
 
-/// How long a client may take to send the head of a request, and a kept-alive connection may rest.
+/// How long a client may take to send the head of a request, and how long a kept-alive connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How long a client may take to say anything at all.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The wait after an accept that failed, most often for want of file descriptors.
+/// The pause after a failed accept, which most often lacked a file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Streams of one HTTP/2 connection.
 const HTTP2_STREAMS: u32 = 250;
 
-/// What the kernel holds back for a client that does not read. Left to itself, it takes up to 4 MiB for each of them.
+/// The kernel's buffer for a client that does not read. Its default grows up to 4 MiB.
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 
-/// What the kernel may hold of what it has not begun to send. A client that stops reading is so felt after this much, not only when the
-/// buffer is full: until then it costs as much as one that reads. What is under way to a distant client does not count.
+/// The part of that buffer that is not sent yet. So a client that stops reading is noticed early, while bytes on their way to a
+/// distant client do not count.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 32 * 1024;
 
-/// A client that has not taken a byte for so long, although some were sent, is gone or stalled. Its connection ends: nothing
-/// else would ever end that of an event stream.
+/// How long sent bytes may stay unacknowledged. Then the connection ends: nothing else would end that of an event stream.
 #[cfg(target_os = "linux")]
 const UNREAD_LIMIT: Duration = Duration::from_secs(45);
 
-/// How many connections beyond the most are told so at a time. More wait to be accepted.
-const TURNED_AWAY: usize = 64;
+/// Connections beyond the limit that get a 503 at a time. More wait to be accepted.
+const MAX_EXTRA: usize = 64;
 
-/// How long one of these may take to say anything, and to send the head of its request: others want to be told as well.
+/// The timeouts of these are short, because others wait for the same answer.
 const EXTRA_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 const EXTRA_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Binds the address.
-///
-/// # Errors
-/// If it is taken or not ours.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     listen(address).with_context(|| format!("cannot listen on {address}; choose another address with --listen or CAPSTAN_LISTEN"))
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted server need not wait for the last connections of the one before.
+    // A restarted server need not wait for the connections of the earlier process.
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until `drain`, then closes the listening socket, lets requests under way end, and returns when all connections are
-/// closed, or at `stop`, which closes those that are left. A connection beyond `max_connections` is [told so](OneTooMany), and closed.
+/// Serves until `drain`, then closes the listening socket and lets requests finish. Returns when all connections are closed; `stop`
+/// closes the last ones. A connection beyond `max_connections` gets one answer, [`OneTooMany`].
 pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
     let mut either = auto::Builder::new(TokioExecutor::new());
     either.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
@@ -84,15 +75,15 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
     http1.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let mut once = http1.clone();
     once.keep_alive(false).header_read_timeout(EXTRA_HEAD_TIMEOUT);
-    let room = Room::new(max_connections);
+    let slots = Slots::new(max_connections);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = drain.cancelled() => break,
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&listener, &slots) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let (stream, peer, Seat { permit, is_extra }) = match accepted {
+        let (stream, peer, Slot { permit, is_extra }) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a connection could not be accepted");
@@ -119,9 +110,9 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
             };
             let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
             let ended = match begins {
-                // Whoever speaks HTTP/2 has no way to be told in one answer, and tries again when it is closed.
+                // HTTP/2 has no simple single answer. Its clients try again when the connection is closed.
                 Ok(Ok(false)) if is_extra => Ok(()),
-                // Boxed, so that a connection takes no more room than its version needs.
+                // Boxed, so that a connection takes no more memory than its version needs.
                 Ok(Ok(false)) => {
                     let mut connection = Box::pin(either.serve_connection_with_upgrades(io, service));
                     until_drained(connection.as_mut(), &drain, |connection| connection.graceful_shutdown()).await
@@ -141,14 +132,14 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
     }
     drop(listener);
     let ended = async { while connections.join_next().await.is_some() {} };
-    // Dropping the set of connections aborts those that are left.
+    // Dropping the set aborts the last connections.
     tokio::select! {
         () = ended => {}
         () = stop.cancelled() => {}
     }
 }
 
-/// Serves a connection; after `drain`, until the requests under way have their answers.
+/// Serves a connection. After `drain` it ends when the requests under way have their answers.
 async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &CancellationToken, close: fn(Pin<&mut C>)) -> C::Output {
     tokio::select! {
         ended = connection.as_mut() => return ended,
@@ -158,58 +149,55 @@ async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &Cancellat
     connection.await
 }
 
-/// Whether the first bytes of a connection, which stay where they are, cannot be those of HTTP/2 (`PRI * HTTP/2.0`, RFC 9113,
-/// section 3.4). False where they do not tell: then the HTTP library finds out by reading a few bytes ahead, after which its
-/// buffer for the rest is twice as large, for as long as the connection lives.
+/// Peeks whether the first bytes cannot be those of HTTP/2 (`PRI * HTTP/2.0`, RFC 9113, section 3.4). In doubt the HTTP library
+/// decides by reading ahead, which doubles its buffer for the life of the connection.
 async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
     let mut first = [0; 3];
     let length = stream.peek(&mut first).await?;
     Ok(!b"PRI".starts_with(&first[..length]))
 }
 
-/// How many connections there may be.
-struct Room {
+struct Slots {
     usual: Arc<Semaphore>,
     extra: Arc<Semaphore>,
 }
 
-/// One connection's place in it.
-struct Seat {
+struct Slot {
     permit: OwnedSemaphorePermit,
-    /// It is beyond the most.
+    /// Whether the connection is beyond the limit.
     is_extra: bool,
 }
 
-impl Room {
+impl Slots {
     fn new(max_connections: usize) -> Self {
         let usual = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-        Self { usual, extra: Arc::new(Semaphore::new(TURNED_AWAY)) }
+        Self { usual, extra: Arc::new(Semaphore::new(MAX_EXTRA)) }
     }
 
-    async fn seat(&self) -> std::io::Result<Seat> {
+    async fn acquire(&self) -> std::io::Result<Slot> {
         let (permit, is_extra) = tokio::select! {
             biased;
             permit = Arc::clone(&self.usual).acquire_owned() => (permit, false),
             permit = Arc::clone(&self.extra).acquire_owned() => (permit, true),
         };
-        Ok(Seat { permit: permit.map_err(std::io::Error::other)?, is_extra })
+        Ok(Slot { permit: permit.map_err(std::io::Error::other)?, is_extra })
     }
 
-    /// The same place, or a usual one if there is one by now.
-    fn rather_usual(&self, seat: Seat) -> Seat {
+    /// Exchanges an extra slot for a usual one if there is one by now.
+    fn prefer_usual(&self, slot: Slot) -> Slot {
         match Arc::clone(&self.usual).try_acquire_owned() {
-            Ok(permit) if seat.is_extra => Seat { permit, is_extra: false },
-            Ok(_) | Err(_) => seat,
+            Ok(permit) if slot.is_extra => Slot { permit, is_extra: false },
+            Ok(_) | Err(_) => slot,
         }
     }
 }
 
-/// A place first, and then who takes it: a connection that was accepted is not lost when this is given up.
-async fn accept(listener: &TcpListener, room: &Room) -> std::io::Result<(TcpStream, SocketAddr, Seat)> {
-    let seat = room.seat().await?;
+/// Takes a slot and then a connection, so that dropping the future loses no accepted connection.
+async fn accept(listener: &TcpListener, slots: &Slots) -> std::io::Result<(TcpStream, SocketAddr, Slot)> {
+    let slot = slots.acquire().await?;
     let (stream, peer) = listener.accept().await?;
-    let seat = room.rather_usual(seat);
-    // Tokens are small and each one matters now.
+    let slot = slots.prefer_usual(slot);
+    // Deltas are small and must not wait for more bytes.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     {
@@ -217,7 +205,7 @@ async fn accept(listener: &TcpListener, room: &Room) -> std::io::Result<(TcpStre
         socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
         socket.set_tcp_user_timeout(Some(UNREAD_LIMIT))?;
     }
-    Ok((stream, peer, seat))
+    Ok((stream, peer, slot))
 }
 
 #[cfg(test)]

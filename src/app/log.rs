@@ -1,7 +1,7 @@
 //! Writes the log: lines go through a bounded queue to one thread, which alone writes to standard error.
 //!
-//! The log is best effort. A closed pipe, a full disk or a reader that stops reading costs log lines, which a metric counts. It must
-//! never fail a request, stop a worker or hold up the end of the process, so no other thread ever writes to standard error.
+//! The log is best effort. A closed pipe, a full disk or a stalled reader costs log lines, which a metric counts. It must never fail a
+//! request, stop a worker or delay the end of the process, so no other thread writes to standard error.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _, Write};
@@ -12,17 +12,13 @@ use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::config::{LogConfig, LogFormat};
 
 /// How long the end of the process waits for the lines that are still in the queue.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Starts the log of the process, and sends panics to it. Standard output belongs to commands.
-///
-/// # Errors
-/// An invalid `log.level`, a log that was started before, or an operating system that gives no thread.
+/// Starts the log of the process, which also gets panics.
 pub fn start(config: &LogConfig) -> anyhow::Result<LogGuard> {
     let filter = EnvFilter::try_new(directives(&config.level)).context("log.level: cannot be understood")?;
     let terminal = io::stderr().is_terminal();
@@ -32,8 +28,8 @@ pub fn start(config: &LogConfig) -> anyhow::Result<LogGuard> {
         LogFormat::Json => false,
     };
     let queue = LineQueue::start(config.queue_bytes, io::stderr()).context("no thread can be started for the log")?;
-    let guard = LogGuard { queue: queue.clone() };
-    // An error inside the subscriber would be printed to standard error by the thread that logs.
+    let guard = LogGuard(Arc::clone(&queue));
+    // The thread that logs would print an error of the subscriber to standard error.
     let format = fmt().with_env_filter(filter).with_writer(queue).log_internal_errors(false);
     let started = if text {
         format.with_ansi(terminal).with_target(false).try_init()
@@ -67,23 +63,16 @@ pub fn print_error(text: &str) {
 }
 
 /// Waits for queued lines when it is dropped, for at most [`FLUSH_LIMIT`].
-pub struct LogGuard {
-    queue: LineQueue,
-}
+pub struct LogGuard(Arc<LineQueue>);
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        self.queue.flush(FLUSH_LIMIT);
+        self.0.flush(FLUSH_LIMIT);
     }
 }
 
-/// The queue between the threads that log and the one that writes. Clones share it.
-#[derive(Clone)]
+/// The queue between the threads that log and the one that writes.
 struct LineQueue {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     state: Mutex<QueueState>,
     /// Notified when lines arrive and when a batch is written.
     changed: Condvar,
@@ -101,24 +90,22 @@ struct QueueState {
 
 impl LineQueue {
     /// Starts the writing thread, which lives as long as the process.
-    fn start(max_bytes: usize, output: impl Write + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), max_bytes });
-        let writer = Arc::clone(&shared);
+    fn start(max_bytes: usize, output: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
+        let queue = Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), max_bytes });
+        let writer = Arc::clone(&queue);
         std::thread::Builder::new().name("capstan-log".to_owned()).spawn(move || writer.write_lines(output))?;
-        Ok(Self { shared })
+        Ok(queue)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until every line is written or refused, for at most `limit`.
     fn flush(&self, limit: Duration) {
         let pending = |state: &mut QueueState| state.writing || !state.lines.is_empty();
-        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), limit, pending);
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, pending);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, line: &[u8]) {
@@ -160,18 +147,10 @@ fn count_dropped_line() {
     metrics::counter!("capstan_log_lines_dropped_total").increment(1);
 }
 
-impl<'a> MakeWriter<'a> for LineQueue {
-    type Writer = &'a Self;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self
-    }
-}
-
 /// Takes one line a write, as the formatter hands them over. Never fails: the formatter would print the failure.
 impl Write for &LineQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.shared.push(line);
+        self.push(line);
         Ok(line.len())
     }
 
@@ -180,14 +159,14 @@ impl Write for &LineQueue {
     }
 }
 
-/// Targets that log what they carry: libraries (MCP messages, WebSocket frames, stream events), and the wire monitor of requests to
-/// providers and of their answers.
-const CARRIERS: [&str; 5] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream", "wire"];
+/// Targets that log contents: libraries (MCP messages, WebSocket frames, stream events), and the log of requests to providers and of
+/// their answers.
+const CONTENT_TARGETS: [&str; 5] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream", "wire"];
 
-/// Translates `log.level` into directives. A plain level is that of our own lines. Lines of libraries may hold secret URLs and
-/// contents: they appear from `warn` on, and those of [`CARRIERS`] never. Directives that name a library win.
+/// Translates `log.level` into directives. A plain level is for Capstan's own lines. Lines of libraries may hold secret URLs and
+/// contents: they appear from `warn` on, and those of [`CONTENT_TARGETS`] never. Directives that name a library win.
 fn directives(level: &str) -> String {
-    let mut all = CARRIERS.map(|carrier| format!("{carrier}=off")).to_vec();
+    let mut all = CONTENT_TARGETS.map(|target| format!("{target}=off")).to_vec();
     for directive in level.split(',') {
         match directive.trim().parse::<LevelFilter>() {
             Ok(level) => all.extend([level.min(LevelFilter::WARN).to_string(), format!("capstan={level}")]),
@@ -263,7 +242,7 @@ mod tests {
         let (written, lines) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let queue = LineQueue::start(10, HeldOutput { written, released }).unwrap();
-        let push = |line: &str| (&queue).write_all(line.as_bytes()).unwrap();
+        let push = |line: &str| (&*queue).write_all(line.as_bytes()).unwrap();
         metrics::with_local_recorder(&recorder, || {
             push("first\n");
             assert_eq!(lines.recv_timeout(LIMIT).unwrap(), "first\n");
@@ -289,7 +268,7 @@ mod tests {
         // The receiver is gone, so each write fails.
         drop(release);
         for _ in 0..2 {
-            (&queue).write_all(b"line\n").unwrap();
+            (&*queue).write_all(b"line\n").unwrap();
             queue.flush(LIMIT);
         }
         assert_eq!(lines.try_iter().collect::<String>(), "line\nline\n");

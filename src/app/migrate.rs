@@ -6,7 +6,6 @@ use super::config::Loaded;
 use super::output::print;
 use super::parts::{self, Opener};
 
-/// Brings the schema up to date.
 pub async fn run(loaded: &Loaded, opener: Opener) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, opener).await?;
     store.close().await;

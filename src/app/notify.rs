@@ -1,7 +1,7 @@
-//! Hints between processes on one Postgres: what is announced here is heard there, and the other way round.
+//! Wake-ups between processes on one Postgres, by NOTIFY and LISTEN.
 //!
-//! Everything here may be lost, late or doubled: the pollers find the same things a little later. A process that has heard of
-//! no other for a while says nothing but that it is there.
+//! They may be lost, late or doubled: the pollers find the same things a little later. A process without peers announces only its
+//! presence.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,20 +17,18 @@ use crate::live::{Elsewhere, Hub, Signal};
 use crate::store::StoreResult;
 use crate::store::postgres::{Merger, Notice, PgNotifier};
 
-/// The least time between two notifications of one kind: a NOTIFY costs every listening process something.
+/// The least time between two notifications of one kind: a NOTIFY costs work in every listening process.
 const MERGE: Duration = Duration::from_millis(20);
 
-/// How often a process says that it is there.
-const PRESENT_EVERY: Duration = Duration::from_secs(3);
+const PRESENCE_EVERY: Duration = Duration::from_secs(3);
 
-/// A process that has heard of no other for this long takes itself to be alone.
+/// How long without a peer until a process takes itself to be alone.
 const ALONE_AFTER: Duration = Duration::from_secs(10);
 
-/// Whether other processes listen.
 #[derive(Default)]
 struct Peers {
     heard: Mutex<Option<Instant>>,
-    /// Another one has just shown up, or this one has just begun to listen: neither shall have to wait to hear of the other.
+    /// Makes this process announce itself at once, after a peer appeared or this process began to listen.
     changed: Signal,
 }
 
@@ -49,7 +47,7 @@ impl Peers {
     }
 }
 
-/// What has to be said.
+/// What has to be announced.
 #[derive(Default)]
 struct Pending {
     logs: Merger,
@@ -74,22 +72,19 @@ impl Outbox {
     }
 }
 
-/// Starts both directions; they end with `stop`. Connects by itself, and again whenever it has to.
-///
-/// # Errors
-/// If the URL is none of Postgres.
+/// Starts both directions, which end with `stop` and reconnect by themselves.
 pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<Hub>, stop: &CancellationToken) -> StoreResult<()> {
     let notifier = PgNotifier::new(url.expose_secret(), node.as_str())?;
     let (outbox, peers) = (Arc::new(Outbox::default()), Arc::new(Peers::default()));
-    let (logs, audience) = (Arc::clone(&outbox), Arc::clone(&peers));
+    let (logs, listeners) = (Arc::clone(&outbox), Arc::clone(&peers));
     hub.announce_with(Arc::new(move |conversation| {
-        if audience.any() {
+        if listeners.any() {
             logs.put(|pending| pending.logs.add(conversation));
         }
     }));
-    let (wakes, audience) = (Arc::clone(&outbox), Arc::clone(&peers));
+    let (wakes, listeners) = (Arc::clone(&outbox), Arc::clone(&peers));
     hub.wake_elsewhere_with(Arc::new(move |what| {
-        if audience.any() {
+        if listeners.any() {
             wakes.put(|pending| match what {
                 Elsewhere::Queue => pending.queue = true,
                 Elsewhere::Control => pending.control = true,
@@ -113,7 +108,7 @@ async fn announce(notifier: &PgNotifier, outbox: &Outbox) {
     loop {
         outbox.filled.wait().await;
         let mut pending = outbox.take();
-        let said = async {
+        let announced = async {
             notifier.announce(&pending.logs.take()).await?;
             if pending.queue {
                 notifier.announce_queue().await?;
@@ -123,7 +118,7 @@ async fn announce(notifier: &PgNotifier, outbox: &Outbox) {
             }
             StoreResult::Ok(())
         };
-        if let Err(error) = said.await {
+        if let Err(error) = announced.await {
             tracing::debug!(error = &error as &dyn std::error::Error, "other processes were not notified, they poll");
         }
         tokio::time::sleep(MERGE).await;
@@ -134,7 +129,7 @@ async fn show_presence(notifier: &PgNotifier, peers: &Peers) {
     loop {
         tokio::select! {
             () = peers.changed.wait() => {}
-            () = tokio::time::sleep(PRESENT_EVERY) => {}
+            () = tokio::time::sleep(PRESENCE_EVERY) => {}
         }
         if let Err(error) = notifier.announce_presence().await {
             tracing::debug!(error = &error as &dyn std::error::Error, "other processes were not told of this one");
@@ -150,7 +145,7 @@ async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &Peers) {
         }
         match notice {
             Notice::Log(conversations) => conversations.iter().for_each(|conversation| hub.has_grown(conversation)),
-            // Which logs have grown the poller finds out; re-reading all of them here would be a storm.
+            // The poller finds out which logs have grown; re-reading all of them here would be a storm.
             Notice::LogUnknown => {
                 peers.changed.notify();
                 hub.queue_signal().notify();

@@ -1,4 +1,4 @@
-//! The parts that several commands need, made from the settings.
+//! Parts that several commands build from the settings.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -9,58 +9,48 @@ use std::time::Duration;
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
 
-use super::config::{Config, Environment, Synchronous, is_quoted};
+use super::config::{Config, Environment, is_quoted};
 use crate::domain::ids::UserId;
 use crate::domain::principal::{Principal, User, UserRole};
 use crate::service::hash_key;
-use crate::store::{self, Durability, KeyStore, OnCopy, Store, StoreOptions};
+use crate::store::{self, KeyStore, OnCopy, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
 use crate::support::outbound::Reach;
 use crate::tools::mcp::{KeptServers, McpConfig, McpWarning, MemberRules, sweep_handed};
 use crate::tools::{Door, DoorOptions, OPTIONAL_TOOLS};
 
-/// The name of the one user of a server without keys.
+/// The only user of a server without keys.
 const LOCAL_USER: &str = "local";
 
-/// Where time and ids come from.
+/// The sources of time and ids.
 #[derive(Clone)]
 pub struct Sources {
-    /// The machine's clock.
     pub clock: SharedClock,
-    /// Random, time-ordered ids.
     pub ids: SharedIds,
 }
 
 impl Sources {
-    /// The real ones.
-    #[must_use]
     pub fn real() -> Self {
         Self { clock: Arc::new(SystemClock), ids: Arc::new(UuidIds) }
     }
 }
 
-/// Who opens the database.
+/// The part of the program that opens the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opener {
-    /// The server, of which there is one on SQLite. It does not work on a copy unless told so.
+    /// The server, of which there is one on SQLite.
     Server(OnCopy),
-    /// A command that may run beside it.
+    /// A command that may run beside the server.
     Command,
 }
 
-/// Opens the database, brings its schema up to date, and makes the data folder if the database or the tools need it.
-///
-/// # Errors
-/// In words that name the database without its password.
+/// Creates the data folder, opens the database and migrates its schema.
 pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<dyn Store>> {
     make_folder(&config.server.data_dir)?;
     let options = StoreOptions {
         exclusive: opener != Opener::Command,
-        durability: match config.database.synchronous {
-            Synchronous::Full => Durability::Full,
-            Synchronous::Normal => Durability::Normal,
-        },
+        durability: config.database.synchronous,
         max_connections: config.database.max_connections,
         request_timeout: Duration::from_millis(config.database.request_timeout_ms),
         max_running_per_owner: config.limits.max_running_runs_per_owner,
@@ -75,10 +65,7 @@ pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<d
         .with_context(|| format!("the database {} cannot be opened", super::config::redact_url(url.expose_secret())))
 }
 
-/// Makes a folder of ours, for nobody else on the machine: conversations stand in it. One that is there stays as it is.
-///
-/// # Errors
-/// If it cannot be made.
+/// Creates a folder that only this user can read, because it holds conversations. An existing folder keeps its permissions.
 pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
@@ -88,10 +75,7 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Reads the `mcpServers` file. A fault in one entry concerns that server alone.
-///
-/// # Errors
-/// If the file cannot be read, or holds no servers.
+/// Reads the `mcpServers` file. A fault in one entry disables that server only.
 pub fn mcp_config(config: &Config, environment: &Environment) -> anyhow::Result<McpConfig> {
     let Some(path) = &config.tools.mcp_config else { return Ok(McpConfig::default()) };
     let document =
@@ -112,10 +96,7 @@ pub fn mcp_config(config: &Config, environment: &Environment) -> anyhow::Result<
     Ok(mcp)
 }
 
-/// The built-in tools, the MCP servers of `mcp`, and those that people keep. Starts nothing yet.
-///
-/// # Errors
-/// If a setting names a tool that does not exist, or a folder cannot be made.
+/// Returns the executor of built-in tools, of the MCP servers in `mcp`, and of user servers. Starts none of them.
 pub fn tools(
     config: &Config,
     mcp: McpConfig,
@@ -126,8 +107,7 @@ pub fn tools(
     let mut options = DoorOptions::new(config.files_root(), Arc::clone(&sources.clock));
     options.kept = kept;
     let variables = environment.clone();
-    let unknown = config.tools.enable.iter().find(|name| !OPTIONAL_TOOLS.contains(&name.as_str()));
-    if let Some(name) = unknown {
+    if let Some(name) = config.tools.enable.iter().find(|name| !OPTIONAL_TOOLS.contains(&name.as_str())) {
         anyhow::bail!("tools.enable names {name:?}, which is no optional tool; there are {}", OPTIONAL_TOOLS.join(", "));
     }
     options.enabled = config.tools.enable.clone();
@@ -138,20 +118,20 @@ pub fn tools(
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
     options.container_inputs = Some(container_inputs(config)?);
-    options.reach = reach_of_members(config);
+    options.reach = member_rules(config).reach;
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     options.mcp = mcp;
-    // The folder may be somebody's own and read-only; only the default one is made.
+    // A configured folder may be read-only, so only the default one is created.
     if config.tools.files_root.is_none() {
         make_folder(&config.files_root())?;
     }
     Ok(Door::new(options))
 }
 
-/// Where the files lie that containers are handed, without those that a process has left there that was killed.
+/// Returns the folder for files that are mounted into containers, after removing the files of killed processes.
 fn container_inputs(config: &Config) -> anyhow::Result<PathBuf> {
     let folder = config.server.data_dir.join("containers");
-    // The guard may look from somewhere else.
+    // The guard process may have another working folder.
     let folder = std::path::absolute(&folder).with_context(|| format!("{} is no path", folder.display()))?;
     match sweep_handed(&folder) {
         Ok(0) => {}
@@ -161,30 +141,19 @@ fn container_inputs(config: &Config) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Where URLs of members may lead. A list that cannot be read was refused with the settings, and would lift nothing.
-#[must_use]
-pub fn reach_of_members(config: &Config) -> Reach {
-    config.outbound.reach().unwrap_or(Reach::Public)
-}
-
-/// What the settings say of MCP servers that members keep.
-#[must_use]
 pub fn member_rules(config: &Config) -> MemberRules {
-    MemberRules { commands: config.mcp.allow_user_commands, reach: reach_of_members(config) }
+    // An invalid allowlist was refused with the settings, and would allow nothing.
+    let reach = config.outbound.reach().unwrap_or(Reach::Public);
+    MemberRules { commands: config.mcp.allow_user_commands, reach }
 }
 
-/// The one user of a server without keys, who may do everything.
-///
-/// # Errors
-/// If the database cannot be written.
+/// Returns the user of a server without keys, who is an administrator.
 pub async fn local_principal(store: &dyn KeyStore, sources: &Sources) -> anyhow::Result<Principal> {
-    Ok(principal(ensure_user(store, LOCAL_USER, UserRole::Admin, sources).await?))
+    let user = ensure_user(store, LOCAL_USER, UserRole::Admin, sources).await?;
+    Ok(Principal { user_id: user.id, role: user.role })
 }
 
-/// The keys of the configuration, by hash, with their users made if missing.
-///
-/// # Errors
-/// If the database cannot be written.
+/// Returns the keys of the configuration, by hash. Creates missing users.
 pub async fn configured_keys(
     config: &Config,
     store: &dyn KeyStore,
@@ -203,17 +172,10 @@ pub async fn configured_keys(
     Ok(keys)
 }
 
-/// The user of that name, made if missing.
-///
-/// # Errors
-/// If the database cannot be written.
+/// Returns the user of that name, and creates it if it is missing.
 pub async fn ensure_user(store: &dyn KeyStore, name: &str, role: UserRole, sources: &Sources) -> anyhow::Result<User> {
     let id = UserId::generate(sources.ids.as_ref());
     store.ensure_user(id, name, role, sources.clock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))
-}
-
-fn principal(user: User) -> Principal {
-    Principal { user_id: user.id, role: user.role }
 }
 
 #[cfg(all(test, unix))]

@@ -1,8 +1,8 @@
-//! Providers that people keep, in use: the client in front of the configured ones, and what asks an endpoint for its models.
+//! Provider records in use: the model client in front of the configured providers, and the port that lists and tests models.
 //!
-//! Owns the clients of kept providers, each as long as its record has the version that it was made of, and the breakers before
-//! them, each as long as the record means the same place and key. Every model call looks its provider up in the store, so that a change holds from the next call on, in every process; only that there is none is
-//! remembered, for a second.
+//! Owns the clients of provider records, each as long as its record keeps its version, and their circuit breakers, each as long as
+//! the record keeps its URL and key. Every model call reads its provider from the store, so that a change holds in every process
+//! from the next call on. Only the absence of a provider is cached, for a second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,7 @@ use tokio::time::Instant;
 use super::clients::{Clients, Made, PlaceHash};
 use super::models::Endpoint;
 use crate::domain::context::Capacity;
-use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
-use crate::domain::ids::{ProviderId, UserId};
+use crate::domain::ids::{ConversationId, MessageId, PartId, ProviderId, RunId, UserId};
 use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions, ModelRequest};
 use crate::domain::provider::{ModelEntry, ProviderKind, ProviderRecord, Reach};
@@ -29,30 +28,25 @@ use crate::provider::embeddings::{self, Embedder, Embedders, EmbeddingClient, Em
 use crate::provider::{self, ClientOptions, ModelClient, ModelStream, Quirks, catalog, openrouter, priced};
 use crate::service::{ConfiguredProvider, Endpoints, Target, Unfit, is_provider_name, open_target};
 use crate::store::{Store, patiently};
-use crate::support::clock::{Clock as _, SystemClock, UnixMillis};
+use crate::support::clock::{Clock as _, SystemClock};
 use crate::support::ids::SequentialIds;
 use crate::support::seal::{SealError, Vault};
 
-/// How long it is believed that a name stands for no kept provider. Changes of this process count at once.
-const BELIEVED_FOR: Duration = Duration::from_secs(1);
+/// How long the absence of a name is cached. Changes of this process count at once.
+const ABSENCE_TTL: Duration = Duration::from_secs(1);
 
-/// Names remembered at a time; more make the memory start afresh.
-const REMEMBERED: usize = 10_000;
+/// The limit of cached names; one more clears the cache.
+const MAX_ABSENT: usize = 10_000;
 
-/// Clients at a time.
-const CLIENTS: usize = 1_000;
+const MAX_CLIENTS: usize = 1_000;
 
-/// How long a database that does not answer is waited for.
-const STORE_PATIENCE: Duration = Duration::from_secs(30);
+const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+const LIST_TIMEOUT: Duration = Duration::from_secs(15);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a list of models is waited for, and the word of a model that is tested.
-const LIST_PATIENCE: Duration = Duration::from_secs(15);
-const TEST_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Tokens of a test's answer: the fewest that all wires take.
+/// Tokens of a test's answer: the fewest that all dialects take.
 const TEST_TOKENS: u32 = 16;
 
-/// See the module documentation.
 pub struct Records {
     store: Arc<dyn Store>,
     vault: Arc<Vault>,
@@ -63,19 +57,17 @@ pub struct Records {
     absent: Mutex<HashMap<(UserId, String), Instant>>,
 }
 
-/// What the settings say of providers that people keep.
 pub struct RecordsOptions {
-    /// The providers of the configuration, which are listed and asked in the same way.
+    /// The providers of the configuration.
     pub endpoints: Vec<Endpoint>,
-    /// The site of logins.
+    /// The URL of the site for OpenRouter logins.
     pub openrouter: String,
-    /// The clients of the configured ones that turn texts into vectors, by name.
+    /// The embeddings clients of configured providers, by name.
     pub embedders: HashMap<String, Arc<dyn EmbeddingClient>>,
-    /// How kept ones are asked for vectors; `None` if there is no use for them.
+    /// The limits of embeddings clients for records; `None` without an embeddings model.
     pub embeddings: Option<EmbeddingLimits>,
-    /// When one that keeps failing is left alone.
     pub breaker: BreakerLimits,
-    /// Where URLs of members may lead.
+    /// The egress policy for URLs of members.
     pub reach_of_members: Reach,
 }
 
@@ -84,9 +76,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Records {
-    /// In front of the `configured` providers, whose names those of records come before.
+    /// Returns a client in front of the `configured` one: names of records win.
     pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, configured: Arc<dyn ModelClient>, options: RecordsOptions) -> Arc<Self> {
-        let clients = Mutex::new(Clients::new(CLIENTS, options.breaker));
+        let clients = Mutex::new(Clients::new(MAX_CLIENTS, options.breaker));
         let shown = |endpoint: &Endpoint| {
             ConfiguredProvider::new(&endpoint.provider, endpoint.kind, endpoint.shown(), endpoint.key.is_some())
         };
@@ -94,24 +86,24 @@ impl Records {
         Arc::new(Self { store, vault, configured, shown, options, clients, absent: Mutex::default() })
     }
 
-    /// The client of the provider that a name stands for among those of an owner and of the server.
+    /// Returns the client of the record with this name, among those of the owner and of the server.
     async fn find(&self, owner: &UserId, name: &str) -> Result<Option<Arc<Made>>, ModelError> {
         if !is_provider_name(name) {
             return Ok(None);
         }
         let key = (owner.clone(), name.to_owned());
-        if lock(&self.absent).get(&key).is_some_and(|asked| asked.elapsed() < BELIEVED_FOR) {
+        if lock(&self.absent).get(&key).is_some_and(|asked| asked.elapsed() < ABSENCE_TTL) {
             return Ok(None);
         }
-        // From before the question: a provider may be made while the answer is on its way.
+        // The time before the question: a provider may be created while the answer is on its way.
         let asked = Instant::now();
-        let found = patiently(STORE_PATIENCE, || self.store.provider_named(owner, name)).await.map_err(|error| {
+        let found = patiently(STORE_TIMEOUT, || self.store.provider_named(owner, name)).await.map_err(|error| {
             tracing::warn!(error = &error as &dyn std::error::Error, "the providers that people keep cannot be read");
             ModelError::new(ModelErrorKind::Unavailable, "the server cannot read its providers at the moment")
         })?;
         let Some(record) = found else {
             let mut absent = lock(&self.absent);
-            if absent.len() >= REMEMBERED {
+            if absent.len() >= MAX_ABSENT {
                 absent.clear();
             }
             absent.insert(key, asked);
@@ -126,7 +118,7 @@ impl Records {
         }
         let target = open_target(&self.vault, &record, self.options.reach_of_members);
         let target = target.map_err(|error| unopened(&record, &error))?;
-        let client = self.client(&target)?;
+        let client = client(&target)?;
         let mut clients = lock(&self.clients);
         let health = clients.health(&record.id, &record.name, place(&target));
         let made = Made {
@@ -142,14 +134,10 @@ impl Records {
         Ok(made)
     }
 
-    /// What cannot be used for models is told there.
+    /// Returns the embeddings client. Its faults are not reported: the model client has the same ones.
     fn embeddings_of(&self, target: &Target<'_>) -> Option<Arc<dyn EmbeddingClient>> {
         let limits = self.options.embeddings.clone()?;
         embeddings::client(target.record.kind, options(target), limits).ok().flatten()
-    }
-
-    fn client(&self, target: &Target<'_>) -> Result<Arc<dyn ModelClient>, ModelError> {
-        build(target).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))
     }
 
     fn endpoint(&self, name: &str) -> Result<&Endpoint, ModelError> {
@@ -169,11 +157,11 @@ fn options(target: &Target<'_>) -> ClientOptions {
     options
 }
 
-/// Returns the quirks that the record says, or those of the provider at its base URL.
+/// Returns the quirks of the record, or those of the provider at its base URL.
 fn quirks(record: &ProviderRecord) -> Result<Quirks, Unfit> {
-    let Some(said) = &record.accent else { return Ok(catalog::quirks_at(&record.base_url)) };
-    let read = Quirks::deserialize(Value::Object(said.clone()));
-    read.map_err(|error| Unfit { pointer: "/accent", reason: error.to_string() })
+    let Some(own) = &record.accent else { return Ok(catalog::quirks_at(&record.base_url)) };
+    let quirks = Quirks::deserialize(Value::Object(own.clone()));
+    quirks.map_err(|error| Unfit { pointer: "/accent", reason: error.to_string() })
 }
 
 fn build(target: &Target<'_>) -> Result<Arc<dyn ModelClient>, Unfit> {
@@ -181,11 +169,15 @@ fn build(target: &Target<'_>) -> Result<Arc<dyn ModelClient>, Unfit> {
     client.map_err(|error| Unfit { pointer: "/base_url", reason: error.to_string() })
 }
 
-/// What a provider's health is the health of.
+fn client(target: &Target<'_>) -> Result<Arc<dyn ModelClient>, ModelError> {
+    build(target).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))
+}
+
+/// Hashes what a circuit breaker belongs to: dialect, URL and key.
 fn place(target: &Target<'_>) -> PlaceHash {
     let key = target.key.as_ref().map_or("", |key| key.expose_secret());
     let mut hash = Sha256::new();
-    // A NUL is in none of them.
+    // No part contains a NUL.
     for part in [target.record.kind.as_str(), &target.record.base_url, key] {
         hash.update(part.as_bytes());
         hash.update([0]);
@@ -193,8 +185,8 @@ fn place(target: &Target<'_>) -> PlaceHash {
     hash.finalize().into()
 }
 
-/// Why a provider cannot be asked whose key cannot be opened. Another process may have the master key that this one lacks, and
-/// this one may be given it: only what is damaged stays so.
+/// Returns the error of a provider whose key cannot be decrypted. Only damage is permanent: another process may have the missing
+/// master key, and this one may get it.
 fn unopened(record: &ProviderRecord, error: &SealError) -> ModelError {
     tracing::error!(provider.id = %record.id, error = %error, "the key of a provider cannot be opened");
     let name = &record.name;
@@ -231,7 +223,7 @@ impl ModelClient for Records {
         let Some((provider, name)) = model.split_once('/') else { return Capacity::default() };
         match self.find(owner, provider).await {
             Ok(Some(made)) => made.capacity(name),
-            // Who cannot be found now is asked for all the same later, and then says why not.
+            // The model call looks the provider up again and reports the error.
             Ok(None) | Err(_) => catalog::model(model).capacity(),
         }
     }
@@ -246,7 +238,7 @@ impl Embedders for Records {
         };
         let (provider, name) = model.split_once('/').ok_or_else(nobody)?;
         let (place, client) = match self.find(owner, provider).await? {
-            // Another key or another place gives it another version.
+            // Another key or another URL gives the record another version.
             Some(made) => (format!("{} {}", made.id, made.version), made.embeddings.clone()),
             None => (provider.to_owned(), self.options.embedders.get(provider).cloned()),
         };
@@ -268,12 +260,11 @@ impl Endpoints for Records {
     }
 
     async fn models(&self, target: &Target<'_>) -> Result<Vec<ModelEntry>, ModelError> {
-        let client = build(target).map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.reason))?;
-        client.list_models(LIST_PATIENCE).await
+        client(target)?.list_models(LIST_TIMEOUT).await
     }
 
     async fn test(&self, target: &Target<'_>, model: &str) -> Result<(), ModelError> {
-        ask_for_a_word(self.client(target)?, model).await
+        test_model(client(target)?, model).await
     }
 
     fn configured(&self) -> &[ConfiguredProvider] {
@@ -281,13 +272,11 @@ impl Endpoints for Records {
     }
 
     async fn models_of_configured(&self, name: &str) -> Result<Vec<ModelEntry>, ModelError> {
-        self.endpoint(name)?.list(LIST_PATIENCE).await
+        self.endpoint(name)?.list(LIST_TIMEOUT).await
     }
 
     async fn test_configured(&self, name: &str, model: &str) -> Result<(), ModelError> {
-        let client = self.endpoint(name)?.bare_client();
-        let client = client.map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string()))?;
-        ask_for_a_word(client, model).await
+        test_model(self.endpoint(name)?.test_client()?, model).await
     }
 
     fn known(&self, model: &str) -> ModelEntry {
@@ -313,7 +302,7 @@ impl Endpoints for Records {
     }
 
     async fn exchange(&self, code: &str, verifier: &SecretString) -> Result<SecretString, ModelError> {
-        openrouter::exchange(&self.options.openrouter, code, verifier, LIST_PATIENCE, SystemClock.now()).await
+        openrouter::exchange(&self.options.openrouter, code, verifier, LIST_TIMEOUT, SystemClock.now()).await
     }
 
     fn changed(&self, id: &ProviderId) {
@@ -322,8 +311,7 @@ impl Endpoints for Records {
     }
 }
 
-async fn ask_for_a_word(client: Arc<dyn ModelClient>, model: &str) -> Result<(), ModelError> {
-    let late = || ModelError::new(ModelErrorKind::Timeout, "the model did not answer in time");
+async fn test_model(client: Arc<dyn ModelClient>, model: &str) -> Result<(), ModelError> {
     let asked = async {
         let mut answer = client.stream(question(model)).await?;
         while let Some(event) = answer.next().await {
@@ -333,10 +321,12 @@ async fn ask_for_a_word(client: Arc<dyn ModelClient>, model: &str) -> Result<(),
         }
         Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended without its end"))
     };
-    tokio::time::timeout(TEST_PATIENCE, asked).await.map_err(|_| late())?
+    tokio::time::timeout(TEST_TIMEOUT, asked)
+        .await
+        .unwrap_or_else(|_| Err(ModelError::new(ModelErrorKind::Timeout, "the model did not answer in time")))
 }
 
-/// The smallest question. Its ids are of nobody.
+/// Returns the smallest question. Its ids exist nowhere else.
 fn question(model: &str) -> ModelRequest {
     let ids = SequentialIds::default();
     let words = Part::Text(TextPart { id: PartId::generate(&ids), text: "Say ok.".to_owned() });

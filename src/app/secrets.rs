@@ -1,4 +1,4 @@
-//! Master keys: where they come from, whether they open what is in the database, and changing them.
+//! Master keys: reads them, checks them against the database, and rotates them.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::output::print;
 use super::parts::{self, Opener};
 use crate::domain::mcp_server::{secrets_place, tokens_place};
 use crate::domain::provider::key_place;
-use crate::store::{SealedRow, SecretOf, Store, StoreResult};
+use crate::store::{SecretOf, Store, StoreResult};
 use crate::support::failpoint;
 use crate::support::random::SystemRandomness;
 use crate::support::seal::{MasterKey, MasterKeys, SealError, Vault};
@@ -23,10 +23,7 @@ const FILE: &str = "secret.key";
 /// Secrets that are read at a time.
 const PAGE: u32 = 100;
 
-/// The master keys of the settings and of the file in the data folder.
-///
-/// # Errors
-/// In words that name the setting, if a key cannot be used.
+/// Returns the master keys of the settings and of the file in the data folder.
 pub fn vault(config: &Config) -> anyhow::Result<Arc<Vault>> {
     let auth = &config.auth;
     let key = |text: &str, name: &str| MasterKey::from_text(text).with_context(|| name.to_owned());
@@ -40,10 +37,7 @@ pub fn vault(config: &Config) -> anyhow::Result<Arc<Vault>> {
     Ok(Arc::new(Vault::new(given, Arc::new(SystemRandomness))?))
 }
 
-/// Refuses to go on without the keys that the secrets in the database are sealed with.
-///
-/// # Errors
-/// In words that name the keys and the ways out.
+/// Fails if a master key that encrypts secrets in the database is missing.
 pub async fn require_keys(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> {
     let in_use = store.master_keys_in_use().await.context("the secrets in the database cannot be read")?;
     let lost: Vec<_> = in_use.iter().filter(|(id, _)| !vault.has_key(id)).collect();
@@ -59,7 +53,6 @@ pub async fn require_keys(store: &dyn Store, vault: &Vault) -> anyhow::Result<()
     )
 }
 
-/// What `capstan secrets rotate` is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct RotateArgs {
     /// First make a new master key in the file of keys. Not with CAPSTAN_SECRET_KEY, which is yours to change.
@@ -73,20 +66,20 @@ pub struct RotateArgs {
     pub dry_run: bool,
 }
 
-/// How many secrets there are of each sort.
+/// The numbers of secrets by their master key.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Sealed with the newest key.
+    /// Encrypted with the newest key.
     pub new: usize,
-    /// Sealed with an older key that is here.
+    /// Encrypted with an older key that is here.
     pub old: usize,
-    /// Changed by somebody else in the same moment.
+    /// Changed by another process at the same moment.
     pub moved: usize,
-    /// The secrets that cannot be opened, in words, and why not.
+    /// The secrets that cannot be decrypted, in words, and why not.
     pub lost: Vec<(String, SealError)>,
 }
 
-/// Seals every secret with the newest key.
+/// Encrypts every secret with the newest key.
 pub async fn rotate(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCode> {
     let vault = vault(&loaded.config)?;
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
@@ -110,13 +103,9 @@ pub async fn rotate(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCod
     Ok(if *moved > 0 || !(lost.is_empty() || args.forget_lost) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Looks at every secret; seals those of older keys anew, and removes lost ones, if `args` say so.
-///
-/// # Errors
-/// If the database fails, or there is nothing to seal with.
+/// Decrypts every secret. Encrypts those of older keys with the newest, and removes lost ones, if `args` say so.
 pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) -> anyhow::Result<Tally> {
     let all: i64 = store.master_keys_in_use().await?.iter().map(|(_, count)| count).sum();
-    // Nothing is drawn where standard error is no terminal.
     let bar = if all > i64::from(PAGE) { ProgressBar::new(all.unsigned_abs()) } else { ProgressBar::hidden() };
     let newest = vault.sealing_key_id();
     let writes = args.filter(|args| !args.dry_run);
@@ -144,11 +133,11 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
                         tally.moved += 1;
                     }
                 }
-                // What is there, and cannot be looked at, is not lost.
+                // These errors may be temporary: the secret is not lost.
                 Err(why @ (SealError::File { .. } | SealError::NoKey(_) | SealError::NoRandomness(_))) => return Err(why.into()),
                 Err(why @ (SealError::UnknownKey { .. } | SealError::Damaged { .. })) => {
                     if writes.is_some_and(|args| args.forget_lost) {
-                        forget(store, &row).await?;
+                        written(store.reseal(&row, None).await)?;
                     }
                     let what = match row.of {
                         SecretOf::Provider => format!("the key of provider {}", row.id),
@@ -162,10 +151,6 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
     }
     bar.finish_and_clear();
     Ok(tally)
-}
-
-async fn forget(store: &dyn Store, row: &SealedRow) -> anyhow::Result<bool> {
-    written(store.reseal(row, None).await)
 }
 
 fn written(done: StoreResult<bool>) -> anyhow::Result<bool> {

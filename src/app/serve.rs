@@ -1,4 +1,4 @@
-//! `capstan serve`: puts the parts together, keeps them running, and ends them in order.
+//! `capstan serve`: starts the parts, and stops them in order.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,13 +34,13 @@ use crate::tools::mcp::{McpConfig, McpWarning};
 use crate::tools::{Door, Toolbox as _};
 use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
 
-/// How long connections get to end once their streams were told to.
+/// How long connections may take to close after their streams ended.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the last connections, tasks and servers get, each, before they are dropped.
+/// How long the last connections, tasks and commits may take, each.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until told to stop.
+/// Serves until a signal comes.
 pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> anyhow::Result<ExitCode> {
     let metrics = telemetry::start_metrics()?;
     let _log = log::start(&loaded.config.log)?;
@@ -48,16 +48,16 @@ pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> 
     let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
     let (environment, starting) = (environment.clone(), TaskTracker::new());
-    // By one of the threads that do the work: what the start gives back, only the thread that had it can use again.
+    // Starts on a worker thread: the allocator gives memory back to the thread that had it.
     let started = starting.spawn(async move { Server::start(loaded, &environment, on_copy, metrics).await });
     let server = tokio::select! {
         server = started => server.context("the start came to no end")??,
-        // A start that hangs, at a database that does not answer, must not keep the process.
+        // A start that hangs on a silent database must not keep the process.
         signal = signals.next() => bail!("ended by {signal} before the start was complete"),
     };
     let signal = tokio::select! {
         signal = signals.next() => signal,
-        () = server.listener_ended() => bail!("the listener ended by itself"),
+        () = server.listener.wait() => bail!("the listener ended by itself"),
         () = server.worker_failed() => {
             tracing::error!("ending: the worker cannot go on");
             server.stop(&mut signals).await;
@@ -70,7 +70,6 @@ pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that runs.
 struct Server {
     config: Config,
     store: Arc<dyn Store>,
@@ -79,7 +78,7 @@ struct Server {
     worker: Option<Arc<Worker>>,
     /// Closes the listening socket.
     drain: CancellationToken,
-    /// Ends streams; readiness says no.
+    /// Ends streams and readiness.
     shutdown: CancellationToken,
     /// Ends background tasks.
     stop: CancellationToken,
@@ -128,14 +127,13 @@ impl Server {
         }
 
         let router = Arc::clone(&models.router);
-        let reach_of_members = parts::reach_of_members(&config);
         let kept = RecordsOptions {
             endpoints: models.endpoints.clone(),
             openrouter: config.outbound.openrouter_url.clone(),
             embedders: models.embedders(&config.embeddings)?,
             embeddings: config.embeddings.model.is_some().then(|| config.embeddings.limits()),
             breaker: config.breaker.limits(),
-            reach_of_members,
+            reach_of_members: rules.reach,
         };
         let records = Records::new(Arc::clone(&store), Arc::clone(&vault), router, kept);
         let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
@@ -160,8 +158,8 @@ impl Server {
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records(), &sources).await?) };
         let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
         let service = service(&config, &store, &hub, &tools, &models, &sources, commits.clone());
-        let providers =
-            ProviderDeps { vault, endpoints: records, reach_of_members, max_per_owner: config.limits.max_providers_per_owner };
+        let max_per_owner = config.limits.max_providers_per_owner;
+        let providers = ProviderDeps { vault, endpoints: records, reach_of_members: rules.reach, max_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
         let max_logins = config.limits.max_mcp_logins_per_owner;
         let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner, max_logins };
@@ -181,10 +179,6 @@ impl Server {
         Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, commits, tasks })
     }
 
-    async fn listener_ended(&self) {
-        self.listener.wait().await;
-    }
-
     async fn worker_failed(&self) {
         match &self.worker {
             Some(worker) => worker.failed().await,
@@ -192,8 +186,8 @@ impl Server {
         }
     }
 
-    /// No new connections, then no more runs, then no more streams, then nothing. Streams live as long as runs are drained, so
-    /// that whoever watches a run sees it handed back or ended.
+    /// Stops accepting connections, then drains runs, then ends streams, then the rest. Streams last as long as the drain, so that
+    /// subscribers see each run handed back or ended.
     async fn stop(self, signals: &mut Signals) {
         self.drain.cancel();
         if let Some(worker) = &self.worker {
@@ -227,7 +221,7 @@ impl Server {
         self.stop.cancel();
         self.tasks.close();
         self.commits.close();
-        // Commits last: connections that were dropped just now leave theirs behind.
+        // Commits last: dropped connections leave theirs behind.
         let ends = [("tasks", self.tasks.wait()), ("connections", self.listener.wait()), ("commits", self.commits.wait())];
         for (what, end) in ends {
             if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
@@ -237,7 +231,7 @@ impl Server {
         if tokio::time::timeout(CONNECTIONS_GRACE, self.tools.shutdown()).await.is_err() {
             tracing::warn!("tools did not end in time");
         }
-        // Whatever holds up the tools, the database is closed.
+        // The database is closed even if the tools hang.
         if tokio::time::timeout(CONNECTIONS_GRACE, self.store.close()).await.is_err() {
             tracing::warn!("the database did not end in time");
         }
@@ -257,7 +251,7 @@ fn warn_of_mcp_config(config: &Config, mcp: &McpConfig) {
     }
 }
 
-/// Whether the API is served, and not health and metrics alone, which need no key.
+/// Returns whether the process serves the API, and not only health and metrics, which need no key.
 fn serves(config: &Config) -> bool {
     match config.server.role {
         Role::All | Role::Api => true,
@@ -287,19 +281,15 @@ fn embedding_source(config: &Config, records: &Arc<Records>) -> Option<Embedding
     })
 }
 
-/// Those whom agents may ask; `None` if there are none.
 fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option<Arc<Contexts>>> {
     let ContextsConfig { each_ms, all_ms, max_chars, failures, rest_ms, providers } = &config.contexts;
     let mut sources = BTreeMap::new();
     for (name, provider) in providers {
-        let key = match &provider.key_env {
-            Some(variable) => {
-                let key = environment.get(variable);
-                let key = key.with_context(|| format!("contexts.providers.{name}.key_env names {variable}, which is not set"))?;
-                Some(SecretString::from(key.to_owned()))
-            }
-            None => None,
+        let read = |variable: &String| {
+            let unset = || format!("contexts.providers.{name}.key_env names {variable}, which is not set");
+            environment.get(variable).map(SecretString::from).with_context(unset)
         };
+        let key = provider.key_env.as_ref().map(read).transpose()?;
         sources.insert(name.clone(), ContextSource { url: provider.url.clone(), key });
     }
     let options = ContextOptions {
@@ -394,13 +384,12 @@ fn http_options(
     options
 }
 
-/// What somebody who has just started the server wants to know.
+/// Logs the address of the server and the facts of its start.
 fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, node: &NodeId) -> anyhow::Result<()> {
     for warning in &models.warnings {
         tracing::warn!("{warning}");
     }
     let address = socket.local_addr().context("the listener has no address")?;
-    let url = config.database_url();
     let keys = match auth {
         Auth::Open(_) => "not needed, this machine only",
         Auth::Keys => "needed",
@@ -409,7 +398,7 @@ fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, no
         url = %format_args!("http://{address}"),
         role = ?config.server.role,
         model = %models.default_model,
-        database = %super::config::redact_url(url.expose_secret()),
+        database = %super::config::redact_url(config.database_url().expose_secret()),
         key = keys,
         node = %node,
         version = env!("CARGO_PKG_VERSION"),

@@ -1,6 +1,6 @@
-//! MCP servers that people keep, in use: read from the database, with their secrets open.
+//! User servers of the database, with their secrets decrypted.
 //!
-//! What an owner's runs may use is believed for a second, so that many runs that begin at once ask the database once.
+//! The servers of an owner are cached for a second, so that many runs that start at once read the database once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,38 +17,37 @@ use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::Tokens;
 use crate::tools::mcp::{KeptServer, KeptServers, MemberRules};
 
-/// How long an answer of the database is believed. Changes of this process count at once.
-const BELIEVED_FOR: Duration = Duration::from_secs(1);
-/// How long a database that does not answer is waited for: by runs, which would begin without tools, and by requests.
-const STORE_PATIENCE: Duration = Duration::from_secs(5);
-/// Owners remembered at a time; more make the memory start afresh.
-const REMEMBERED: usize = 1_000;
+/// How long an answer is cached. Changes of this process count at once.
+const TTL: Duration = Duration::from_secs(1);
+/// How long runs and requests wait for the database; after that a run starts without these tools.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit of cached owners; one more clears the cache.
+const MAX_OWNERS: usize = 1_000;
 
-/// See the module documentation.
 pub struct KeptInStore {
     store: Arc<dyn Store>,
     vault: Arc<Vault>,
     rules: MemberRules,
     tokens: Arc<TokenKeeper>,
-    believed: Mutex<Believed>,
+    cache: Mutex<Cache>,
 }
 
 #[derive(Default)]
-struct Believed {
-    of: HashMap<UserId, (Instant, Vec<KeptServer>)>,
-    /// Raised by each change: an answer that was on its way then is old.
+struct Cache {
+    servers: HashMap<UserId, (Instant, Vec<KeptServer>)>,
+    /// Counts changes: an answer that was on its way during one is not cached.
     changes: u64,
 }
 
 impl KeptInStore {
-    /// The servers in `store`, whose secrets are sealed by `vault`. `tasks` is to be waited for before the store is closed.
+    /// `tasks` must end before the store is closed.
     pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, rules: MemberRules, tasks: TaskTracker) -> Arc<Self> {
         let tokens = TokenKeeper::new(Arc::clone(&store), Arc::clone(&vault), tasks);
-        Arc::new(Self { store, vault, rules, tokens, believed: Mutex::default() })
+        Arc::new(Self { store, vault, rules, tokens, cache: Mutex::default() })
     }
 
-    fn believed(&self) -> MutexGuard<'_, Believed> {
-        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,21 +56,20 @@ impl KeptServers for KeptInStore {
     async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String> {
         let asked = Instant::now();
         let changes = {
-            let believed = self.believed();
-            if let Some((_, servers)) = believed.of.get(owner).filter(|(asked, _)| asked.elapsed() < BELIEVED_FOR) {
+            let cache = self.cache();
+            if let Some((_, servers)) = cache.servers.get(owner).filter(|(asked, _)| asked.elapsed() < TTL) {
                 return Ok(servers.clone());
             }
-            believed.changes
+            cache.changes
         };
-        let records =
-            patiently(STORE_PATIENCE, || self.store.usable_mcp_servers(owner)).await.map_err(|error| error.to_string())?;
+        let records = patiently(STORE_TIMEOUT, || self.store.usable_mcp_servers(owner)).await.map_err(|error| error.to_string())?;
         let servers: Vec<KeptServer> = records.iter().map(|record| open_mcp_server(&self.vault, record, &self.rules)).collect();
-        let mut believed = self.believed();
-        if believed.changes == changes {
-            if believed.of.len() >= REMEMBERED {
-                believed.of.clear();
+        let mut cache = self.cache();
+        if cache.changes == changes {
+            if cache.servers.len() >= MAX_OWNERS {
+                cache.servers.clear();
             }
-            believed.of.insert(owner.clone(), (asked, servers.clone()));
+            cache.servers.insert(owner.clone(), (asked, servers.clone()));
         }
         Ok(servers)
     }
@@ -86,8 +84,8 @@ impl KeptServers for KeptInStore {
     }
 
     fn changed(&self) {
-        let mut believed = self.believed();
-        believed.of.clear();
-        believed.changes += 1;
+        let mut cache = self.cache();
+        cache.servers.clear();
+        cache.changes += 1;
     }
 }

@@ -1,4 +1,4 @@
-//! Starts the metrics and describes each one. Their names are emitted where things happen.
+//! Starts the metrics and describes each one. Other modules record them.
 
 use std::time::Duration;
 
@@ -6,20 +6,14 @@ use anyhow::Context as _;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Bounds of histogram buckets for times, in seconds.
 const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Bounds of histogram buckets for counts.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
-/// Bounds of histogram buckets for tokens: the windows of models.
 const TOKENS: &[f64] =
     &[256.0, 512.0, 1_024.0, 2_048.0, 4_096.0, 8_192.0, 16_384.0, 32_768.0, 65_536.0, 131_072.0, 262_144.0, 524_288.0, 1_048_576.0];
 
-/// Starts the metrics. The handle renders them; [`maintain`] must be called on it from time to time.
-///
-/// # Errors
-/// A recorder that was installed before.
+/// Starts the metrics. The handle renders them and needs [`PrometheusHandle::run_upkeep`] every [`UPKEEP`].
 pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
@@ -36,7 +30,7 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Counters that are shown before they have counted anything: who asks how much one has grown would miss the first time.
+/// Counters that start at 0: a rate over a counter that appears later would miss its first increment.
 const FROM_THE_START: [&str; 9] = [
     "capstan_context_compactions_total",
     "capstan_embedding_tokens_total",
@@ -49,10 +43,9 @@ const FROM_THE_START: [&str; 9] = [
     "capstan_unsendable_requests_total",
 ];
 
-/// How often [`PrometheusHandle::run_upkeep`] is due.
 pub const UPKEEP: Duration = Duration::from_secs(1);
 
-/// All metrics with their meaning; `docs/reference/metrics.md` has the same list.
+/// Describes all metrics; `docs/reference/metrics.md` has the same list.
 fn describe() {
     describe_gauge!("capstan_runs", "Runs that are not over, by status");
     describe_gauge!("capstan_runs_active", "Runs that this process works on");
@@ -80,11 +73,7 @@ fn describe() {
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
     describe_counter!("capstan_log_lines_dropped_total", "Log lines lost: the queue was full, or standard error refused them");
-    describe_gauge!(
-        "capstan_database_oldest_snapshot_seconds",
-        Unit::Seconds,
-        "Age of the oldest snapshot held open in the database"
-    );
+    describe_gauge!("capstan_database_oldest_snapshot_seconds", Unit::Seconds, "Age of the oldest open snapshot in the database");
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");
     describe_counter!("capstan_feedback_total", "Ratings of answers that users gave, or gave anew, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");

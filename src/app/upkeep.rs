@@ -1,4 +1,4 @@
-//! What a serving process does beside serving: metrics, old rows, and news from other processes.
+//! Background tasks of a server: metrics, removal of old rows, and news from other processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,52 +8,35 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::config::RetentionConfig;
+use super::config::{RetentionConfig, days_ms};
 use super::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
-use crate::store::{AuditStore, BudgetStore, Expired, FileStore, RetentionStore, RunStore, Store, StoreResult};
+use crate::store::{Expired, FileStore, RunStore, Store, StoreResult};
 
-/// How often runs are counted by their status, for the gauge of them.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
-
-/// How often old idempotency records, tickets and the like are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
-
-/// How often runs are looked for whose deltas have become old.
 const FOLD_EVERY: Duration = Duration::from_secs(600);
-
-/// How often conversations are looked for in which nothing has happened for long.
 const TIDY_EVERY: Duration = Duration::from_secs(3_600);
-
-/// How often files are looked for that no message has.
 const FILES_EVERY: Duration = Duration::from_secs(600);
-
-/// How often somebody is looked for who holds a snapshot of the database open.
 const SNAPSHOTS_EVERY: Duration = Duration::from_secs(30);
-
-/// How often it is found out from where on the queue is to be read.
 const LOW_WATER_EVERY: Duration = Duration::from_secs(1);
-
-/// How old a snapshot may become before the log tells of it: longer than a report takes.
-const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
-
-/// How many times as long as a piece of folding took is the rest after it, in which the database is there for others.
-const FOLD_REST: u32 = 3;
-
-/// How often a mark is left by which older copies of the database are noticed.
 const MARK_EVERY: Duration = Duration::from_secs(60);
-
-/// How often logins are looked for at MCP servers that nobody has in a configuration any more.
 const LOGINS_EVERY: Duration = Duration::from_secs(600);
 
-/// How long none of all processes has a server in its configuration until the login there is forgotten, in milliseconds: a
-/// configuration may be taken back, and processes with another one may be down for a while.
+/// The age of a snapshot from which on the log tells of it: longer than a report takes.
+const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
+
+/// The pause after one step of a long job, as a multiple of the step's duration: the database is free for others meanwhile.
+const PAUSE_FACTOR: u32 = 3;
+
+/// Milliseconds without any process that configures an MCP server until the login there is deleted. A configuration may be rolled
+/// back, and processes with another one may be down for a while.
 const UNSEEN_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// How long an idempotency key is remembered, in milliseconds.
-const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1000;
+/// Milliseconds that an idempotency key is kept.
+const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Starts the tasks; they end with `stop`.
 pub fn start(
@@ -64,7 +47,7 @@ pub fn start(
     retention: &RetentionConfig,
     stop: &CancellationToken,
 ) {
-    if let Some(age_ms) = retention.deltas_ms() {
+    if let Some(age_ms) = days_ms(retention.deltas_days) {
         tasks.spawn(fold(Arc::clone(store), age_ms, stop.clone()));
     }
     tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
@@ -72,13 +55,13 @@ pub fn start(
     tasks.spawn(count_runs(store.clone(), stop.clone()));
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
     tasks.spawn(raise_low_water(Arc::clone(store), stop.clone()));
-    tasks.spawn(clean(Arc::clone(store), retention.audit_ms(), stop.clone()));
-    tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
+    tasks.spawn(clean(Arc::clone(store), days_ms(retention.audit_days), stop.clone()));
+    tasks.spawn(remove_files(Arc::clone(store), days_ms(retention.unused_files_days), stop.clone()));
     tasks.spawn(mark(Arc::clone(store), stop.clone()));
     tasks.spawn(follow_logs(store.clone(), Arc::clone(hub), stop.clone()));
 }
 
-/// Puts the samples of histograms into their buckets: until then, each takes room of its own.
+/// Puts the samples of histograms into their buckets: until then each takes memory of its own.
 async fn sort_samples(handle: PrometheusHandle, stop: CancellationToken) {
     while pause(UPKEEP, &stop).await {
         handle.run_upkeep();
@@ -101,7 +84,7 @@ async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
     }
 }
 
-/// Tells that snapshots are held open for long, once until none is any more.
+/// Warns of a snapshot that is held open for long, once until none is left.
 async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
     let mut told = false;
     while pause(SNAPSHOTS_EVERY, &stop).await {
@@ -110,9 +93,8 @@ async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
         metrics::gauge!("capstan_database_oldest_snapshot_seconds").set(age.as_secs_f64());
         let is_old = age >= OLD_SNAPSHOT;
         if is_old && !told {
-            let seconds = age.as_secs();
             tracing::warn!(
-                seconds,
+                seconds = age.as_secs(),
                 "somebody holds a transaction of this database open: rows that change meanwhile cannot be cleaned away; \
                  pg_stat_activity says who"
             );
@@ -132,39 +114,17 @@ async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
 
 async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
-        match remove_old_audit(store.records(), audit_ms).await {
-            Ok(removed) => tracing::debug!(removed, "removed old rows of the audit"),
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old rows of the audit could not be removed"),
-        }
-        match remove_old_spending(store.as_ref()).await {
-            Ok(removed) => tracing::debug!(removed, "removed what budgets of days gone by have counted"),
-            Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "what budgets of days gone by have counted could not be removed"
-                );
+        for (what, removed) in remove_expired(store.as_ref(), audit_ms).await {
+            match removed {
+                Ok(removed) => tracing::debug!(removed, "removed {what}"),
+                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "{what} could not be removed"),
             }
-        }
-        match remove_unused_tool_sets(store.records()).await {
-            Ok(removed) => tracing::debug!(removed, "removed sets of tools that no run names"),
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "sets of tools that no run names could not be removed");
-            }
-        }
-        let (tickets, records) = remove_expired(store.as_ref()).await;
-        match tickets {
-            Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old tickets could not be removed"),
-        }
-        match records {
-            Ok(removed) => tracing::debug!(removed, "removed old idempotency records"),
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old idempotency records could not be removed"),
         }
     }
 }
 
-/// Forgets logins at MCP servers that are neither kept nor `configured`, here or in another process. Others have time to say what
-/// they have: nothing is forgotten at the start.
+/// Deletes logins at MCP servers that no process has, neither from its configuration nor from the API. The first pass waits, so that
+/// other processes can mark theirs.
 pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, stop: CancellationToken) {
     loop {
         if let Err(error) = store.see_mcp_tokens(&configured).await {
@@ -186,7 +146,7 @@ pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, 
     }
 }
 
-/// Begins with a pass at the start, like [`fold`].
+/// Runs a pass at the start, like [`fold`].
 async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: CancellationToken) {
     loop {
         match remove_unused_files(store.records(), age_ms).await {
@@ -204,40 +164,34 @@ async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: Cancella
     }
 }
 
-/// Removes files that no message has and that are old enough, piece by piece. Returns how many.
+/// Removes files that no message has and that are old enough. Returns how many.
 pub async fn remove_unused_files(store: &dyn FileStore, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
     to_the_end(|| store.remove_unused_files(age_ms)).await
 }
 
-/// Removes tickets and idempotency records that are of no use any more. Returns how many of each.
-pub async fn remove_expired(store: &dyn Store) -> (StoreResult<u64>, StoreResult<u64>) {
-    (store.remove_expired_tickets().await, store.remove_expired_idempotency(REMEMBERED_MS).await)
+/// Removes expired rows. Returns for each kind of them the words of messages and how many were removed.
+pub async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>) -> [(&'static str, StoreResult<u64>); 5] {
+    let records = store.records();
+    let audit = match audit_ms {
+        Some(age_ms) => to_the_end(|| records.remove_old_audit(age_ms)).await,
+        None => Ok(0),
+    };
+    [
+        ("expired tickets", store.remove_expired_tickets().await),
+        ("old idempotency records", store.remove_expired_idempotency(IDEMPOTENCY_MS).await),
+        ("old rows of the audit", audit),
+        ("what budgets of days gone by have counted", to_the_end(|| store.remove_old_spending()).await),
+        ("sets of tools that no run names", to_the_end(|| records.remove_unused_tool_sets()).await),
+    ]
 }
 
-/// How many rows there are that [`remove_expired`], [`remove_old_audit`], [`remove_old_spending`] and [`remove_unused_tool_sets`] would
-/// remove.
+/// Counts the rows that [`remove_expired`] would remove.
 pub async fn count_expired(store: &dyn Store, audit_ms: Option<u64>) -> StoreResult<Expired> {
-    store.count_expired(REMEMBERED_MS, audit_ms).await
+    store.count_expired(IDEMPOTENCY_MS, audit_ms).await
 }
 
-/// Removes rows of the audit that are old enough, piece by piece. Returns how many.
-pub async fn remove_old_audit(store: &dyn AuditStore, age_ms: Option<u64>) -> StoreResult<u64> {
-    let Some(age_ms) = age_ms else { return Ok(0) };
-    to_the_end(|| store.remove_old_audit(age_ms)).await
-}
-
-/// Removes what budgets of days gone by have counted, piece by piece. Returns how many rows.
-pub async fn remove_old_spending(store: &dyn BudgetStore) -> StoreResult<u64> {
-    to_the_end(|| store.remove_old_spending()).await
-}
-
-/// Removes sets of tools that no run names any more, piece by piece. Returns how many.
-pub async fn remove_unused_tool_sets(store: &dyn RetentionStore) -> StoreResult<u64> {
-    to_the_end(|| store.remove_unused_tool_sets()).await
-}
-
-/// Removes piece by piece until nothing is left. Returns how much.
+/// Repeats a removal, each time in a transaction of its own, until nothing is left. Returns how much was removed.
 async fn to_the_end<F: Future<Output = StoreResult<u64>>>(piece: impl Fn() -> F) -> StoreResult<u64> {
     let mut removed = 0;
     loop {
@@ -260,20 +214,18 @@ async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
     }
 }
 
-/// Begins with a pass at the start, for servers that never live long.
+/// Runs a pass at the start, for servers that never live long.
 async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
     loop {
         let mut folder = Folder::new(store.clone(), age_ms, FoldMode::Fold);
         loop {
             let begun = Instant::now();
             match folder.step().await {
-                Ok(FoldStep::Went) if pause(begun.elapsed() * FOLD_REST, &stop).await => {}
+                Ok(FoldStep::Went) if pause(begun.elapsed() * PAUSE_FACTOR, &stop).await => {}
                 Ok(FoldStep::Went | FoldStep::Taken | FoldStep::Done) => break,
                 Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "old deltas could not be folded; the next pass goes on"
-                    );
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "old deltas could not be folded; the next pass goes on");
                     break;
                 }
             }
@@ -287,14 +239,14 @@ async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
     }
 }
 
-/// Begins with a pass at the start, like [`fold`].
+/// Runs a pass at the start, like [`fold`].
 async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: CancellationToken) {
     loop {
         let mut tidier = Tidier::new(store.clone(), Some(Arc::clone(&hub)), ages, FoldMode::Fold);
         loop {
             let begun = Instant::now();
             match tidier.step().await {
-                Ok(true) if pause(begun.elapsed() * FOLD_REST, &stop).await => {}
+                Ok(true) if pause(begun.elapsed() * PAUSE_FACTOR, &stop).await => {}
                 Ok(_) => break,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -313,10 +265,7 @@ async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: Cancel
     }
 }
 
-/// Waits; false if it is time to end.
+/// Waits. Returns false if the process stops.
 async fn pause(time: Duration, stop: &CancellationToken) -> bool {
-    tokio::select! {
-        () = stop.cancelled() => false,
-        () = tokio::time::sleep(time) => true,
-    }
+    stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
 }

@@ -1,4 +1,4 @@
-//! `capstan users`: what people may do, which groups they are in, and that they leave.
+//! `capstan users`: changes the role and the groups of a user, and deletes users.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -13,27 +13,26 @@ use super::parts::{self, Opener, Sources};
 use crate::domain::principal::{User, UserRole, check_groups};
 use crate::store::{ConversationFilter, Owned, PageRequest, Store};
 
-/// How long a process may go on with a key that was revoked, or with the role that its user had.
-const KEYS_LIVE_ON: Duration = Duration::from_secs(5);
+/// How long a process may use a revoked key or an old role.
+const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 
-/// Conversations that are looked up at a time.
+/// Conversations that are read at a time.
 const PAGE: u32 = 100;
 
-/// Gives a user another role.
 pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
     let user = named(store.as_ref(), name).await?;
     store.set_role(&user.id, role).await.context("the role cannot be stored")?;
     if (user.role, role) == (UserRole::Admin, UserRole::Member) {
-        // What a process that took them for an administrator still has stored meanwhile reaches too far.
-        tokio::time::sleep(KEYS_LIVE_ON).await;
+        // Repeated, because a process with the old role may have stored something with an administrator's rights meanwhile.
+        tokio::time::sleep(KEY_CACHE_TTL).await;
         store.set_role(&user.id, role).await.context("the role is stored, but the command must be repeated")?;
     }
     store.close().await;
     print(&format!("{name} has the role {}, with all their keys\n", role.as_str()))
 }
 
-/// Puts a user into these groups and no others. Servers ask for them anew with each request that depends on them.
+/// Replaces the groups of a user. Servers read them with each request that depends on them.
 pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -> anyhow::Result<ExitCode> {
     check_groups(&groups).context("nothing was changed")?;
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
@@ -54,7 +53,7 @@ async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {
     }
 }
 
-/// Deletes a user with all that is theirs, if it is `confirmed`; otherwise says how much that would be.
+/// Deletes a user with all their records if it is `confirmed`, otherwise prints how many there are.
 pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
     let user = named(store.as_ref(), name).await?;
@@ -68,7 +67,7 @@ pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Res
     let bar = ProgressBar::new(conversations);
     loop {
         delete_conversations(store.as_ref(), &user, &bar).await?;
-        // A request that was under way may have begun another one.
+        // A request that was under way may have created another one.
         if store.remove_user(&user.id).await.context("the user cannot be removed; the command may be repeated")? {
             break;
         }
@@ -78,7 +77,7 @@ pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Res
     print(&format!("{name} is deleted, with {what}\n"))
 }
 
-/// Ends what could bring something new into being while the rest is deleted.
+/// Revokes the user's keys, so that nothing new is created during the deletion.
 async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
     let keys = store.keys().await.context("the keys cannot be read")?;
     let mut live = keys.iter().filter(|key| key.user.id == user.id && key.revoked_at.is_none()).peekable();
@@ -88,7 +87,7 @@ async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
     for key in live {
         store.revoke_key(&key.id, Sources::real().clock.now()).await.context("a key cannot be revoked")?;
     }
-    tokio::time::sleep(KEYS_LIVE_ON).await;
+    tokio::time::sleep(KEY_CACHE_TTL).await;
     Ok(())
 }
 

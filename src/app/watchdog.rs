@@ -1,8 +1,8 @@
-//! Notices that a worker thread of the runtime does not yield.
+//! Reports a worker thread of the runtime that does not yield.
 //!
-//! A task that computes without end, or waits for a lock that never comes, holds the thread that polls it, and what waits in
-//! that thread's queue with it. Nothing inside the runtime can be relied on to say so, so this looks at it from a thread of its
-//! own: a worker that is not parked, and has gone through none of its rounds since the last look, is in one and the same poll.
+//! A task that computes without end or waits for a lock blocks its thread and the tasks in that thread's queue. Tasks of the runtime
+//! cannot be relied on to notice it, so a thread of its own looks: a worker that neither parked nor finished a round of
+//! polls since the last look is still in the same poll.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -13,15 +13,14 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 /// How long one poll may take before it is reported.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Looks within the limit. Looks are counted rather than time, so that a process that was stopped as a whole is not blamed.
-const LOOKS: u32 = 5;
+/// Samples within the limit. Samples are counted, not time, so that a process that was stopped as a whole is not reported.
+const SAMPLES: u32 = 5;
 
-/// Where a worker thread stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
-    /// Goes up each time that it parks and that it is woken: odd while it is parked.
+    /// Counts parking and waking: odd while the thread is parked.
     parks: u64,
-    /// Time in which it has polled tasks, up to its last round.
+    /// The time that it polled tasks, up to its last round.
     busy: Duration,
 }
 
@@ -31,30 +30,29 @@ impl Sample {
     }
 }
 
-/// What is to be told of a worker thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum News {
     Stalled,
     Yielded,
 }
 
-/// What has been seen of a worker thread.
-struct Seen {
+/// The samples of one worker thread so far.
+#[derive(Default)]
+struct History {
     last: Option<Sample>,
-    /// Looks at which nothing had changed.
+    /// Samples in a row without a change.
     unchanged: u32,
 }
 
-impl Seen {
-    /// Takes a look in.
-    fn look(&mut self, sample: Sample) -> Option<News> {
-        let was_stalled = self.unchanged >= LOOKS;
+impl History {
+    fn add(&mut self, sample: Sample) -> Option<News> {
+        let was_stalled = self.unchanged >= SAMPLES;
         if self.last.replace(sample) == Some(sample) && !sample.is_parked() {
             self.unchanged = self.unchanged.saturating_add(1);
         } else {
             self.unchanged = 0;
         }
-        match (was_stalled, self.unchanged >= LOOKS) {
+        match (was_stalled, self.unchanged >= SAMPLES) {
             (false, true) => Some(News::Stalled),
             (true, false) => Some(News::Yielded),
             (true, true) | (false, false) => None,
@@ -62,7 +60,7 @@ impl Seen {
     }
 }
 
-/// The thread that looks. It ends when this is dropped.
+/// The thread that takes samples. It ends when this is dropped.
 pub struct Watchdog {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -70,21 +68,18 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Watches a runtime. A poll that takes longer than `limit` is logged as an error and counted.
-    ///
-    /// # Errors
-    /// If the operating system gives no thread.
     pub fn start(runtime: &Handle, limit: Duration) -> std::io::Result<Self> {
-        Self::reporting(runtime, limit, move |worker, news| tell(worker, news, limit))
+        Self::reporting(runtime, limit, move |worker, news| log(worker, news, limit))
     }
 
     fn reporting(runtime: &Handle, limit: Duration, report: impl Fn(usize, News) + Send + 'static) -> std::io::Result<Self> {
         let metrics = runtime.metrics();
         let (stop, stopped) = mpsc::channel();
         let watch = move || {
-            let mut workers: Vec<Seen> = (0..metrics.num_workers()).map(|_| Seen { last: None, unchanged: 0 }).collect();
-            while stopped.recv_timeout(limit / LOOKS) == Err(RecvTimeoutError::Timeout) {
-                for (worker, seen) in workers.iter_mut().enumerate() {
-                    if let Some(news) = seen.look(sample(&metrics, worker)) {
+            let mut workers: Vec<History> = (0..metrics.num_workers()).map(|_| History::default()).collect();
+            while stopped.recv_timeout(limit / SAMPLES) == Err(RecvTimeoutError::Timeout) {
+                for (worker, history) in workers.iter_mut().enumerate() {
+                    if let Some(news) = history.add(sample(&metrics, worker)) {
                         report(worker, news);
                     }
                 }
@@ -99,7 +94,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // It only fails if the thread has panicked, which the panic hook has told.
+            // It only fails after a panic, which the panic hook has logged.
             let _ = thread.join();
         }
     }
@@ -109,7 +104,7 @@ fn sample(metrics: &RuntimeMetrics, worker: usize) -> Sample {
     Sample { parks: metrics.worker_park_unpark_count(worker), busy: metrics.worker_total_busy_duration(worker) }
 }
 
-fn tell(worker: usize, news: News, limit: Duration) {
+fn log(worker: usize, news: News, limit: Duration) {
     match news {
         News::Stalled => {
             metrics::counter!("capstan_stalls_total").increment(1);
@@ -125,14 +120,14 @@ mod tests {
 
     #[test]
     fn only_a_worker_that_stands_still_has_stalled() {
-        let mut seen = Seen { last: None, unchanged: 0 };
+        let mut history = History::default();
         let at = |parks, busy| Sample { parks, busy: Duration::from_millis(busy) };
-        let mut looks = |sample, times: u32| (0..times).filter_map(|_| seen.look(sample)).collect::<Vec<_>>();
+        let mut looks = |sample, times: u32| (0..times).filter_map(|_| history.add(sample)).collect::<Vec<_>>();
         assert_eq!(looks(at(3, 7), 20), [], "parked");
         for n in 0..20 {
             assert_eq!(looks(at(4, 100 + n), 2), [], "busy without parking, and yielding");
         }
-        assert_eq!(looks(at(4, 500), LOOKS), []);
+        assert_eq!(looks(at(4, 500), SAMPLES), []);
         assert_eq!(looks(at(4, 500), 20), [News::Stalled], "told once");
         assert_eq!(looks(at(5, 900), 20), [News::Yielded]);
     }

@@ -1,26 +1,23 @@
-//! Finds out what a file is, by its bytes, and reads the text in it.
+//! Detects the type of a file by its bytes, and extracts its text.
 
 use super::page::{ACCEPTED, PDF, Refused, refused};
 use super::{office, pdf};
 use crate::domain::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
 use crate::support::text;
 
-/// The kind of a file, as its first bytes show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A picture of this media type.
     Picture(&'static str),
-    /// A PDF document.
     Pdf,
     /// A ZIP archive, perhaps an office document.
     Zip,
-    /// Text, or nothing that is known.
+    /// Text, or an unknown type.
     Other,
 }
 
 impl Kind {
-    /// Judged by the first bytes alone: neither name nor claim counts.
-    #[must_use]
+    /// Detects the kind by the first bytes: neither the name nor the claimed type counts.
     pub fn of(bytes: &[u8]) -> Self {
         if let Some(media_type) = picture_type(bytes) {
             return Self::Picture(media_type);
@@ -32,22 +29,15 @@ impl Kind {
         }
     }
 
-    /// Whether it takes a reader that hostile bytes may bring down.
-    #[must_use]
+    /// Returns whether hostile bytes of this kind may crash their reader.
     pub fn needs_reader(self) -> bool {
-        match self {
-            Self::Pdf | Self::Zip => true,
-            Self::Picture(_) | Self::Other => false,
-        }
+        matches!(self, Self::Pdf | Self::Zip)
     }
 }
 
-/// Reads the kind of a file, and at most `most_chars` of its text.
+/// Detects the type of a file and reads at most `most_chars` of its text.
 ///
-/// `known` gets the facts that count if the text is never read, because the file ends the process that reads it.
-///
-/// # Errors
-/// If it is of no accepted type, empty, encrypted, damaged, or far larger than it looks.
+/// `known` gets the facts that hold even if the file then crashes the process that reads its text.
 pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&FileFacts)) -> Result<FileFacts, Refused> {
     if bytes.is_empty() {
         return refused("the file is empty");
@@ -65,7 +55,7 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
                 (PDF, Some(pdf::text(&document, most_chars)))
             }
             Err(refused) if bytes.starts_with(b"%PDF-") => return Err(refused),
-            // A text may speak of PDFs.
+            // A text may mention a PDF header.
             Err(refused) => (text_type(name), Some(plain(bytes, most_chars).map_err(|_| refused)?)),
         },
         Kind::Zip => {
@@ -77,7 +67,7 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
     Ok(FileFacts { media_type: media_type.to_owned(), text: text.filter(|text| !text.words.trim().is_empty()) })
 }
 
-/// Which sort of text; the only thing that a name decides.
+/// Returns the media type of a text, the only fact that a name decides.
 fn text_type(name: &str) -> &'static str {
     let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     match end.as_deref() {

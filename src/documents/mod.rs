@@ -1,7 +1,7 @@
-//! What an uploaded file is, and the text in it.
+//! Detects the type of an uploaded file and extracts its text.
 //!
-//! Pure functions from bytes. What reads PDFs and packed documents is written by others, for well-meant files: whoever calls it does so
-//! in a process of its own, with a limit on memory and time (`app::reading`). Must not know where files come from or go to.
+//! Pure functions from bytes. The libraries for PDFs and packed documents expect well-meant files, so they run in a process of its own
+//! with limits on memory and time (`app::reading`). Must not know where files come from or go to.
 
 mod content;
 mod office;

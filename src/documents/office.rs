@@ -12,20 +12,16 @@ use crate::domain::file::FileText;
 
 const TOO_LARGE: &str = "the document is far larger unpacked than it looks";
 
-/// Which of the two it is, and its text.
-///
-/// # Errors
-/// If it is neither, damaged, encrypted, or unpacks to more than is looked at.
+/// Returns the media type and the text. Refuses archives that are neither, damaged, encrypted or too large.
 pub(super) fn read(bytes: &[u8], most_chars: usize) -> Result<(&'static str, FileText), Refused> {
-    let Ok(mut archive) = ZipArchive::new(Cursor::new(bytes)) else {
-        return refused("the document is damaged: its archive cannot be read");
-    };
+    let damaged = || Refused("the document is damaged: its archive cannot be read".to_owned());
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|_| damaged())?;
     if archive.len() > MAX_ENTRIES {
         return refused(format!("the document is made of {} files; at most {MAX_ENTRIES} are looked at", archive.len()));
     }
     let mut unpacked = 0_u64;
     for index in 0..archive.len() {
-        let Ok(entry) = archive.by_index_raw(index) else { return refused("the document is damaged: its archive cannot be read") };
+        let entry = archive.by_index_raw(index).map_err(|_| damaged())?;
         if entry.encrypted() {
             return refused("the document is encrypted; upload it without its password");
         }
@@ -43,11 +39,11 @@ pub(super) fn read(bytes: &[u8], most_chars: usize) -> Result<(&'static str, Fil
     refused(format!("the file is an archive of no type that is accepted; there are {ACCEPTED}"))
 }
 
-/// Paragraphs on lines of their own, cells of tables with tabs between them.
+/// Reads a Word document: a line for each paragraph, tabs between cells of tables.
 fn words(archive: &mut ZipArchive<Cursor<&[u8]>>, most_chars: usize) -> Result<FileText, Refused> {
     let damaged = || Refused("the document is damaged: its text cannot be read".to_owned());
     let body = archive.by_name("word/document.xml").map_err(|_| damaged())?;
-    // The archive may lie about how much is in it.
+    // The archive may give a wrong size.
     let mut reader = Reader::from_reader(BufReader::new(body.take(MAX_UNPACKED)));
     let mut page = Page::new(most_chars);
     let (mut buffer, mut in_text, mut is_document) = (Vec::new(), false, false);
@@ -101,11 +97,11 @@ fn words(archive: &mut ZipArchive<Cursor<&[u8]>>, most_chars: usize) -> Result<F
     if is_document { Ok(page.finish()) } else { Err(damaged()) }
 }
 
-/// A gap of more columns than this is not written in tabs: they would say nothing, and the room of the text is limited.
-const MOST_TABS: u32 = 64;
+/// The widest gap between columns that is written in tabs. A wider one would use up the limit of the text.
+const MAX_TABS: u32 = 64;
 
-/// Each sheet under its name, a row on each line, a tab between one column and the next, from the first column on that the sheet uses. A
-/// cell that is further to the right than that goes has its reference before it.
+/// Reads a workbook: each sheet under its name, a line for each row, tabs between columns, from the first used column on. A cell after a
+/// wide gap has its reference before it.
 fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
     let damaged = || Refused("the workbook is damaged: it cannot be read".to_owned());
     let mut workbook: Xlsx<_> = Xlsx::new(Cursor::new(bytes)).map_err(|_| damaged())?;
@@ -115,7 +111,7 @@ fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
         if !page.add(&format!("## {sheet}\n")) {
             return Ok(page.finish());
         }
-        // The first column is known when all cells are, which come row by row. What the text has no room for is not waited for.
+        // Cells come row by row, so the first column is known only after all of them. Cells beyond the limit are not read.
         let (mut found, mut chars) = (Vec::new(), 0_usize);
         while chars <= most_chars.saturating_add(1)
             && let Some(cell) = reader.next_cell().map_err(|_| damaged())?
@@ -135,8 +131,8 @@ fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
             let gap = column.saturating_sub(from);
             let line = if is_next_line { "\n" } else { "" };
             let between = match gap {
-                // Cells that do not come in their order still stand apart.
-                0..=MOST_TABS => {
+                // Cells out of order are separated, too.
+                0..=MAX_TABS => {
                     let least = usize::from(last.is_some() && !is_next_line);
                     format!("{line}{}", "\t".repeat((gap as usize).max(least)))
                 }
@@ -154,7 +150,7 @@ fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
     Ok(page.finish())
 }
 
-/// A cell as people name it, such as `C7`.
+/// Returns the name of a cell, such as `C7`.
 fn reference(row: u32, column: u32) -> String {
     let (mut letters, mut left) = (Vec::new(), u64::from(column) + 1);
     while left > 0 {

@@ -1,24 +1,22 @@
-//! What the readers of documents share: accepted types, bounds, refusals, and the text that they fill.
+//! Shared by the readers: accepted types, limits, refusals, and the bounded text.
 
 use crate::domain::file::FileText;
+use crate::support::text::prefix_chars;
 
-/// What is accepted, in words for whoever sends something else.
+/// The accepted types, for error messages.
 pub const ACCEPTED: &str = "PNG, JPEG, GIF and WebP pictures, PDF, docx, xlsx, and text in UTF-8 (plain, Markdown, CSV, JSON)";
 
-/// PDF documents.
 pub const PDF: &str = "application/pdf";
-/// Word documents.
 pub const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
-/// Excel workbooks.
 pub const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
 
-/// The most that a packed document may unpack to, in bytes.
+/// The bytes that a packed document may unpack to.
 pub(super) const MAX_UNPACKED: u64 = 256 * 1024 * 1024;
 
-/// The most files in a packed document.
+/// The files in a packed document.
 pub(super) const MAX_ENTRIES: usize = 10_000;
 
-/// Why a file is not accepted, in words for whoever has sent it.
+/// Why a file is refused, in words for its sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
@@ -27,7 +25,7 @@ pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(why.into()))
 }
 
-/// Takes words until there is no more room.
+/// Text up to a limit.
 pub(super) struct Page {
     words: String,
     left: usize,
@@ -39,17 +37,13 @@ impl Page {
         Self { words: String::new(), left: most_chars, is_cut: false }
     }
 
-    /// Adds words. False if there is no room for more.
+    /// Adds words. Returns false if they did not fit.
     pub(super) fn add(&mut self, words: &str) -> bool {
-        for c in words.chars() {
-            if self.left == 0 {
-                self.is_cut = true;
-                return false;
-            }
-            self.left -= 1;
-            self.words.push(c);
-        }
-        true
+        let fitting = prefix_chars(words, self.left);
+        self.left -= fitting.chars().count();
+        self.words.push_str(fitting);
+        self.is_cut |= fitting.len() < words.len();
+        fitting.len() == words.len()
     }
 
     pub(super) fn finish(self) -> FileText {

@@ -8,7 +8,7 @@ use pdf_extract::{ConvertToFmt, Document, OutputDev, PlainTextOutput, output_doc
 use super::page::{Page, Refused, refused};
 use crate::domain::file::FileText;
 
-/// What becomes of words that a page has no room for: the error that ends the reading.
+/// Turns a full page into the error that ends the reading.
 struct Full<'a>(&'a mut Page);
 
 impl Write for Full<'_> {
@@ -25,10 +25,7 @@ impl<'a> ConvertToFmt for Full<'a> {
     }
 }
 
-/// A document that can be opened. A model may see its pages even if nobody here can read its text.
-///
-/// # Errors
-/// If the document is encrypted, or damaged.
+/// Opens a document. Models may see its pages even if its text cannot be read here.
 pub(super) fn open(bytes: &[u8]) -> Result<Document, Refused> {
     let encrypted = "the PDF is encrypted; upload it without its password";
     let document = match Document::load_mem(bytes) {
@@ -45,13 +42,13 @@ pub(super) fn open(bytes: &[u8]) -> Result<Document, Refused> {
     Ok(document)
 }
 
-/// The text, or what was read of it until it could not be read any further; that may well be all of it.
+/// Returns the text up to the first place that cannot be read, which may be all of it.
 pub(super) fn text(document: &Document, most_chars: usize) -> FileText {
     let mut page = Page::new(most_chars);
     let reading = AssertUnwindSafe(|| {
         let mut output = PlainTextOutput::new(Full(&mut page));
         let output: &mut dyn OutputDev = &mut output;
-        // It gives up where it meets what it does not know, such as the code pages of some fonts: with an error, or with a panic.
+        // The library fails or panics on unknown features, such as the code pages of some fonts.
         let _ = output_doc(document, output);
     });
     let _ = catch_unwind(reading);

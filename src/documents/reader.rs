@@ -1,4 +1,4 @@
-//! The port to the process that reads files, and the bounds of what it is given. Both those who upload and the worker use it.
+//! The port to the process that reads files, with the limits of files. The service and the worker use it.
 
 use std::sync::Arc;
 
@@ -7,33 +7,24 @@ use bytes::Bytes;
 
 use crate::domain::file::{FileFacts, FileLimits};
 
-/// Finds out what a file is, and the text in it.
 #[async_trait]
 pub trait FileReader: Send + Sync {
-    /// Returns what the bytes are, and at most `most_chars` of their text.
-    ///
-    /// # Errors
-    /// If they are not accepted, or the reader cannot tell.
+    /// Returns the type of a file and at most `most_chars` of its text.
     async fn read(&self, bytes: Bytes, name: &str, most_chars: usize) -> Result<FileFacts, Unreadable>;
 }
 
-/// Why nothing is known of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// It is not accepted: why, in words for its sender.
+    /// Why the file is not accepted, in words for its sender.
     #[error("{0}")]
     Refused(String),
-    /// The server's fault.
     #[error("the process that reads files cannot be started")]
     Failed(#[source] std::io::Error),
 }
 
-/// The reader of files and their bounds.
 #[derive(Clone)]
 pub struct FileDeps {
-    /// The reader.
     pub reader: Arc<dyn FileReader>,
-    /// Bounds.
     pub limits: FileLimits,
 }
 

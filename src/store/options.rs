@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::OnCopy;
 use super::postgres::REQUEST_TIMEOUT;
 
@@ -40,7 +42,8 @@ impl Default for StoreOptions {
 }
 
 /// What a commit of SQLite survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Also a loss of power: every commit waits for the disk.
     #[default]

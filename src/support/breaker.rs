@@ -1,18 +1,17 @@
-//! A circuit breaker: after failures in a row, its user is refused for a cool-down instead of finding out each time anew.
+//! A circuit breaker: after failures in a row it refuses requests for a cool-down.
 //!
-//! Owns the states closed, open and half-open. Must not know what is asked; its users decide what a failure is.
+//! Owns the states closed, open and half-open. Must not know the requests; its users decide what a failure is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerLimits {
     /// Failures in a row; 0 for a breaker that never opens.
     pub failures: u32,
-    /// The cool-down. After it one request is let through, and the others go on waiting until that one begins to be answered.
+    /// The cool-down. After it one request is let through. The others wait until its answer begins.
     pub open: Duration,
 }
 
@@ -34,44 +33,32 @@ struct State {
 /// The refusal of an open breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerOpen {
-    /// The failures in a row so far.
     pub failures: u32,
     /// How long to wait before the next request.
     pub wait: Duration,
 }
 
-/// A change of a breaker that its user may tell of.
+/// A change of a breaker, for logs and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum BreakerChange {
-    /// It is as it was.
     None,
-    /// It opened after so many failures in a row.
-    Opened {
-        /// The failures.
-        failures: u32,
-    },
-    /// It closed.
+    Opened { failures: u32 },
     Closed,
 }
 
 impl CircuitBreaker {
-    /// Returns a closed breaker.
-    #[must_use]
     pub fn new(limits: BreakerLimits) -> Self {
         Self { limits, state: Arc::default() }
     }
 
     /// Returns whether the breaker is open or half-open.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.state().open_until.is_some()
     }
 
-    /// Lets a request through. Dropping the permit gives the request up, which says nothing about the health.
-    ///
-    /// # Errors
-    /// If the breaker is open, or half-open with a request under way.
+    /// Lets a request through, unless the breaker is open, or half-open with a request under way. A dropped permit counts neither as
+    /// a success nor as a failure.
     pub fn enter(&self) -> Result<BreakerPermit, BreakerOpen> {
         let mut state = self.state();
         let permit = |is_probe| BreakerPermit { breaker: self.clone(), is_probe, is_settled: false };
@@ -81,7 +68,7 @@ impl CircuitBreaker {
             state.is_probing = true;
             return Ok(permit(true));
         }
-        // Behind the one request the wait is short: it need only begin to be answered.
+        // Behind the one request the wait is short: only the beginning of its answer is needed.
         Err(BreakerOpen { failures: state.failures, wait: left.max(Duration::from_secs(1)) })
     }
 
@@ -107,8 +94,8 @@ pub struct BreakerPermit {
 }
 
 impl BreakerPermit {
-    /// Closes a half-open breaker, because its request begins to be answered. The end of the answer may be minutes away. The
-    /// failures so far stay counted, so that the next one opens it again at once.
+    /// Closes a half-open breaker at the beginning of the answer, whose end may be minutes away. The failures so far stay counted, so
+    /// that the next one opens it again at once.
     pub fn answering(&mut self) -> BreakerChange {
         if !std::mem::take(&mut self.is_probe) {
             return BreakerChange::None;

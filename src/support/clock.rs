@@ -1,8 +1,7 @@
 //! Wall-clock time as a parameter.
 //!
-//! Wall-clock times are for people to read (`created_at`, `at`). Nothing in Capstan decides by them: leases and timers are
-//! decided by the database's clock, time-outs by the runtime's monotonic one. The store on SQLite, whose clock is the machine's, looks
-//! at it to notice that it was set.
+//! Wall-clock times are for people (`created_at`, `at`). The database's clock decides leases and timers, the runtime's monotonic clock
+//! decides timeouts. The store on SQLite, where the database's clock is the machine's, reads it to notice that it was set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,8 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub struct UnixMillis(pub i64);
 
 impl UnixMillis {
-    /// RFC 3339 in UTC with exactly three fractional digits, as every timestamp on the wire is written.
-    #[must_use]
+    /// Returns RFC 3339 in UTC with exactly three fractional digits, the form of every timestamp on the wire.
     pub fn to_rfc3339(self) -> String {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(timestamp) => format!("{timestamp:.3}"),
@@ -23,23 +21,17 @@ impl UnixMillis {
         }
     }
 
-    /// Reads a time as RFC 3339 writes it.
-    #[must_use]
     pub fn from_rfc3339(text: &str) -> Option<Self> {
         text.parse::<jiff::Timestamp>().ok().map(|timestamp| Self(timestamp.as_millisecond()))
     }
 }
 
-/// Where wall-clock time comes from.
 pub trait Clock: Send + Sync {
-    /// The present moment.
     fn now(&self) -> UnixMillis;
 }
 
-/// A clock that is passed around.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// The operating system's clock.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -51,13 +43,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: stands still until told otherwise.
+/// A clock for tests, which stands still until a test moves it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that shows `start`.
-    #[must_use]
     pub fn new(start: UnixMillis) -> Self {
         Self(AtomicI64::new(start.0))
     }

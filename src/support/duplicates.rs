@@ -1,12 +1,11 @@
-//! Keys that stand twice in one object of a JSON text. Parsers keep the last value and drop the others without a word.
+//! Duplicate keys in one object of a JSON text. Parsers keep the last value and silently drop the others.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Returns the first key that stands twice in one object. `None` also for a text that is not JSON.
-#[must_use]
+/// Returns the first duplicate key; `None` also for a text that is not JSON.
 pub fn duplicate_key(text: &str) -> Option<String> {
     let mut found = None;
     let mut deserializer = serde_json::Deserializer::from_str(text);

@@ -1,9 +1,9 @@
 //! Variables in the texts of configuration files.
 
-/// Why a text could not be expanded. Names variables, never their values.
+/// Names variables, never their values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
-    /// It has no value and no default.
+    /// A variable without a value and without a default.
     #[error("the variable {0} is not set")]
     NotSet(String),
     /// `${` without `}`.
@@ -11,11 +11,8 @@ pub enum ExpandError {
     NotClosed,
 }
 
-/// Replaces `${VAR}` and `${VAR:-default}` by what `lookup` finds; the default counts for an empty variable, too. `$${` stands for a
-/// `${` that is no variable.
-///
-/// # Errors
-/// [`ExpandError`].
+/// Replaces `${VAR}` and `${VAR:-default}` by the values that `lookup` returns. An empty variable gets the default, too. `$${` stands for
+/// a `${` that begins no variable.
 pub fn expand(text: &str, mut lookup: impl FnMut(&str) -> Option<String>) -> Result<String, ExpandError> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -43,14 +40,7 @@ pub fn expand(text: &str, mut lookup: impl FnMut(&str) -> Option<String>) -> Res
     Ok(expanded)
 }
 
-/// Whether a text names a variable, or cannot be expanded.
-#[must_use]
-pub fn occurs_in(text: &str) -> bool {
-    text.contains("${")
-}
-
-/// The text that [`expand`] makes this one of.
-#[must_use]
+/// Returns a text that [`expand`] turns into this one.
 pub fn escape(text: &str) -> String {
     text.replace("${", "$${")
 }

@@ -1,21 +1,19 @@
 //! Named points at which a test can make the process die, stop or fail.
 //!
-//! The points exist only with the `failpoints` feature; a release build holds no trace of them. They are switched on by
-//! `CAPSTAN_FAILPOINTS=NAME=ACTION[@N][;...]`: at the N-th time (default 1) that the point is reached, `kill` sends the
-//! process SIGKILL, `stop` sends it SIGSTOP, `panic` panics in the task. `ask:HOST:PORT` tells the name of the point to
-//! whoever listens there, waits for the answer, and does what it says: one of these words, or nothing.
+//! The points exist only with the `failpoints` feature, never in a release build. `CAPSTAN_FAILPOINTS=NAME=ACTION[@N][;...]` sets the
+//! action for the N-th time (default 1) that a point is reached. `kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `panic`
+//! panics in the task. `ask:HOST:PORT` sends the name of the point to a listener, and waits for one of these words or nothing.
 //!
-//! `CAPSTAN_PLANTED=NAME` plants a bug, to see that a test finds it. Without the feature there is no such bug.
+//! `CAPSTAN_PLANTED=NAME` plants a bug, to see that a test finds it.
 
 /// Marks a boundary between two persisted steps. The name is that of the crash point, such as `C09`.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn reached(_name: &'static str) {}
 
-/// Whether a test has planted the bug of that name, to see that it is found: in its own thread, or in this process.
+/// Returns whether a test has planted this bug, in its own thread or in this process.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
-#[must_use]
 pub fn is_planted(_name: &'static str) -> bool {
     false
 }
@@ -30,6 +28,7 @@ mod active {
     use std::io::Write as _;
     use std::sync::{LazyLock, Mutex, PoisonError};
 
+    use rustix::process::{Signal, getpid, kill_process};
     use tokio::runtime::{Handle, RuntimeFlavor};
 
     struct Point {
@@ -64,18 +63,15 @@ mod active {
         static PLANTED: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
-    /// Plants a bug for whatever runs in this thread, or takes it out again.
+    /// Plants a bug in this thread, or removes it.
     pub fn plant(name: Option<&'static str>) {
         PLANTED.set(name);
     }
 
-    /// See above.
-    #[must_use]
     pub fn is_planted(name: &'static str) -> bool {
         PLANTED.get() == Some(name) || PLANTED_IN_PROCESS.as_deref() == Some(name)
     }
 
-    /// See the module documentation.
     pub fn reached(name: &'static str) {
         let action = {
             let mut points = POINTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,14 +91,14 @@ mod active {
             None => action,
         };
         match action.as_str() {
-            "kill" => signal("KILL"),
-            "stop" => signal("STOP"),
+            "kill" => signal(Signal::KILL),
+            "stop" => signal(Signal::STOP),
             "panic" => fail(name),
             _ => {}
         }
     }
 
-    /// What to do, as the listener says. Nobody there means nothing to do.
+    /// Returns the action that the listener names; without a listener there is none.
     fn ask(listener: &str, name: &str) -> String {
         let asked = std::net::TcpStream::connect(listener).and_then(|mut stream| {
             writeln!(stream, "{name}")?;
@@ -111,8 +107,7 @@ mod active {
         asked.map(|answer| answer.trim().to_owned()).unwrap_or_default()
     }
 
-    /// The task stands still at the point; those behind it on its thread shall not, or what the listener waits for could not
-    /// happen.
+    /// Blocks the task, but not the other tasks of its thread: the listener may wait for them.
     fn without_holding_up_others<T>(work: impl FnOnce() -> T) -> T {
         match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -125,12 +120,9 @@ mod active {
         panic!("failpoint {name}");
     }
 
-    fn signal(which: &str) {
-        // A child process sends it, because no safe call in the standard library does. The process dies or stops inside
-        // `status`, so nothing after this point runs before the signal.
-        let pid = std::process::id().to_string();
-        let _ = std::process::Command::new("kill").arg(format!("-{which}")).arg(pid).status();
-        // Another thread may be the one that receives it, a moment later on a busy machine: nothing may run until then.
+    fn signal(signal: Signal) {
+        let _ = kill_process(getpid(), signal);
+        // On a busy machine another thread may receive it a moment later: nothing may run until then.
         let _ = std::process::Command::new("sleep").arg("0.1").status();
     }
 }

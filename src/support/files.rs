@@ -1,21 +1,16 @@
-//! Small files that are replaced as a whole.
+//! Replaces small files atomically.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Writes the file anew, for its owner alone. Whoever reads it meanwhile, or after a power cut, sees the old file or the new one.
-///
-/// # Errors
-/// If it cannot be written; then it is as it was.
+/// Replaces a file, readable for its owner only. A concurrent reader, or one after a power cut, sees the old file or the new one.
+/// After an error the old file is unchanged.
 pub fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     replace_by(path, |_| text.to_owned())
 }
 
-/// The same with a text that may say something of the file that it stands in.
-///
-/// # Errors
-/// If it cannot be written; then it is as it was.
+/// Replaces a file by a text that may depend on the new file's metadata.
 pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -29,10 +24,7 @@ pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::i
     Ok(())
 }
 
-/// An empty file for its owner alone.
-///
-/// # Errors
-/// If it cannot be made.
+/// Creates an empty file that only its owner can read.
 pub fn private(path: &Path) -> std::io::Result<fs::File> {
     let mut options = fs::File::options();
     options.write(true).create(true).truncate(true);
@@ -48,13 +40,12 @@ fn write(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result
     file.sync_all()
 }
 
-/// When a file was made, in nanoseconds since 1970: nobody can give a copy of it the same time. `None` where the file system does not know.
-#[must_use]
+/// Returns the creation time in nanoseconds since 1970, which a copy of the file cannot have. `None` if the file system has none.
 pub fn born(about: &fs::Metadata) -> Option<u128> {
     Some(about.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos())
 }
 
-/// A power cut shall not take the new name of the file.
+/// Makes the new name of a file survive a power cut.
 fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Ok(folder) = fs::File::open(folder) {

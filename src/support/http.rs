@@ -1,19 +1,18 @@
-//! Clients of HTTP, bodies within limits, and errors in words.
+//! HTTP clients, bodies within limits, and texts of errors.
 
 use std::error::Error;
 use std::net::IpAddr;
 
 use reqwest::{Client, ClientBuilder, Response, Url};
 
-/// The beginning of a client for the server at `url`. Proxies of the environment do not hold for this machine: `HTTP_PROXY` is
-/// set for the world outside, and the proxy's own loopback is another one.
+/// Returns the builder of a client for the server at `url`. A loopback address never goes through a proxy of the environment: the
+/// proxy's loopback is another one.
 pub fn client_for(url: &str) -> ClientBuilder {
     let builder = Client::builder();
     if is_loopback(url) { builder.no_proxy() } else { builder }
 }
 
-/// Whether a URL leads to this machine, by its name or address.
-#[must_use]
+/// Returns whether the host of a URL is a loopback name or address.
 pub fn is_loopback(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
@@ -22,9 +21,6 @@ pub fn is_loopback(url: &str) -> bool {
 }
 
 /// Reads a body; `None` if it has more than `limit` bytes.
-///
-/// # Errors
-/// If the connection breaks off.
 pub async fn body_within(mut response: Response, limit: usize) -> Result<Option<Vec<u8>>, reqwest::Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
@@ -36,8 +32,7 @@ pub async fn body_within(mut response: Response, limit: usize) -> Result<Option<
     Ok(Some(body))
 }
 
-/// Returns an error with its causes. A cause whose words end those before it is not repeated.
-#[must_use]
+/// Returns an error with its causes. A cause that already ends the text is not repeated.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -53,7 +48,6 @@ pub fn error_chain(error: &dyn Error) -> String {
 }
 
 /// Returns an error with its causes, without the URL, which may hold a key.
-#[must_use]
 pub fn chain_without_url(error: reqwest::Error) -> String {
     error_chain(&error.without_url())
 }

@@ -1,4 +1,4 @@
-//! Where new identifiers come from.
+//! The source of new identifiers.
 //!
 //! An id on the wire is a prefix and a UUIDv7 in its 32-digit form (`run_0198...`). Time-ordered ids keep inserts at the
 //! right-hand edge of every index.
@@ -6,13 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes new ids.
 pub trait IdSource: Send + Sync {
-    /// The 32 hexadecimal digits of a new id, without a prefix.
+    /// Returns the 32 hexadecimal digits of a new id, without a prefix.
     fn next(&self) -> String;
 }
 
-/// An id source that is passed around.
 pub type SharedIds = Arc<dyn IdSource>;
 
 /// Random, time-ordered ids.

@@ -16,7 +16,6 @@ pub fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
 
 /// Returns `value` with the keys of every object sorted and one spelling for equal numbers. Hashes and comparisons are made of this
 /// form. All other JSON keeps the order and the spelling of its author.
-#[must_use]
 pub fn canonical(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -31,32 +30,23 @@ pub fn canonical(value: &Value) -> Value {
 }
 
 /// Returns whether two values are equal. The order of keys and the spelling of numbers do not count.
-#[must_use]
 pub fn is_same(one: &Value, other: &Value) -> bool {
     one == other || canonical(one) == canonical(other)
 }
 
-/// SHA-256 of the canonical form, as 64 hexadecimal digits.
-#[must_use]
+/// Returns the SHA-256 of the canonical form, as 64 hexadecimal digits.
 pub fn hash(value: &Value) -> String {
     hash_bytes(canonical(value).to_string().as_bytes())
 }
 
-/// SHA-256 of some bytes, as 64 hexadecimal digits.
-#[must_use]
+/// Returns the SHA-256 of bytes, as 64 hexadecimal digits.
 pub fn hash_bytes(bytes: &[u8]) -> String {
     use sha2::Digest as _;
-    use std::fmt::Write as _;
-    sha2::Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// JSON text in which every escape of half a surrogate pair is replaced by that of U+FFFD; `None` if there is none. Such an
-/// escape names no character, and no parser takes it.
-#[must_use]
+/// Replaces every escape of half a surrogate pair in JSON text by that of U+FFFD; `None` if there is none. Such an escape is no
+/// character, and parsers refuse it.
 pub fn mend_surrogates(json: &str) -> Option<String> {
     let unit_at = |at: usize| -> Option<u16> {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -90,9 +80,8 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
     Some(mended)
 }
 
-/// How deep objects and arrays are nested in JSON text: 0 for a single value. Looks at brackets only, so it has an answer for
-/// any text and needs no stack.
-#[must_use]
+/// Returns how deep objects and arrays are nested in JSON text: 0 for a single value. It counts brackets, so it accepts any text and
+/// needs no stack.
 pub fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut in_string, mut escaped) = (false, false);
@@ -112,8 +101,7 @@ pub fn nesting(json: &str) -> usize {
     deepest
 }
 
-/// Whether objects and arrays are nested more than `levels` deep in a value. Looks no deeper than that.
-#[must_use]
+/// Returns whether objects and arrays are nested more than `levels` deep. It looks no deeper than that.
 pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
     match value {
         Value::Object(map) => levels == 0 || map.values().any(|inner| is_deeper_than(inner, levels - 1)),
@@ -122,7 +110,7 @@ pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Takes out of an object what the struct `T` has no field for, so that it can be read even if `T` refuses to guess.
+/// Removes the keys of an object that the struct `T` has no field for, so that `T` can be read even with `deny_unknown_fields`.
 pub fn keep_fields<'de, T: Deserialize<'de>>(object: Option<&mut Value>) {
     let Some(Value::Object(map)) = object else { return };
     let mut fields: &[&str] = &[];
@@ -131,7 +119,7 @@ pub fn keep_fields<'de, T: Deserialize<'de>>(object: Option<&mut Value>) {
     map.retain(|key, _| fields.contains(&key.as_str()));
 }
 
-/// Finds out which fields a struct asks for.
+/// A deserializer that only records the fields of a struct.
 struct Probe<'a> {
     fields: &'a mut &'static [&'static str],
 }

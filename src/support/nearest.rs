@@ -1,6 +1,6 @@
 //! Suggestions for misspelt names.
 
-/// The least similarity of a name that is suggested; 1 means equal.
+/// The least similarity of a suggested name; 1 means equal.
 const MIN_SIMILARITY: f64 = 0.7;
 
 /// Returns the known name that is most similar to `wrong`, if one is similar enough to be meant. Case, `_` and `-` do not count.
@@ -11,13 +11,11 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 }
 
 /// Returns a name in lower case and without `_` and `-`, so that `disabledTools` and `disabled_tools` are one name.
-#[must_use]
 pub fn normalized(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect()
 }
 
 /// Adds a suggestion to an error of serde that names an unknown field or variant and the known ones.
-#[must_use]
 pub fn with_suggestion(message: &str) -> String {
     let parts = message.strip_prefix("unknown ").and_then(|rest| rest.split_once(", expected "));
     let Some((unknown, expected)) = parts else { return message.to_owned() };

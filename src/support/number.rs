@@ -5,7 +5,7 @@
 
 use serde_json::{Number, Value};
 
-/// The longest number that is accepted, in characters. It bounds what calculating with one costs.
+/// The longest accepted number, in characters. It bounds the cost of calculating with one.
 pub const MAX_NUMBER_CHARS: usize = 1_000;
 
 /// A number that is too long to be kept.
@@ -17,10 +17,7 @@ fn check_length(chars: usize) -> Result<(), NumberTooLong> {
     if chars > MAX_NUMBER_CHARS { Err(NumberTooLong(chars)) } else { Ok(()) }
 }
 
-/// Checks the length of each number in JSON text. Text that is no JSON gets an answer, too.
-///
-/// # Errors
-/// The length of the first number that is too long.
+/// Checks the length of each number in JSON text, or in any other text.
 pub fn check_text(json: &[u8]) -> Result<(), NumberTooLong> {
     let (mut in_string, mut escaped, mut chars) = (false, false, 0);
     for byte in json {
@@ -41,10 +38,6 @@ pub fn check_text(json: &[u8]) -> Result<(), NumberTooLong> {
     check_length(chars)
 }
 
-/// Checks the length of each number in a value.
-///
-/// # Errors
-/// The length of the first number that is too long.
 pub fn check_value(value: &Value) -> Result<(), NumberTooLong> {
     match value {
         Value::Number(number) => check_length(number.as_str().len()),
@@ -56,7 +49,6 @@ pub fn check_value(value: &Value) -> Result<(), NumberTooLong> {
 
 /// Returns the one spelling that stands for a number in hashes and comparisons: that of the integer or float that is exactly this
 /// number, or its digits. `1.10` and `1.1` are equal; `1` and `1.0` are not, because tools tell integers from floats.
-#[must_use]
 pub fn canonical(number: &Number) -> Number {
     if (number.is_i64() || number.is_u64()) && number.as_str() != "-0" {
         return number.clone();

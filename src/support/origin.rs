@@ -3,9 +3,6 @@
 use reqwest::Url;
 
 /// Returns an origin as browsers send it in `Origin`: scheme and host in lower case, no default port, no slash at the end.
-///
-/// # Errors
-/// In words: what is wrong with the text, and how an origin is written.
 pub fn parse_origin(text: &str) -> Result<String, String> {
     let wrong = |reason: &str| {
         Err(format!(
@@ -31,9 +28,6 @@ pub fn parse_origin(text: &str) -> Result<String, String> {
 }
 
 /// Checks the name or address of a host, without scheme, port and path.
-///
-/// # Errors
-/// In words: what is wrong with the text, and how a host is written.
 pub fn check_host(text: &str) -> Result<(), String> {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_address = text.parse::<std::net::IpAddr>().is_ok();

@@ -1,23 +1,17 @@
-//! Where randomness comes from.
+//! The source of randomness.
 
 use std::sync::Arc;
 
-/// The operating system gives no random bytes.
+/// The error of an operating system that gives no random bytes.
 pub type NoRandomness = getrandom::Error;
 
-/// Gives random bytes that nobody can guess.
+/// Gives unpredictable bytes.
 pub trait Randomness: Send + Sync {
-    /// Fills the buffer.
-    ///
-    /// # Errors
-    /// If the operating system gives none.
     fn fill(&self, buffer: &mut [u8]) -> Result<(), NoRandomness>;
 }
 
-/// Randomness that is passed around.
 pub type SharedRandomness = Arc<dyn Randomness>;
 
-/// That of the operating system.
 #[derive(Debug, Default)]
 pub struct SystemRandomness;
 
@@ -27,7 +21,7 @@ impl Randomness for SystemRandomness {
     }
 }
 
-/// Counting bytes for tests: no two fillings are the same, and the same program gets the same.
+/// Counting bytes for tests: each buffer gets other bytes, the same in each run of the program.
 #[derive(Debug, Default)]
 pub struct CountingBytes(std::sync::atomic::AtomicU64);
 

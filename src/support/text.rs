@@ -1,7 +1,6 @@
 //! Text cut to a size without breaking a character.
 
-/// The longest prefix of `text` that is at most `max_bytes` long and ends on a character boundary.
-#[must_use]
+/// Returns the longest prefix with at most `max_bytes` bytes that ends on a character boundary.
 pub fn prefix(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
@@ -19,20 +18,17 @@ pub fn pieces(text: &str, max_bytes: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The longest prefix of `text` with at most `max_chars` characters.
-#[must_use]
+/// Returns the longest prefix with at most `max_chars` characters.
 pub fn prefix_chars(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Replaces what no database column can hold: U+0000 becomes U+FFFD. This file is the one place where that happens.
-#[must_use]
+/// Replaces U+0000, which no database column can hold, by U+FFFD. Only this file does that.
 pub fn storable(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// JSON text in which U+0000 became U+FFFD, for the same reason: clients shall see what is stored.
-#[must_use]
+/// Replaces U+0000 in JSON text by U+FFFD, so that clients see what is stored.
 pub fn storable_json(json: String) -> String {
     if !json.contains("\\u0000") {
         return json;

@@ -1,8 +1,7 @@
-//! How many tokens a text is to models whose tokenizer is published.
+//! Counts the tokens of a text, for models whose tokenizer is published.
 //!
-//! Owns the tables of the tokenizers, each of which is loaded by the first count that needs it (some 40 MB), and the latest
-//! counts: a conversation is counted again before each of its model calls, and nearly all of it is what it was. Must not know
-//! which model counts how.
+//! Owns the tables of the tokenizers, which the first count loads (some 40 MB each), and a cache of counts: each model call counts its
+//! conversation again, and nearly all of it is unchanged. Must not know which model uses which tokenizer.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,11 +14,10 @@ use utoipa::ToSchema;
 
 use super::text;
 
-/// The counts that are kept: some 10 MB of them.
-const KEPT: u64 = 65_536;
+/// The capacity of the cache: some 10 MB.
+const CACHED_COUNTS: u64 = 65_536;
 
-/// The longest text, in bytes, that is given to a tokenizer at once. Its regular expressions overflow their stack on a million
-/// spaces.
+/// The bytes that a tokenizer gets at once. Its regular expressions overflow their stack on a million spaces.
 const SEGMENT: usize = 16_384;
 
 /// A way of cutting texts into tokens, under the name that its publisher gave it.
@@ -33,11 +31,10 @@ pub enum Tokenizer {
 }
 
 impl Tokenizer {
-    /// The tokens of a text. What looks like a control token in it is a text like any other, as it is to the models' providers.
-    #[must_use]
+    /// Returns the tokens of a text. Control tokens in it count as text, as with the providers.
     pub fn count(self, text: &str) -> u64 {
-        static COUNTS: LazyLock<Cache<(Tokenizer, usize, u64), u64>> = LazyLock::new(|| Cache::new(KEPT));
-        // Texts come from strangers: without its own key, two of them with one hash could be made.
+        static COUNTS: LazyLock<Cache<(Tokenizer, usize, u64), u64>> = LazyLock::new(|| Cache::new(CACHED_COUNTS));
+        // A key of its own, because an attacker could make two texts with one hash.
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         if text.is_empty() {
             return 0;
@@ -60,8 +57,8 @@ impl Tokenizer {
     }
 }
 
-/// A text in pieces of which none is too long. They end where a word ends and a space follows, which is where every token ends,
-/// too; only in texts without such places a token may be cut in two.
+/// Splits a text into segments. They end between a word and a space, where a token ends, too. Only a text without such places may have
+/// a token cut in two.
 fn segments(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

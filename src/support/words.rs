@@ -1,18 +1,15 @@
-//! The words of a text in any language, as far as a search wants to know them.
+//! Splits text of any language into words for a search.
 
 use std::collections::HashSet;
 
-/// Letters of a word's beginning that stand for all of its forms: `file`, `files` and `filing`. Four is what the shortest words
-/// leave that have forms at all.
-const BEGINNING: usize = 4;
+/// The letters of a word's stem, which all of its forms share: `file`, `files` and `filing`.
+const STEM_CHARS: usize = 4;
 
-/// What stands before such a beginning, so that it is no word itself.
+/// The prefix of a stem, so that it equals no word.
 const MARK: char = '~';
 
-/// The words of a text in order, in lower case: `readFile`, `read_file` and `Read file` have the same ones. Words of scripts that
-/// are written without spaces are cut into overlapping pairs of characters. Nothing is assumed of a language: no word counts less
-/// than others.
-#[must_use]
+/// Returns the words of a text in order, in lower case: `readFile`, `read_file` and `Read file` have the same ones. Words of scripts
+/// without spaces become overlapping pairs of characters. There are no stop words: the language is unknown.
 pub fn words(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut word = String::new();
@@ -39,13 +36,12 @@ pub fn words(text: &str) -> Vec<String> {
     found
 }
 
-/// What a text is found by: its words, and the beginnings of those that may have other forms.
-#[must_use]
+/// Returns the terms for an index: the words, and the stems of those that may have other forms.
 pub fn search_terms(text: &str) -> Vec<String> {
     let mut terms = Vec::new();
     for word in words(text) {
         let is_spaced = word.chars().all(|c| Kind::of(c) != Kind::Unspaced);
-        if is_spaced && let Some((end, last)) = word.char_indices().nth(BEGINNING - 1) {
+        if is_spaced && let Some((end, last)) = word.char_indices().nth(STEM_CHARS - 1) {
             terms.push(format!("{MARK}{}", &word[..end + last.len_utf8()]));
         }
         terms.push(word);
@@ -55,21 +51,18 @@ pub fn search_terms(text: &str) -> Vec<String> {
     terms
 }
 
-/// The words of a text that are written in capitals and small letters, uncut and in lower case.
-#[must_use]
+/// Returns the words of mixed case unsplit and in lower case.
 pub fn joined(text: &str) -> Vec<String> {
     let whole = text.split(|c: char| Kind::of(c) == Kind::Other || Kind::of(c) == Kind::Unspaced);
     whole.filter(|word| words(word).len() > 1).map(str::to_lowercase).collect()
 }
 
-/// Whether `words` hold all of `wanted` side by side.
-#[must_use]
+/// Returns whether `words` contain `wanted` as a phrase.
 pub fn holds(words: &[String], wanted: &[String]) -> bool {
     !wanted.is_empty() && words.windows(wanted.len()).any(|some| some == wanted)
 }
 
-/// The terms without those that have come before.
-#[must_use]
+/// Removes duplicates and keeps the order.
 pub fn distinct(terms: Vec<String>) -> Vec<String> {
     let mut seen = HashSet::new();
     terms.into_iter().filter(|term| seen.insert(term.clone())).collect()

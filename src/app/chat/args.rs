@@ -1,10 +1,8 @@
-//! The flags of `capstan chat`.
-
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// `capstan chat`
+/// The flags of `capstan chat`.
 #[derive(Debug, Clone, Args)]
 pub struct ChatArgs {
     /// The question.

@@ -1,23 +1,19 @@
-//! What a run asks its user, and how a line that was typed answers it. Pure: neither the terminal nor the server is known here.
+//! Questions of a run, and the answers that typed lines are. Must not know the terminal or the server.
 
 use serde_json::{Value, json};
 
 use super::safe_text::brief;
 
-/// Something that a run wants to know of its user.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
-    /// Its id.
+pub struct Question {
     pub id: String,
     kind: Kind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum Kind {
-    /// Whether a call may be made.
     Approval { call: String, destructive: bool, scopes: Vec<String>, arguments_hash: Value },
-    /// A question with choices, or in words.
-    Question { text: String, choices: Vec<Choice>, is_form: bool },
+    Input { text: String, choices: Vec<Choice>, is_form: bool },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -26,8 +22,8 @@ struct Choice {
     label: String,
 }
 
-impl Asked {
-    /// What `approval.requested` asks.
+impl Question {
+    /// Reads the data of `approval.requested`.
     pub fn approval(data: &Value) -> Self {
         let word = |key: &str| data[key].as_str().unwrap_or_default();
         let mut call = format!("{} {}", brief(word("name")), brief(&data["arguments"].to_string()));
@@ -45,8 +41,8 @@ impl Asked {
         Self { id: word("id").to_owned(), kind }
     }
 
-    /// What `input.requested` asks.
-    pub fn question(data: &Value) -> Self {
+    /// Reads the data of `input.requested`.
+    pub fn input(data: &Value) -> Self {
         let question = &data["question"];
         let choices = question["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
         let word = |of: &Value, key: &str| of[key].as_str().unwrap_or_default().to_owned();
@@ -58,34 +54,34 @@ impl Asked {
             text.push_str(&format!(" ({})", brief(url)));
         }
         let is_form = question["form"].is_object() || elicitation["requested_schema"].is_object();
-        Self { id: word(data, "id"), kind: Kind::Question { text, choices, is_form } }
+        Self { id: word(data, "id"), kind: Kind::Input { text, choices, is_form } }
     }
 
-    /// Where the answer goes, below the API's root.
+    /// Returns the path for the answer.
     pub fn path(&self) -> String {
         let resource = match self.kind {
             Kind::Approval { .. } => "approvals",
-            Kind::Question { .. } => "input-requests",
+            Kind::Input { .. } => "input-requests",
         };
         format!("/api/v1/{resource}/{}", self.id)
     }
 
-    /// What a person without a terminal is told.
+    /// Returns the text for a user without a terminal.
     pub fn remark(&self) -> String {
         let path = self.path();
         match &self.kind {
             Kind::Approval { call, .. } => {
                 format!("?? {call} has to be allowed: POST {path} with {{\"decision\":\"allow\"}} or {{\"decision\":\"deny\"}}")
             }
-            Kind::Question { text, choices, .. } if choices.is_empty() => format!("?? {text} POST {path} with a text"),
-            Kind::Question { text, choices, .. } => {
+            Kind::Input { text, choices, .. } if choices.is_empty() => format!("?? {text} POST {path} with a text"),
+            Kind::Input { text, choices, .. } => {
                 let choices: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
                 format!("?? {text} POST {path} with a choice: {}", brief(&choices.join(", ")))
             }
         }
     }
 
-    /// What a person at a terminal is asked.
+    /// Returns the text for a user at a terminal.
     pub fn prompt(&self) -> String {
         match &self.kind {
             Kind::Approval { call, destructive, scopes, .. } => {
@@ -97,7 +93,7 @@ impl Asked {
                     .collect();
                 format!("?? {call}\n   Allow it?{danger} y for once{further}; n, or why not")
             }
-            Kind::Question { text, choices, is_form } => {
+            Kind::Input { text, choices, is_form } => {
                 let mut lines = vec![format!("?? {text}")];
                 let numbered = choices.iter().enumerate();
                 lines.extend(numbered.map(|(at, choice)| match &choice.label {
@@ -116,16 +112,13 @@ impl Asked {
         }
     }
 
-    /// The answer that a line is.
-    ///
-    /// # Errors
-    /// What the line should be.
+    /// Returns the answer that a line is, or a text that says what the line should be.
     pub fn answer(&self, line: &str) -> Result<Value, String> {
         let line = line.trim();
         match &self.kind {
             _ if line.is_empty() => Err(self.prompt()),
             Kind::Approval { scopes, arguments_hash, .. } => {
-                // Bound to what was shown: if the call is another by now, the answer is refused.
+                // Bound to the arguments that were shown: the server refuses the answer if they are others by now.
                 let allow = |scope: &str| {
                     if scopes.iter().any(|known| known == scope) {
                         Ok(json!({"decision": "allow", "scope": scope, "arguments_hash": arguments_hash}))
@@ -143,7 +136,7 @@ impl Asked {
                     _ => Ok(json!({"decision": "deny", "reason": line})),
                 }
             }
-            Kind::Question { choices, is_form, .. } => {
+            Kind::Input { choices, is_form, .. } => {
                 let numbered = line.parse::<usize>().ok().and_then(|number| choices.get(number.checked_sub(1)?));
                 let named = choices.iter().find(|choice| choice.value.eq_ignore_ascii_case(line));
                 match numbered.or(named) {
@@ -165,9 +158,11 @@ impl Asked {
 mod tests {
     use super::*;
 
-    fn approval(scopes: &[&str]) -> Asked {
-        Asked::approval(&json!({"id": "input_1", "name": "files__move", "arguments": {"to": "b\u{1b}[2J"}, "arguments_hash": "abc",
-            "destructive": false, "scopes": scopes}))
+    fn approval(scopes: &[&str]) -> Question {
+        Question::approval(
+            &json!({"id": "input_1", "name": "files__move", "arguments": {"to": "b\u{1b}[2J"}, "arguments_hash": "abc",
+            "destructive": false, "scopes": scopes}),
+        )
     }
 
     #[test]
@@ -191,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_question_takes_a_number_a_choice_or_words() {
-        let asked = Asked::question(&json!({"id": "input_2", "question": {"text": "Which\none?",
+        let asked = Question::input(&json!({"id": "input_2", "question": {"text": "Which\none?",
             "choices": [{"value": "red", "label": "the warm one"}, {"value": "blue", "label": ""}]}}));
         assert_eq!(asked.path(), "/api/v1/input-requests/input_2");
         assert_eq!(asked.prompt(), "?? Which one?\n   1. red: the warm one\n   2. blue\n   A number, or an answer");
@@ -203,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_form_is_filled_in_as_an_object() {
-        let asked = Asked::question(&json!({"id": "input_3", "question": {"text": "Where to?",
+        let asked = Question::input(&json!({"id": "input_3", "question": {"text": "Where to?",
             "choices": [{"value": "accept", "label": ""}, {"value": "decline", "label": ""}],
             "elicitation": {"server": "s", "requested_schema": {"type": "object"}}}}));
         assert_eq!(asked.answer(r#"{"street": "x"}"#), Ok(json!({"choice": "accept", "content": {"street": "x"}})));

@@ -1,4 +1,4 @@
-//! The connection: asks, reads the stream, and comes back with its cursor when the stream is cut.
+//! The connection: sends the question, reads the stream, and reconnects with its cursor.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal as _, Write as _};
@@ -13,22 +13,19 @@ use serde_json::{Value, json};
 use sse_stream::SseByteStream;
 
 use super::args::ChatArgs;
-use super::asking::Asked;
+use super::asking::Question;
 use super::safe_text::printable;
-use super::screen::{Ending, Screen, Shown};
+use super::screen::{Change, Ending, Screen};
 use super::typing::Typing;
 use crate::app::config::{Environment, Loaded};
 use crate::app::healthcheck::reachable;
 use crate::support::http::client_for;
 
-/// How long the client keeps trying to come back to a server that does not answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The wait before each further try.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// A stream that is silent for longer than three pings of the server is dead.
-const SILENCE: Duration = Duration::from_secs(50);
+/// Longer than three pings of the server.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
 struct Client {
     http: reqwest::Client,
@@ -36,7 +33,7 @@ struct Client {
     key: Option<String>,
 }
 
-/// Asks the question and shows the answer. Interrupting it once cancels the run, twice leaves it running.
+/// Asks the question and shows the answer. The first interrupt cancels the run, the second one ends the client only.
 pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
     let url = args.url.clone().or_else(|| environment.get("CAPSTAN_URL").map(str::to_owned));
     let url = url.unwrap_or_else(|| format!("http://{}", reachable(loaded.config.server.listen)));
@@ -47,14 +44,11 @@ pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environm
         key: args.key.clone().or_else(|| environment.get("CAPSTAN_KEY").map(str::to_owned)),
     };
     let mut body = json!({"input": args.question});
-    if let Some(conversation) = &args.conversation {
-        body["conversation_id"] = json!(conversation);
-    }
-    if let Some(model) = model {
-        body["model"] = json!(model);
-    }
-    if let Some(agent) = &args.agent {
-        body["agent"] = json!(agent);
+    let options = [("conversation_id", args.conversation.as_deref()), ("model", model), ("agent", args.agent.as_deref())];
+    for (key, value) in options {
+        if let Some(value) = value {
+            body[key] = json!(value);
+        }
     }
     if !args.file.is_empty() {
         let mut parts = vec![json!({"type": "text", "text": args.question})];
@@ -70,7 +64,7 @@ pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environm
         conversation: None,
         cursor: None,
         at_line_start: true,
-        asked: VecDeque::new(),
+        questions: VecDeque::new(),
         typing: std::io::stdin().is_terminal().then(Typing::default),
     };
     let first = follower.client.ask(&body).await?;
@@ -115,7 +109,7 @@ impl Client {
         self.with_key(request).send().await
     }
 
-    /// Returns the whole event where its frame was too small for it, and any other event as it is.
+    /// Fetches the whole event if its frame was shortened, and returns any other event as it is.
     async fn whole(&self, event: Value) -> anyhow::Result<Value> {
         let Some(path) = event["shortened"]["url"].as_str().filter(|path| path.starts_with("/api/v1/")) else { return Ok(event) };
         let request = self.http.get(format!("{}{path}", self.url)).header("accept", "application/json");
@@ -124,7 +118,7 @@ impl Client {
         Ok(page["data"][0].take())
     }
 
-    /// Stores a file, and gives its id.
+    /// Uploads a file and returns its id.
     async fn upload(&self, path: &Path) -> anyhow::Result<String> {
         let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -137,9 +131,8 @@ impl Client {
         Ok(file["id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Answers a question of the run.
-    async fn answer(&self, asked: &Asked, body: &Value) -> anyhow::Result<()> {
-        let request = self.http.post(format!("{}{}", self.url, asked.path())).json(body);
+    async fn answer(&self, question: &Question, body: &Value) -> anyhow::Result<()> {
+        let request = self.http.post(format!("{}{}", self.url, question.path())).json(body);
         accepted(self.with_key(request).send().await.map_err(reqwest::Error::without_url)?).await?;
         Ok(())
     }
@@ -151,7 +144,7 @@ impl Client {
     }
 }
 
-/// The answer if it is a success, else an error with the server's own words.
+/// Turns an error response into an error with the server's words.
 async fn accepted(answer: reqwest::Response) -> anyhow::Result<reqwest::Response> {
     let status = answer.status();
     if status.is_success() {
@@ -170,9 +163,9 @@ struct Follower {
     conversation: Option<String>,
     cursor: Option<String>,
     at_line_start: bool,
-    /// What the run wants to know, in the order of asking.
-    asked: VecDeque<Asked>,
-    /// The terminal, if there is one to answer at.
+    /// The open questions, the oldest first.
+    questions: VecDeque<Question>,
+    /// The terminal, if there is one.
     typing: Option<Typing>,
 }
 
@@ -188,13 +181,13 @@ impl Follower {
         }
     }
 
-    /// Reads one stream until the run ends, or `None` if the stream is cut before.
+    /// Reads one stream until the run ends. Returns `None` if the stream is cut before.
     async fn read(&mut self, answer: reqwest::Response, interrupted: &mut bool) -> anyhow::Result<Option<Ending>> {
         let mut stream = SseByteStream::new(answer.bytes_stream().boxed());
         loop {
             let next = tokio::select! {
-                next = tokio::time::timeout(SILENCE, stream.next()) => next,
-                line = typed(&mut self.typing, !self.asked.is_empty()) => {
+                next = tokio::time::timeout(IDLE_TIMEOUT, stream.next()) => next,
+                line = typed(&mut self.typing, !self.questions.is_empty()) => {
                     self.reply(&line).await?;
                     continue;
                 }
@@ -221,12 +214,12 @@ impl Follower {
                 }
             }
             match self.screen.show(&event) {
-                Shown::Answer(text) => self.answer(&text)?,
-                Shown::Remark(text) => self.remark(&text)?,
-                Shown::Asks(asked) => self.ask(asked)?,
-                Shown::Settled(id) => self.settled(&id)?,
-                Shown::Nothing => {}
-                Shown::End(ending, text) => {
+                Change::Answer(text) => self.answer(&text)?,
+                Change::Remark(text) => self.remark(&text)?,
+                Change::Asks(question) => self.ask(question)?,
+                Change::Resolved(id) => self.resolved(&id)?,
+                Change::Nothing => {}
+                Change::End(ending, text) => {
                     if !self.at_line_start {
                         self.answer("\n")?;
                     }
@@ -240,33 +233,33 @@ impl Follower {
     }
 
     /// Shows a question, unless another one is being answered.
-    fn ask(&mut self, asked: Asked) -> anyhow::Result<()> {
+    fn ask(&mut self, question: Question) -> anyhow::Result<()> {
         if self.typing.is_none() {
-            return self.remark(&asked.remark());
+            return self.remark(&question.remark());
         }
-        self.asked.push_back(asked);
-        if self.asked.len() == 1 { self.prompt() } else { Ok(()) }
+        self.questions.push_back(question);
+        if self.questions.len() == 1 { self.prompt() } else { Ok(()) }
     }
 
     fn prompt(&mut self) -> anyhow::Result<()> {
-        match self.asked.front().map(Asked::prompt) {
+        match self.questions.front().map(Question::prompt) {
             Some(words) => self.remark(&words),
             None => Ok(()),
         }
     }
 
-    /// A question is not open any more: answered here, or elsewhere, or never.
-    fn settled(&mut self, id: &str) -> anyhow::Result<()> {
-        let was_shown = self.asked.front().is_some_and(|asked| asked.id == id);
-        self.asked.retain(|asked| asked.id != id);
+    /// Removes a question that was answered here or elsewhere, or that expired.
+    fn resolved(&mut self, id: &str) -> anyhow::Result<()> {
+        let was_shown = self.questions.front().is_some_and(|question| question.id == id);
+        self.questions.retain(|question| question.id != id);
         if was_shown { self.prompt() } else { Ok(()) }
     }
 
-    /// Sends what was typed as the answer to the question that is shown. The stream tells when it is settled.
+    /// Sends a line as the answer to the question that is shown. The stream has an event when it is resolved.
     async fn reply(&mut self, line: &str) -> anyhow::Result<()> {
-        let Some(asked) = self.asked.front() else { return Ok(()) };
-        let words = match asked.answer(line) {
-            Ok(body) => self.client.answer(asked, &body).await.err().map(|error| format!("-- {error:#}")),
+        let Some(question) = self.questions.front() else { return Ok(()) };
+        let words = match question.answer(line) {
+            Ok(body) => self.client.answer(question, &body).await.err().map(|error| format!("-- {error:#}")),
             Err(words) => Some(words),
         };
         match words {
@@ -280,9 +273,9 @@ impl Follower {
         self.remark("-- the connection was cut; coming back")?;
         let tries = async {
             loop {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RECONNECT_PAUSE).await;
                 match self.client.come_back(&run, self.cursor.as_deref()).await {
-                    // A run that is over and whose last event was seen already has nothing more to say.
+                    // The run has ended and its last event was seen before.
                     Ok(answer) if answer.status() == reqwest::StatusCode::NO_CONTENT => {
                         bail!("the run is over; nothing is left to read")
                     }
@@ -292,7 +285,7 @@ impl Follower {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, tries).await {
+        match tokio::time::timeout(RECONNECT_TIMEOUT, tries).await {
             Ok(answer) => answer,
             Err(_) => bail!("no server answers at {}; the run {run} goes on without us", self.client.url),
         }
@@ -317,7 +310,7 @@ impl Follower {
     }
 }
 
-/// The next line that is typed, while an answer is wanted.
+/// Returns the next typed line, while an answer is wanted.
 async fn typed(typing: &mut Option<Typing>, is_wanted: bool) -> String {
     match typing {
         Some(typing) if is_wanted => typing.line().await,
@@ -325,7 +318,7 @@ async fn typed(typing: &mut Option<Typing>, is_wanted: bool) -> String {
     }
 }
 
-/// Writes a remark to standard error. A remark that cannot be written does not keep the answer from standard output.
+/// Writes a remark to standard error. A failure does not keep the answer from standard output.
 fn remark(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }

@@ -1,11 +1,11 @@
-//! Text of models and tools, made safe for a terminal.
+//! Makes text of models and tools safe for a terminal.
 
 use crate::support::text;
 
-/// The most of a tool's arguments or answer that is shown, in characters.
+/// The characters of a tool's arguments or answer that are shown.
 const SHOWN_CHARS: usize = 200;
 
-/// One line without control characters: what a model or tool says must not steer the terminal.
+/// Returns one short line without control characters, because models and tools must not control the terminal.
 pub(super) fn brief(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     let safe: String = line.chars().filter(|c| !c.is_control()).collect();
@@ -13,8 +13,7 @@ pub(super) fn brief(words: &str) -> String {
     if cut.len() < safe.len() { format!("{cut}...") } else { safe }
 }
 
-/// Text of an answer, safe for a terminal: line ends and tabs stay, other control characters go.
-#[must_use]
+/// Removes control characters other than line ends and tabs.
 pub fn printable(words: &str) -> String {
     words.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }

@@ -1,50 +1,44 @@
-//! What the terminal shows of a run's events: a pure function from events to text.
+//! Turns the events of a run into text for the terminal.
 
 use serde_json::Value;
 
-use super::asking::Asked;
+use super::asking::Question;
 use super::safe_text::brief;
 
-/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// With an answer.
     Completed,
-    /// With an error.
     Failed,
-    /// By request.
     Cancelled,
 }
 
-/// What an event changes on the screen.
+/// The change of the screen by one event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shown {
+pub enum Change {
     /// Part of the answer, for standard output.
     Answer(String),
     /// A remark on a line of its own, for standard error.
     Remark(String),
-    /// A question to the user.
-    Asks(Asked),
-    /// The question of this id is not open any more.
-    Settled(String),
-    /// Nothing.
+    Asks(Question),
+    /// The question of this id is no longer open.
+    Resolved(String),
     Nothing,
-    /// The run is over; a remark if there is something to say.
+    /// The end of the run, perhaps with a remark.
     End(Ending, Option<String>),
 }
 
-/// Follows one run.
+/// The state of the screen for one run.
 #[derive(Debug, Default)]
 pub struct Screen {
-    /// The part that text deltas belong to: reasoning is not shown, nor are raw arguments.
+    /// The parts whose deltas are shown: neither reasoning nor raw arguments.
     text_parts: Vec<String>,
-    /// How much of its context the newest model call has used, in words.
+    /// The context use of the newest model call, in words.
     context: Option<String>,
 }
 
 impl Screen {
-    /// What `event`, an envelope, changes. Unknown types change nothing.
-    pub fn show(&mut self, event: &Value) -> Shown {
+    /// Applies an event envelope. Unknown types change nothing.
+    pub fn show(&mut self, event: &Value) -> Change {
         let data = &event["data"];
         let word = |key: &str| data[key].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
@@ -52,62 +46,62 @@ impl Screen {
                 if word("kind") == "text" {
                     self.text_parts.push(word("part_id").to_owned());
                 }
-                Shown::Nothing
+                Change::Nothing
             }
-            "part.delta" if self.text_parts.iter().any(|part| part == word("part_id")) => Shown::Answer(word("delta").to_owned()),
-            "tool.started" => Shown::Remark(format!("-> {} {}", word("name"), brief(&data["arguments"].to_string()))),
+            "part.delta" if self.text_parts.iter().any(|part| part == word("part_id")) => Change::Answer(word("delta").to_owned()),
+            "tool.started" => Change::Remark(format!("-> {} {}", word("name"), brief(&data["arguments"].to_string()))),
             "tool.completed" => {
                 let mark = if data["is_error"].as_bool().unwrap_or_default() { "!!" } else { "<-" };
                 let took = data["duration_ms"].as_u64().unwrap_or_default();
-                Shown::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
+                Change::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
             }
-            "tool.outcome_unknown" => Shown::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
-            "approval.requested" => Shown::Asks(Asked::approval(data)),
-            "input.requested" => Shown::Asks(Asked::question(data)),
-            "approval.resolved" | "input.resolved" => Shown::Settled(word("id").to_owned()),
+            "tool.outcome_unknown" => Change::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
+            "approval.requested" => Change::Asks(Question::approval(data)),
+            "input.requested" => Change::Asks(Question::input(data)),
+            "approval.resolved" | "input.resolved" => Change::Resolved(word("id").to_owned()),
             "plan.created" => {
                 let steps = data["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let steps = steps
                     .iter()
                     .map(|step| format!("\n   {}. {}", step["step"], brief(step["description"].as_str().unwrap_or_default())));
-                Shown::Remark(format!("-- the plan:{}", steps.collect::<String>()))
+                Change::Remark(format!("-- the plan:{}", steps.collect::<String>()))
             }
-            "plan.step_started" => Shown::Remark(format!("-- step {}", data["step"])),
-            "step.reset" => Shown::Remark(match word("reason") {
+            "plan.step_started" => Change::Remark(format!("-- step {}", data["step"])),
+            "step.reset" => Change::Remark(match word("reason") {
                 reason @ ("failed" | "cancelled") => format!("-- {reason}: what was said is void"),
                 reason => format!("-- {reason}: the answer starts over"),
             }),
             "run.retrying" => {
                 let seconds = data["after_ms"].as_u64().unwrap_or_default().div_ceil(1000);
                 let cause = data["error"]["title"].as_str().unwrap_or_default();
-                Shown::Remark(match data["model"].as_str() {
+                Change::Remark(match data["model"].as_str() {
                     Some(model) => format!("-- {cause}; trying {model}"),
                     None => format!("-- {cause}; trying again in {seconds} s"),
                 })
             }
             "tool.quarantined" => {
-                Shown::Remark(format!("-- the model's provider refuses the tool {}: going on without it", word("name")))
+                Change::Remark(format!("-- the model's provider refuses the tool {}: going on without it", word("name")))
             }
-            "model.adapted" => Shown::Remark(format!("-- {}: {} ({})", word("model"), word("change"), brief(word("reason")))),
+            "model.adapted" => Change::Remark(format!("-- {}: {} ({})", word("model"), word("change"), brief(word("reason")))),
             "context.budget" => {
                 let (used, window) = (data["used"].as_u64().unwrap_or_default(), data["window"].as_u64().unwrap_or_default());
                 let percent = used.saturating_mul(100) / window.max(1);
                 self.context = Some(format!("-- context: {used} of {window} {} ({percent}%)", brief(word("unit"))));
-                Shown::Nothing
+                Change::Nothing
             }
             "run.completed" => {
                 let early = Some(word("finish_reason")).filter(|reason| !matches!(*reason, "" | "stop"));
                 let early = early.map(|reason| format!("-- ended early: {reason}"));
                 let remarks: Vec<String> = early.into_iter().chain(self.context.take()).collect();
-                Shown::End(Ending::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
+                Change::End(Ending::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
             }
             "run.failed" => {
                 let error = &data["error"];
                 let (code, detail) = (error["code"].as_str().unwrap_or_default(), error["detail"].as_str().unwrap_or_default());
-                Shown::End(Ending::Failed, Some(format!("!! {code}: {detail}")))
+                Change::End(Ending::Failed, Some(format!("!! {code}: {detail}")))
             }
-            "run.cancelled" => Shown::End(Ending::Cancelled, Some("-- cancelled".to_owned())),
-            _ => Shown::Nothing,
+            "run.cancelled" => Change::End(Ending::Cancelled, Some("-- cancelled".to_owned())),
+            _ => Change::Nothing,
         }
     }
 }
@@ -126,7 +120,7 @@ mod tests {
     fn a_run_with_a_tool_is_shown_in_order() {
         let event = |kind: &str, data: Value| json!({"seq": 1, "type": kind, "data": data});
         let mut screen = Screen::default();
-        let shown: Vec<Shown> = [
+        let shown: Vec<Change> = [
             event("part.started", json!({"part_id": "part_r", "kind": "reasoning"})),
             event("part.delta", json!({"part_id": "part_r", "delta": "hm"})),
             event("tool.started", json!({"name": "calculate", "arguments": {"expression": "17*23"}})),
@@ -139,19 +133,19 @@ mod tests {
         ]
         .iter()
         .map(|event| screen.show(event))
-        .filter(|shown| *shown != Shown::Nothing)
+        .filter(|shown| *shown != Change::Nothing)
         .collect();
-        let asked = Asked::question(
+        let asked = Question::input(
             &json!({"id": "input_1", "question": {"text": "Did it?", "choices": [{"value": "yes"}, {"value": "no"}]}}),
         );
         assert_eq!(
             shown,
             [
-                Shown::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
-                Shown::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
-                Shown::Answer("It is 391.".to_owned()),
-                Shown::Asks(asked),
-                Shown::End(Ending::Completed, None),
+                Change::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
+                Change::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
+                Change::Answer("It is 391.".to_owned()),
+                Change::Asks(asked),
+                Change::End(Ending::Completed, None),
             ]
         );
     }
@@ -162,10 +156,10 @@ mod tests {
         let mut screen = Screen::default();
         for used in [1_000, 2_048] {
             let budget = json!({"unit": "tokens", "window": 8_192, "used": used, "remaining": 3_000});
-            assert_eq!(screen.show(&event("context.budget", budget)), Shown::Nothing);
+            assert_eq!(screen.show(&event("context.budget", budget)), Change::Nothing);
         }
         let ended = screen.show(&event("run.completed", json!({"finish_reason": "max_rounds"})));
         let words = "-- ended early: max_rounds\n-- context: 2048 of 8192 tokens (25%)";
-        assert_eq!(ended, Shown::End(Ending::Completed, Some(words.to_owned())));
+        assert_eq!(ended, Change::End(Ending::Completed, Some(words.to_owned())));
     }
 }

@@ -1,16 +1,15 @@
-//! Lines that a person types. They are read by a thread of their own, because reading a terminal cannot be given up: the thread
-//! ends with the process, and nobody waits for it.
+//! Lines from the terminal. A thread reads them, because such a read cannot be cancelled. It ends with the process.
 
 use tokio::sync::mpsc;
 
-/// The terminal. Nothing is read before a line is wanted.
+/// The terminal. Nothing is read before the first [`Typing::line`].
 #[derive(Debug, Default)]
 pub struct Typing {
     lines: Option<mpsc::Receiver<String>>,
 }
 
 impl Typing {
-    /// The next line; never, once the input has ended. Cancel-safe.
+    /// Returns the next line. Waits for ever once the input has ended. Cancel-safe.
     pub async fn line(&mut self) -> String {
         let lines = self.lines.get_or_insert_with(read);
         match lines.recv().await {

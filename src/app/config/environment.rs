@@ -2,35 +2,29 @@
 
 use std::collections::BTreeMap;
 
-/// Environment variables. Names and values that are not Unicode are left out: no setting of ours can be one.
+/// Environment variables. Names and values that are not Unicode are left out: no setting can be one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The environment of this process. Call it once, at the start.
-    #[must_use]
+    /// Reads the environment of this process. Call it once, at the start.
     pub fn of_process() -> Self {
         #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
         let variables = std::env::vars_os();
         variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
     }
 
-    /// A variable that is set and not empty. An empty one counts as unset, as compose files write it.
-    #[must_use]
+    /// Returns a variable. An empty one counts as unset, as in compose files.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// All variables that are set and not empty, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
 /// Refuses a value that begins and ends with quotes.
-///
-/// # Errors
-/// In words: what is wrong, and where the quotes come from.
 pub(super) fn check_unquoted(environment: &Environment, name: &str) -> Result<(), String> {
     match environment.get(name).is_some_and(is_quoted) {
         true => Err("the value begins and ends with quotes, which are part of it: write it without them (`docker run --env-file` \
@@ -40,8 +34,6 @@ pub(super) fn check_unquoted(environment: &Environment, name: &str) -> Result<()
     }
 }
 
-/// Returns whether a value begins and ends with the same quote.
-#[must_use]
 pub fn is_quoted(value: &str) -> bool {
     let value = value.trim();
     value.len() >= 2 && ['"', '\''].iter().any(|quote| value.starts_with(*quote) && value.ends_with(*quote))

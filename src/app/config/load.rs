@@ -1,4 +1,4 @@
-//! Brings the layers together.
+//! Merges file, environment and flags into the settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::provider::catalog;
 use crate::support::nearest::nearest;
 use crate::support::origin::parse_origin;
 
-/// Variables with a name of their own, and the key that each one sets.
+/// Variables with a short name, and the key that each one sets.
 const SHORT_NAMES: &[(&str, &str)] = &[
     ("DATABASE_URL", "database.url"),
     ("CAPSTAN_LISTEN", "server.listen"),
@@ -32,14 +32,13 @@ const SHORT_NAMES: &[(&str, &str)] = &[
 const OTHER_NAMES: &[&str] =
     &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_PLANTED", "CAPSTAN_URL", "CAPSTAN_KEY", COMPOSE_KEY];
 
-/// What `docker/compose.yaml` makes its key of. Whoever exports it for that runs other commands in the same shell.
+/// The variable of `docker/compose.yaml`. It may be exported in a shell that also runs commands.
 const COMPOSE_KEY: &str = "CAPSTAN_ADMIN_KEY";
 
-/// Beginnings of variables that are not settings: the tests' own, and those that Kubernetes gives every pod of a namespace
-/// with a service named `capstan`.
+/// Prefixes of variables that are no settings: those of tests, and those that Kubernetes sets for a service named `capstan`.
 const OTHER_PREFIXES: &[&str] = &["CAPSTAN_TEST_", "CAPSTAN_SERVICE_", "CAPSTAN_PORT_"];
 
-/// Variables that are read for the program beside its settings and the keys of providers: proxies and certificates among them.
+/// Variables that libraries and the search for Ollama read.
 const LIBRARY_NAMES: &[&str] = &[
     "OLLAMA_HOST",
     "HTTP_PROXY",
@@ -54,19 +53,10 @@ const LIBRARY_NAMES: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
-/// Returns whether Kubernetes set the variable: its value is a URL, such as `tcp://10.0.0.1:8080`.
-fn is_port_of_kubernetes(name: &str, value: &str) -> bool {
-    name == "CAPSTAN_PORT" && value.contains("://")
-}
-
-/// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The configuration file.
     File(PathBuf),
-    /// A variable.
     Environment(String),
-    /// A flag.
     Flag(&'static str),
 }
 
@@ -83,39 +73,22 @@ impl fmt::Display for Source {
 /// The source of each key that is not at its default, by dotted path.
 pub type Sources = BTreeMap<String, Source>;
 
-/// A flag that sets a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// The flag as it is typed.
     pub name: &'static str,
-    /// The key, as a dotted path.
+    /// The setting that the flag sets, as a dotted path.
     pub key: &'static str,
-    /// The value.
     pub value: String,
 }
 
 /// The effective settings.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The settings.
     pub config: Config,
-    /// Where they came from.
     pub sources: Sources,
 }
 
-impl Loaded {
-    /// Whether a key was set by anybody.
-    #[must_use]
-    pub fn is_set(&self, key: &str) -> bool {
-        self.sources.contains_key(key)
-    }
-}
-
-/// The configuration file: the one named by flag or `CAPSTAN_CONFIG`, which must exist, or `capstan.toml` in the working
-/// folder, which may be missing.
-///
-/// # Errors
-/// [`ConfigError::Unreadable`].
+/// Reads the configuration file: the `named` one, which must exist, or `capstan.toml` in the working folder, which may be missing.
 pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, ConfigError> {
     let path = named.unwrap_or(Path::new("capstan.toml"));
     match std::fs::read_to_string(path) {
@@ -125,20 +98,15 @@ pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, Conf
     }
 }
 
-/// Brings file, environment and flags together and checks the result.
-///
-/// # Errors
-/// [`ConfigError::Invalid`] for the first key or value that cannot be used.
+/// Merges file, environment and flags, and checks the result.
 pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &[Flag]) -> Result<Loaded, ConfigError> {
     let mut table = Table::new();
     let mut sources = Sources::new();
     if let Some((path, text)) = file {
         table = parse_file(&path, &text, environment)?;
-        for key in leaf_paths(&table) {
-            sources.insert(key, Source::File(path.clone()));
-        }
+        sources.extend(leaf_paths(&table).into_iter().map(|key| (key, Source::File(path.clone()))));
     }
-    // Short names first, so that a long one, which is more exact, wins.
+    // Short names first, so that the more exact long names win.
     for (name, key) in SHORT_NAMES {
         if let Some(value) = environment.get(name) {
             set(&mut table, &mut sources, key, value, Source::Environment((*name).to_owned()))?;
@@ -151,10 +119,11 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     }
     for (name, value) in environment.iter() {
         let Some(setting) = name.strip_prefix("CAPSTAN_") else { continue };
+        // Kubernetes sets CAPSTAN_PORT to a URL, such as `tcp://10.0.0.1:8080`.
         if SHORT_NAMES.iter().any(|(short, _)| *short == name)
             || OTHER_NAMES.contains(&name)
             || OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            || is_port_of_kubernetes(name, value)
+            || (name == "CAPSTAN_PORT" && value.contains("://"))
         {
             continue;
         }
@@ -178,10 +147,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     Ok(Loaded { config, sources })
 }
 
-/// Refuses quotes in every variable that the program reads by a name of its own.
-///
-/// # Errors
-/// [`ConfigError::Invalid`] for the first variable whose value begins and ends with quotes.
+/// Refuses quotes around the value of every variable that the program reads by a fixed name.
 pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
     let known = catalog::providers().ok().into_iter().flatten();
     let of_providers = known.flat_map(|(_, provider)| provider.key_env.iter().chain(&provider.base_url_env)).map(String::as_str);
@@ -194,8 +160,7 @@ pub fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The variables that say where a provider is, and the key that each one sets. A table that cannot be read has none; its tests
-/// see to it that it can.
+/// Returns the variables with URLs of providers, and the key that each one sets. Tests prove that the catalog can be read.
 fn provider_places() -> impl Iterator<Item = (&'static str, String)> {
     let known = catalog::providers().ok().into_iter().flatten();
     known.filter_map(|(name, provider)| Some((provider.base_url_env.as_deref()?, format!("providers.{name}.base_url"))))
@@ -216,7 +181,7 @@ fn parse_file(path: &Path, text: &str, environment: &Environment) -> Result<Tabl
     Ok(table)
 }
 
-/// Sets one key, as text if the key takes text, else as the TOML value that the text spells.
+/// Sets one key, as text if the key takes text, or else as the TOML value that the text spells.
 fn set(table: &mut Table, sources: &mut Sources, key: &str, text: &str, source: Source) -> Result<(), ConfigError> {
     let as_text = Value::String(text.to_owned());
     let value = match fits(key, as_text.clone()) {
@@ -233,8 +198,8 @@ fn set(table: &mut Table, sources: &mut Sources, key: &str, text: &str, source: 
     Ok(())
 }
 
-/// The dotted paths of all values in a table that are not tables themselves.
-pub(super) fn leaf_paths(table: &Table) -> Vec<String> {
+/// Returns the dotted paths of all values that are not tables.
+fn leaf_paths(table: &Table) -> Vec<String> {
     let mut paths = Vec::new();
     for (key, value) in table {
         match value {
@@ -278,7 +243,7 @@ mod tests {
         assert_eq!(loaded.sources["server.listen"], Source::Flag("--listen"));
         assert_eq!(loaded.sources["worker.slots"], Source::Environment("CAPSTAN_WORKER__SLOTS".to_owned()));
         assert_eq!(loaded.sources["server.role"], Source::File("capstan.toml".into()));
-        assert!(!loaded.is_set("worker.lease_ms"));
+        assert!(!loaded.sources.contains_key("worker.lease_ms"));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Settings: flags over environment over `capstan.toml` over defaults.
 //!
-//! The loader is a pure function of its inputs: the environment, the file's text and the flags come in as values. An unknown
-//! key is an error that names the key and where it came from.
+//! The loader is a pure function of the environment, the file's text and the flags. An error names the key and its source.
 
 mod check;
 mod environment;

@@ -7,8 +7,6 @@ use toml::{Table, Value};
 use super::load::{Loaded, Sources};
 use crate::support::expand::escape;
 
-/// What `capstan config` prints.
-#[must_use]
 pub fn show(loaded: &Loaded) -> String {
     let mut out = String::new();
     match Table::try_from(&loaded.config) {
@@ -40,7 +38,7 @@ fn section(out: &mut String, path: &str, table: &Table, sources: &Sources) {
     }
 }
 
-/// The value as the file writes it, where `${` begins a variable.
+/// Escapes `${`, which begins a variable in the file.
 fn escaped(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(escape(&text)),
@@ -50,7 +48,7 @@ fn escaped(value: Value) -> Value {
     }
 }
 
-/// A value set as a part of a larger one has the larger one's source.
+/// Returns the source of a key, or of the table that it was set with.
 fn source_of<'a>(key: &str, sources: &'a Sources) -> Option<&'a super::load::Source> {
     sources.get(key).or_else(|| sources.iter().find(|(set, _)| key.starts_with(&format!("{set}."))).map(|(_, source)| source))
 }

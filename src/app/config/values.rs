@@ -1,4 +1,4 @@
-//! Single values of settings: whether a key takes one, and errors about them without the value.
+//! Checks single values of settings, and removes values from error messages.
 
 use serde::Deserialize as _;
 use toml::{Table, Value};
@@ -6,7 +6,7 @@ use toml::{Table, Value};
 use super::settings::Config;
 use crate::support::nearest::with_suggestion;
 
-/// Whether a key exists and takes this value: tried on settings that are defaults otherwise.
+/// Checks that a key exists and takes this value, by reading settings with this key alone.
 pub(super) fn fits(key: &str, value: Value) -> Result<(), String> {
     let mut alone = Table::new();
     put(&mut alone, key, value).map_err(|()| format!("`{key}` is not a section"))?;
@@ -30,7 +30,7 @@ pub(super) fn put(table: &mut Table, key: &str, value: Value) -> Result<(), ()> 
     }
 }
 
-/// The error without the text that it points into, which may hold a secret.
+/// Returns the error without the text that it quotes, which may hold a secret.
 pub(super) fn error_words(error: &toml::de::Error) -> String {
     let full = error.to_string();
     let place = full.lines().find_map(|line| line.trim().strip_prefix("in `")).map(|rest| rest.trim_end_matches('`'));
@@ -41,7 +41,7 @@ pub(super) fn error_words(error: &toml::de::Error) -> String {
     }
 }
 
-/// serde quotes the value in `invalid type: string "...", expected ...`; only what was expected is kept.
+/// Removes the value that serde quotes in `invalid type: string "...", expected ...`.
 fn without_value(message: &str) -> String {
     let quoted = message.starts_with("invalid type") || message.starts_with("invalid value");
     match message.rsplit_once(", expected ") {

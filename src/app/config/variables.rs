@@ -6,11 +6,8 @@ use super::environment::{Environment, check_unquoted};
 use super::values::{fits, parse_value};
 use crate::support::expand;
 
-/// Replaces the variables in all texts. A key that takes no text gets the value that the text spells, as in the environment. Whether
-/// there were any.
-///
-/// # Errors
-/// In words that name the key and the variable, never a value.
+/// Replaces the variables in all texts, and returns whether there were any. A key that takes no text gets the value that the text
+/// spells, as in the environment. Errors name the key and the variable, never a value.
 pub(super) fn expand(table: &mut Table, environment: &Environment) -> Result<bool, String> {
     let mut changed = false;
     for (key, value) in table.iter_mut() {

@@ -1,4 +1,4 @@
-//! One model endpoint: where it is, with which key, and how it is spoken to.
+//! One model endpoint: its URL, key, dialect and quirks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,15 @@ use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
 use crate::provider::{self, ClientOptions, ModelClient, Quirks, SetupError};
 use crate::support::redact::error_text;
 
-/// A model endpoint.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// The provider's name: the part of a model's name before the slash.
     pub provider: String,
-    /// Its wire.
     pub kind: ProviderKind,
-    /// Where its API is.
     pub base_url: String,
-    /// The key, if there is one.
     pub key: Option<SecretString>,
-    /// The bare name of the model of runs that name none, unless it is the first that is listed.
+    /// The model of runs that name none; `None` for the first that the endpoint lists. Without the provider's name.
     pub default_model: Option<String>,
-    /// Its place among those that may answer runs that name no model.
+    /// The precedence for runs that name no model; `None` if they never use this endpoint.
     pub rank: Option<u32>,
     quirks: Quirks,
     headers: Vec<(String, SecretString)>,
@@ -36,11 +31,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a provider, if it is configured: by a key or a place in the environment or in the settings, or because
-    /// it needs no key and is `wanted`.
-    ///
-    /// # Errors
-    /// If the settings of the provider cannot be used.
+    /// Returns the endpoint of a provider if it is configured: by a key or a URL in the environment or in the settings, or because it
+    /// needs no key and is `wanted`.
     pub(super) fn of(
         name: &str,
         known: Option<&KnownProvider>,
@@ -66,7 +58,7 @@ impl Endpoint {
         if key.is_none() && own_url.is_none() && !(keyless && wanted) && !(is_configured && config.kind.is_some()) {
             return Ok(None);
         }
-        // What is asked of another place than the provider's own may have other models.
+        // Another URL than the provider's own may have other models.
         let default_model = known.and_then(|known| known.default_model.clone()).filter(|_| own_url.is_none());
         let Some(base_url) = own_url.or_else(|| known.and_then(|known| known.base_url.clone())) else {
             let variable = known.and_then(|known| known.base_url_env.as_deref()).map(|name| format!(" or set {name}"));
@@ -97,38 +89,32 @@ impl Endpoint {
         }))
     }
 
-    /// The same place and key under another name and on another wire.
+    /// Returns the same URL and key under another name and with another dialect.
     pub(super) fn shared_as(&self, name: &str, known: &KnownProvider) -> Self {
         Self { provider: name.to_owned(), kind: known.kind, default_model: None, rank: None, ..self.clone() }
     }
 
-    /// The base URL as operators may see it: people put keys into its user part and its query.
-    #[must_use]
+    /// Returns the base URL without its user part and its query, which may hold keys.
     pub fn shown(&self) -> String {
         error_text(&self.base_url)
     }
 
-    /// A client, with a breaker before it.
-    ///
-    /// # Errors
-    /// If the base URL, the key or a header cannot be used.
+    /// Returns a client behind a circuit breaker.
     pub(super) fn client(&self, breaker: BreakerLimits) -> anyhow::Result<Arc<dyn ModelClient>> {
         let client = self.bare_client().with_context(|| format!("provider {} cannot be used", self.provider))?;
         Ok(Arc::new(Breaker::new(&Health::new(&self.provider, breaker), client)))
     }
 
-    /// The same without a breaker, for one who wants to know how it is.
-    ///
-    /// # Errors
-    /// If the base URL, the key or a header cannot be used.
-    pub fn bare_client(&self) -> Result<Arc<dyn ModelClient>, SetupError> {
+    fn bare_client(&self) -> Result<Arc<dyn ModelClient>, SetupError> {
         provider::client(self.kind, self.options(), self.quirks.clone())
     }
 
-    /// A client that turns texts into vectors; `None` if the wire has none.
-    ///
-    /// # Errors
-    /// If the base URL, the key or a header cannot be used.
+    /// Returns a client without a circuit breaker, for tests of the endpoint.
+    pub fn test_client(&self) -> Result<Arc<dyn ModelClient>, ModelError> {
+        self.bare_client().map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string()))
+    }
+
+    /// Returns an embeddings client; `None` if the dialect has no embeddings.
     pub fn embeddings(&self, limits: EmbeddingLimits) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
         embeddings::client(self.kind, self.options(), limits)
     }
@@ -151,26 +137,16 @@ impl Endpoint {
         options
     }
 
-    /// The models that it lists.
-    ///
-    /// # Errors
-    /// A typed failure.
     pub async fn list(&self, patience: Duration) -> Result<Vec<ModelEntry>, ModelError> {
-        let client = self.bare_client();
-        let client = client.map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &error.to_string()))?;
-        client.list_models(patience).await
+        self.test_client()?.list_models(patience).await
     }
 
-    /// The bare names of the models that it lists.
-    ///
-    /// # Errors
-    /// In words, without the URL's secrets.
+    /// Returns the names of the listed models without the provider. The error has no secrets of the URL.
     pub async fn models(&self, patience: Duration) -> Result<Vec<String>, String> {
         let listed = self.list(patience).await.map_err(|error| error.message)?;
         Ok(listed.into_iter().map(|model| model.name).collect())
     }
 
-    /// The first of them.
     pub(super) async fn first_model(&self, patience: Duration) -> Option<String> {
         self.models(patience).await.ok()?.into_iter().next()
     }

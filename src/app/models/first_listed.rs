@@ -1,4 +1,4 @@
-//! The model of runs that name none, where its endpoint lists one only later.
+//! The default model of an endpoint that listed no model at the start.
 
 use std::time::Duration;
 
@@ -9,28 +9,26 @@ use tokio::time::Instant;
 use super::endpoint::Endpoint;
 use crate::service::FindModel;
 
-/// How long a list of models is waited for.
-pub(super) const LIST_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long an endpoint that listed no models is not asked again: requests that come together share one look.
-const FAILURE_HOLDS: Duration = Duration::from_secs(1);
+/// The pause after a list without models: requests that come together share one attempt.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Asks an endpoint for its first model until it has one.
+/// Lists the models of an endpoint until there is a first one.
 pub struct FirstListed {
     pub(super) endpoint: Endpoint,
-    looked: Mutex<Looked>,
+    attempts: Mutex<Attempts>,
 }
 
-/// What came of looking.
 #[derive(Default)]
-struct Looked {
+struct Attempts {
     found: Option<String>,
     failed_at: Option<Instant>,
 }
 
 impl FirstListed {
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, looked: Mutex::default() }
+        Self { endpoint, attempts: Mutex::default() }
     }
 }
 
@@ -38,24 +36,24 @@ impl FirstListed {
 impl FindModel for FirstListed {
     async fn find(&self) -> Result<String, String> {
         let provider = &self.endpoint.provider;
-        // Whoever comes while somebody looks waits here, and takes what that one found.
-        let mut looked = self.looked.lock().await;
-        if let Some(model) = &looked.found {
+        // A request that comes during an attempt waits here and shares the result.
+        let mut attempts = self.attempts.lock().await;
+        if let Some(model) = &attempts.found {
             return Ok(model.clone());
         }
-        // Runs are told this: where the endpoint is, and with which credentials, is the operator's own.
+        // Clients see this text, so it has neither the URL nor the error of the endpoint.
         let failed =
             || Err(format!("{provider} lists no models; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL"));
-        if looked.failed_at.is_some_and(|at| at.elapsed() < FAILURE_HOLDS) {
+        if attempts.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
             return failed();
         }
-        let Some(model) = self.endpoint.first_model(LIST_PATIENCE).await else {
-            looked.failed_at = Some(Instant::now());
+        let Some(model) = self.endpoint.first_model(LIST_TIMEOUT).await else {
+            attempts.failed_at = Some(Instant::now());
             return failed();
         };
         let model = format!("{provider}/{model}");
         tracing::info!(model, "the model of runs that name none was found");
-        looked.found = Some(model.clone());
+        attempts.found = Some(model.clone());
         Ok(model)
     }
 }

@@ -1,4 +1,4 @@
-//! Which models there are: configured, read off the environment, or found on this machine, or the demonstration.
+//! Selects the models: from the settings, the environment or a local Ollama, or else the demonstration.
 
 mod endpoint;
 mod first_listed;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 
 pub use self::endpoint::Endpoint;
 pub use self::first_listed::FirstListed;
-use self::first_listed::LIST_PATIENCE;
+use self::first_listed::LIST_TIMEOUT;
 use super::config::{EmbeddingsConfig, Environment, Loaded};
 use crate::domain::ids::UserId;
 use crate::provider::Router;
@@ -21,32 +21,24 @@ use crate::provider::demo::DemoClient;
 use crate::provider::embeddings::EmbeddingClient;
 use crate::store::Store;
 
-/// The one provider that is looked for on this machine.
 const OLLAMA: &str = "ollama";
 
-/// How long a local Ollama is looked for.
-const OLLAMA_PATIENCE: Duration = Duration::from_millis(300);
+const OLLAMA_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The configured models.
 pub struct Models {
-    /// Sends each request to its provider.
     pub router: Arc<Router>,
-    /// The model of runs that name none.
     pub default_model: DefaultModel,
-    /// Endpoints that can be asked whether they are there, by provider.
     pub endpoints: Vec<Endpoint>,
     /// Whether the default model is the demonstration because nothing else was found.
     pub demonstration: bool,
-    /// What the operator should know.
     pub warnings: Vec<String>,
 }
 
 /// The model of runs that name none.
 #[derive(Clone)]
 pub enum DefaultModel {
-    /// This one.
     Known(String),
-    /// The first that an endpoint will list, which listed none when it was asked.
+    /// The first that the endpoint will list, which listed none so far.
     FirstListed(Arc<FirstListed>),
 }
 
@@ -60,11 +52,8 @@ impl fmt::Display for DefaultModel {
 }
 
 impl Models {
-    /// The client of the configured provider that the embeddings model is of, by the provider's name. None, if no such provider
-    /// is configured: people may keep one for themselves.
-    ///
-    /// # Errors
-    /// If the provider has no embeddings or cannot be used.
+    /// Returns the embeddings client of the configured provider of the embeddings model, by its name. There may be none: users can
+    /// have a record of that provider.
     pub fn embedders(&self, config: &EmbeddingsConfig) -> anyhow::Result<HashMap<String, Arc<dyn EmbeddingClient>>> {
         let provider = config.model.as_deref().and_then(|model| model.split_once('/')).map(|(provider, _)| provider);
         let Some(endpoint) = self.endpoints.iter().find(|endpoint| Some(endpoint.provider.as_str()) == provider) else {
@@ -86,12 +75,9 @@ impl Models {
     }
 }
 
-/// Finds out which models there are.
-///
-/// # Errors
-/// If a provider's settings cannot be used, or the configured model belongs to no configured provider.
+/// Selects the models. Fails if the configured model belongs to no configured provider.
 pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Result<Models> {
-    let wanted = loaded.is_set("agent.model").then(|| loaded.config.agent.model.clone());
+    let wanted = loaded.sources.contains_key("agent.model").then(|| loaded.config.agent.model.clone());
     let agent = &loaded.config.agent;
     let planning = agent.plan.planner.iter().chain(&agent.plan.router);
     let beside = agent.fallbacks.iter().chain(&agent.title_model);
@@ -102,10 +88,10 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
 
     let mut found_model = None;
     if wanted.is_none() && endpoints.iter().all(|endpoint| endpoint.rank.is_none()) {
-        // Nobody has said anything: perhaps one runs here.
+        // Nothing is configured: look for a local Ollama.
         let known = catalog::providers()?.get(OLLAMA);
         if let Some(ollama) = Endpoint::of(OLLAMA, known, None, environment, true)? {
-            found_model = ollama.first_model(OLLAMA_PATIENCE).await;
+            found_model = ollama.first_model(OLLAMA_TIMEOUT).await;
             if found_model.is_some() {
                 endpoints.push(ollama);
             }
@@ -132,12 +118,8 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
     Ok(Models { router: Arc::new(router), default_model, endpoints, demonstration, warnings })
 }
 
-/// Refuses models beside an agent's own that nobody serves: in the outage that fallbacks are for it would be too late, and of titles
-/// that are never made nobody is told. Besides the configured providers those that are kept for everybody count; what single people keep
-/// is not there for all.
-///
-/// # Errors
-/// In words that name the model and the way out, or if the database fails.
+/// Refuses fallbacks and title models that no provider serves. Otherwise a fallback would fail during the outage that it is for, and
+/// missing titles would be reported nowhere. Configured providers and records of the server count, records of users do not.
 pub async fn check_served(setting: &str, wanted: &[String], models: &Models, store: &dyn Store) -> anyhow::Result<()> {
     let nobody = UserId::from_stored(String::new());
     for model in wanted.iter().filter(|model| !models.router.knows(model)) {
@@ -149,8 +131,8 @@ pub async fn check_served(setting: &str, wanted: &[String], models: &Models, sto
     Ok(())
 }
 
-/// The endpoints of all providers that are configured, those of the environment included, by name. Those that need no key are
-/// configured if a model of theirs is `named`.
+/// Returns the endpoints of all configured providers, by name. A provider that needs no key is configured if one of its models is
+/// `named`.
 fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str], embedding: &[&str]) -> anyhow::Result<Vec<Endpoint>> {
     let configured = &loaded.config.providers;
     let known = catalog::providers()?;
@@ -168,7 +150,7 @@ fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str], embeddi
         let (is_wanted, is_embedder) = (is_named(named), is_named(embedding));
         let mut endpoint = Endpoint::of(name, Some(provider), config.as_ref(), environment, is_wanted)?;
         if endpoint.is_none() && is_embedder {
-            // Wanted for its vectors only, it answers nobody who names no model.
+            // Used for embeddings only, it has no rank for runs that name no model.
             endpoint = Endpoint::of(name, Some(provider), config.as_ref(), environment, true)?;
             endpoint.iter_mut().for_each(|endpoint| endpoint.rank = None);
         }
@@ -190,19 +172,18 @@ fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str], embeddi
     Ok(found.into_values().collect())
 }
 
-/// The model of runs that name none, at an endpoint.
 async fn default_of(endpoint: &Endpoint, found: Option<String>, warnings: &mut Vec<String>) -> anyhow::Result<DefaultModel> {
     if let Some(model) = &endpoint.default_model {
         return Ok(DefaultModel::Known(format!("{}/{model}", endpoint.provider)));
     }
     let first = match found {
         Some(model) => Some(model),
-        None => endpoint.first_model(LIST_PATIENCE).await,
+        None => endpoint.first_model(LIST_TIMEOUT).await,
     };
     if let Some(model) = first {
         return Ok(DefaultModel::Known(format!("{}/{model}", endpoint.provider)));
     }
-    // It may be starting beside us, or its first model is pulled later.
+    // It may be starting at this moment, or its first model is pulled later.
     if endpoint.provider == OLLAMA {
         warnings.push(format!(
             "{} does not answer or has no models yet; runs that name no model are refused until it lists one: `ollama pull` one, \
@@ -219,7 +200,7 @@ async fn default_of(endpoint: &Endpoint, found: Option<String>, warnings: &mut V
     Ok(DefaultModel::Known(format!("{}/{model}", endpoint.provider)))
 }
 
-/// Says how the provider of a model is configured.
+/// Returns an error text that says how to configure the provider of a model.
 fn unknown(model: &str, router: &Router) -> anyhow::Result<String> {
     let name = model.split_once('/').map_or(model, |(provider, _)| provider);
     let known = catalog::providers()?;

@@ -1,4 +1,4 @@
-//! Master keys: 32 bytes, and the ways to write them down.
+//! Master keys: 32 bytes and their text forms.
 
 use std::fmt;
 
@@ -12,13 +12,11 @@ use zeroize::Zeroizing;
 
 use super::Place;
 
-/// Bytes of a nonce.
 pub(super) const NONCE_BYTES: usize = 24;
 
-/// Shorter texts are no keys, in whatever way they are meant.
 const MIN_TEXT_CHARS: usize = 16;
 
-/// A text that no master key can be made of.
+/// The error of a text that is too short for a master key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a master key is 32 random bytes as base64 or hexadecimal, or another random text of at least 16 characters; \
@@ -26,7 +24,6 @@ const MIN_TEXT_CHARS: usize = 16;
 )]
 pub struct Unusable;
 
-/// A key that seals secrets.
 #[derive(Clone)]
 pub struct MasterKey {
     id: String,
@@ -40,19 +37,14 @@ impl fmt::Debug for MasterKey {
 }
 
 impl MasterKey {
-    /// The key of 32 bytes.
-    #[must_use]
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         let hash = Sha256::new().chain_update("capstan master key id\n").chain_update(bytes.as_slice()).finalize();
         let id = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
         Self { id, bytes }
     }
 
-    /// Reads a key: 32 bytes in hexadecimal or base64, of either alphabet; of any other text the key is its SHA-256 with a
-    /// prefix, which is as good as the text is random.
-    ///
-    /// # Errors
-    /// [`Unusable`] for a text that is too short.
+    /// Reads 32 bytes in hexadecimal or base64 of either alphabet. The key of any other text is its SHA-256 with a prefix, which is as
+    /// good as the text is random.
     pub fn from_text(text: &str) -> Result<Self, Unusable> {
         let text = text.trim();
         if text.chars().count() < MIN_TEXT_CHARS {
@@ -62,25 +54,23 @@ impl MasterKey {
         Ok(Self::new(known.unwrap_or_else(|| derived(text))))
     }
 
-    /// What names the key. Says nothing of it.
-    #[must_use]
+    /// Returns the name of the key, which does not reveal the key.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The key in hexadecimal, for the file.
     pub(super) fn to_hex(&self) -> Zeroizing<String> {
         Zeroizing::new(self.bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Nonce and ciphertext; `None` for a text that is longer than the cipher takes.
+    /// Returns nonce and ciphertext; `None` for a text that is too long for the cipher.
     pub(super) fn seal(&self, place: &Place<'_>, plain: &[u8], nonce: [u8; NONCE_BYTES]) -> Option<Vec<u8>> {
         let cipher = XChaCha20Poly1305::new_from_slice(self.bytes.as_slice()).ok()?;
         let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &place.bytes() }).ok()?;
         Some([nonce.as_slice(), &sealed].concat())
     }
 
-    /// What was sealed; `None` if it was not sealed with this key for this place.
+    /// Decrypts; `None` if the data was not encrypted with this key for this place.
     pub(super) fn open(&self, place: &Place<'_>, data: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (nonce, sealed) = data.split_first_chunk::<NONCE_BYTES>()?;
         let cipher = XChaCha20Poly1305::new_from_slice(self.bytes.as_slice()).ok()?;

@@ -1,9 +1,8 @@
-//! Secrets that are kept in the database, sealed with a master key that is not in it.
+//! Encryption at rest: secrets in the database, encrypted with a master key that is not in it.
 //!
-//! XChaCha20-Poly1305 with a random nonce of 24 bytes. What a secret is for, whose it is and which row it stands in go in as
-//! associated data, so that a row that is copied to another place cannot be opened there. The id of the master key stands beside
-//! the ciphertext, so that several keys can be in use while they are changed. Must not know the database, nor what the secrets
-//! are.
+//! XChaCha20-Poly1305 with a random nonce of 24 bytes. Purpose, owner and row are associated data, so that a row that is copied to
+//! another place cannot be decrypted there. The id of the master key is stored with the ciphertext, so that several keys can be in use
+//! during a rotation. Must not know the database or the meaning of a secret.
 
 mod keyfile;
 mod master;
@@ -14,22 +13,21 @@ pub use vault::{MasterKeys, Vault};
 
 use super::random::NoRandomness;
 
-/// The place that a secret is sealed for. It opens nowhere else.
+/// The place of a secret, which is its associated data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// What it is for.
     pub purpose: &'static str,
-    /// Whose it is; `None` if it is the server's.
+    /// `None` if the secret belongs to the server.
     pub owner: Option<&'a str>,
-    /// The row.
+    /// The id of the row.
     pub record: &'a str,
 }
 
 impl Place<'_> {
-    /// The same bytes for the same place only: each part with its length before it.
+    /// Returns bytes that are equal for equal places only, because each part has a length prefix.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // No id is empty, so an empty owner is nobody's.
+        // No id is empty, so an empty owner is the server.
         for part in ["capstan.v1", self.purpose, self.owner.unwrap_or_default(), self.record] {
             bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
             bytes.extend_from_slice(part.as_bytes());
@@ -38,44 +36,26 @@ impl Place<'_> {
     }
 }
 
-/// A sealed secret, as it stands in the database.
+/// An encrypted secret, as the database stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The master key.
+    /// The id of the master key.
     pub key_id: String,
     /// Nonce and ciphertext, base64.
     pub data: String,
 }
 
-/// Why a secret could not be sealed or opened. Never says anything of the secret.
+/// Contains no part of a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// Nothing to seal with.
     #[error("there is no master key to seal a secret with; {0}")]
     NoKey(String),
-    /// Sealed with a key that is not here.
     #[error("sealed with the master key {key_id}, which is not here; {way_out}")]
-    UnknownKey {
-        /// The key.
-        key_id: String,
-        /// What to do.
-        way_out: String,
-    },
-    /// Not what was sealed, or not where it was sealed for.
+    UnknownKey { key_id: String, way_out: String },
     #[error("cannot be opened with the master key {key_id}: it was damaged, or moved here from another row; give the secret anew")]
-    Damaged {
-        /// The key.
-        key_id: String,
-    },
-    /// The file of keys.
+    Damaged { key_id: String },
     #[error("the file of master keys {path} cannot be used: {reason}")]
-    File {
-        /// The file.
-        path: String,
-        /// Why, and the way out.
-        reason: String,
-    },
-    /// No randomness.
+    File { path: String, reason: String },
     #[error("the operating system gives no random bytes")]
     NoRandomness(#[from] NoRandomness),
 }

@@ -1,4 +1,4 @@
-//! All master keys of a server together.
+//! All master keys of a server, from its settings and from a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -12,18 +12,17 @@ use super::master::NONCE_BYTES;
 use super::{MasterKey, Place, SealError, Sealed, keyfile};
 use crate::support::random::SharedRandomness;
 
-/// The master keys that a server is given.
 #[derive(Debug, Clone, Default)]
 pub struct MasterKeys {
-    /// The one that seals. Without it, the first one of the file.
+    /// The key that encrypts; by default the first one of the file.
     pub current: Option<MasterKey>,
-    /// Those that open what was sealed before.
+    /// Keys that only decrypt.
     pub previous: Vec<MasterKey>,
-    /// A file with more of them, which is made when the first secret is sealed and there is no other key.
+    /// A file with more keys, which is created for the first secret if there is no other key.
     pub file: Option<PathBuf>,
 }
 
-/// Seals and opens secrets.
+/// Encrypts and decrypts secrets.
 pub struct Vault {
     given: MasterKeys,
     of_file: RwLock<Vec<MasterKey>>,
@@ -31,17 +30,13 @@ pub struct Vault {
 }
 
 impl Vault {
-    /// With these keys. Reads the file, if there is one.
-    ///
-    /// # Errors
-    /// [`SealError::File`].
     pub fn new(given: MasterKeys, randomness: SharedRandomness) -> Result<Self, SealError> {
         let vault = Self { given, of_file: RwLock::default(), randomness };
         vault.refresh()?;
         Ok(vault)
     }
 
-    /// Reads the file again: a command that runs beside the server may have changed it.
+    /// Reads the file again: a command may have changed it while the server runs.
     fn refresh(&self) -> Result<(), SealError> {
         if let Some(path) = &self.given.file {
             *self.of_file.write().unwrap_or_else(PoisonError::into_inner) = keyfile::read(path)?;
@@ -49,7 +44,6 @@ impl Vault {
         Ok(())
     }
 
-    /// All keys, the one that seals first if there is one.
     fn keys(&self) -> Vec<MasterKey> {
         let of_file = self.of_file.read().unwrap_or_else(PoisonError::into_inner);
         self.given.current.iter().chain(of_file.iter()).chain(&self.given.previous).cloned().collect()
@@ -60,34 +54,23 @@ impl Vault {
         self.given.current.as_ref().or_else(|| of_file.first()).cloned()
     }
 
-    /// The id of the key that seals, if there is one.
-    #[must_use]
     pub fn sealing_key_id(&self) -> Option<String> {
         self.sealing_key().map(|key| key.id().to_owned())
     }
 
-    /// Whether a key is here that opens what was sealed with this one.
-    #[must_use]
     pub fn has_key(&self, id: &str) -> bool {
         self.keys().iter().any(|key| key.id() == id)
     }
 
-    /// The file, if its keys count.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.given.file.as_deref()
     }
 
-    /// Whether the file is there, and others of this machine may read it.
-    #[must_use]
     pub fn is_file_open_to_others(&self) -> bool {
         self.file().is_some_and(keyfile::is_open_to_others)
     }
 
-    /// Makes a new key, which seals from now on, and writes it to the file before the others.
-    ///
-    /// # Errors
-    /// [`SealError::NoKey`] where the key that seals does not come from a file; [`SealError::File`].
+    /// Adds a new key to the file, which encrypts from now on. Fails with [`SealError::NoKey`] if the settings have the encrypting key.
     pub fn make_key(&self) -> Result<String, SealError> {
         let Some(path) = self.file().filter(|_| self.given.current.is_none()) else {
             return Err(SealError::NoKey("the key that seals is CAPSTAN_SECRET_KEY: change it there".to_owned()));
@@ -96,10 +79,7 @@ impl Vault {
         self.make_key_alone(path)
     }
 
-    /// Makes the first key. Of those that do at once, one makes it, and the others have it, too.
-    ///
-    /// # Errors
-    /// See [`Vault::make_key`].
+    /// Creates the first key, unless another thread or process was faster.
     pub fn make_first_key(&self) -> Result<String, SealError> {
         let Some(path) = self.file() else { return Err(SealError::NoKey(self.way_out())) };
         let _lock = keyfile::lock(path)?;
@@ -110,7 +90,7 @@ impl Vault {
         }
     }
 
-    /// Under the file's lock.
+    /// The caller holds the file's lock.
     fn make_key_alone(&self, path: &Path) -> Result<String, SealError> {
         let mut bytes = Zeroizing::new([0_u8; 32]);
         self.randomness.fill(bytes.as_mut_slice())?;
@@ -122,10 +102,7 @@ impl Vault {
         Ok(key.id().to_owned())
     }
 
-    /// Seals a secret for a place.
-    ///
-    /// # Errors
-    /// [`SealError::NoKey`] if there is no key: see [`Vault::make_first_key`]. [`SealError::File`], [`SealError::NoRandomness`].
+    /// Encrypts a secret for a place. Fails with [`SealError::NoKey`] before [`Vault::make_first_key`].
     pub fn seal(&self, place: &Place<'_>, secret: &SecretString) -> Result<Sealed, SealError> {
         self.refresh()?;
         let key = self.sealing_key().ok_or_else(|| SealError::NoKey(self.way_out()))?;
@@ -136,28 +113,22 @@ impl Vault {
         Ok(Sealed { key_id: key.id().to_owned(), data: STANDARD.encode(sealed) })
     }
 
-    /// Opens a secret that was sealed for this place.
-    ///
-    /// # Errors
-    /// [`SealError::UnknownKey`], [`SealError::Damaged`], [`SealError::File`].
+    /// Decrypts a secret that was encrypted for this place.
     pub fn open(&self, place: &Place<'_>, sealed: &Sealed) -> Result<SecretString, SealError> {
         let key_id = sealed.key_id.clone();
         let known = || self.keys().into_iter().find(|key| key.id() == key_id);
-        let key = match known() {
-            Some(key) => Some(key),
-            None => {
-                self.refresh()?;
-                known()
-            }
-        };
+        let mut key = known();
+        if key.is_none() {
+            self.refresh()?;
+            key = known();
+        }
         let Some(key) = key else { return Err(SealError::UnknownKey { key_id, way_out: self.way_out() }) };
         let opened = STANDARD.decode(&sealed.data).ok().and_then(|data| key.open(place, &data));
         let text = opened.as_deref().and_then(|opened| std::str::from_utf8(opened).ok());
         text.map(SecretString::from).ok_or(SealError::Damaged { key_id })
     }
 
-    /// Where keys are looked for.
-    #[must_use]
+    /// Returns the sources of keys, for error messages.
     pub fn way_out(&self) -> String {
         let file = self.file().map(|path| format!(", or in {}", path.display())).unwrap_or_default();
         format!("give it as CAPSTAN_SECRET_KEY or in CAPSTAN_SECRET_KEY_PREVIOUS{file}")

@@ -14,7 +14,7 @@ use super::process::HOME;
 use super::{ServerConfig, ServerTransport};
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::{McpServerId, UserId};
-use crate::support::expand::{expand, occurs_in};
+use crate::support::expand::expand;
 use crate::support::outbound::{self, Reach};
 
 /// What of an entry is kept. All else is for other programs, and nobody knows whether it holds secrets.
@@ -237,7 +237,7 @@ impl Parting<'_> {
     fn without(&mut self, text: &str, found: Vec<Found<'_>>) -> String {
         let mut left = text.to_owned();
         // From the right, or the places of the others would move.
-        for Found { name, at } in found.into_iter().rev().filter(|found| !occurs_in(&text[found.at.clone()])) {
+        for Found { name, at } in found.into_iter().rev().filter(|found| !text[found.at.clone()].contains("${")) {
             let secret = self.put(name, text[at.clone()].to_owned());
             left.replace_range(at, &secret);
         }

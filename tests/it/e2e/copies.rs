@@ -5,19 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
-use crate::support::server::{Server, Site};
-
-/// Runs one message in a conversation, or in a new one.
-async fn say(server: &Server, conversation: Option<&str>, input: &str) -> Value {
-    let mut body = json!({"input": input});
-    if let Some(id) = conversation {
-        body["conversation_id"] = json!(id);
-    }
-    let run = server.start_run(&body).await;
-    let ended = server.finished(run["id"].as_str().unwrap()).await;
-    assert_eq!(ended["status"], "completed", "{ended}");
-    ended
-}
+use crate::support::server::Site;
 
 /// Returns role and text of each message in the first request of this script, without the system prompt.
 fn read(model: &ModelMock, id: &str) -> Vec<(String, String)> {
@@ -39,9 +27,9 @@ async fn an_edited_message_is_answered_without_what_it_replaces(#[values(Kind::S
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await;
     let server = site.start().await;
-    let first = say(&server, None, CALLS).await;
+    let first = server.say(None, CALLS).await;
     let conversation = first["conversation_id"].as_str().unwrap();
-    say(&server, Some(conversation), "[[id:worse]][[say:no]]").await;
+    server.say(Some(conversation), "[[id:worse]][[say:no]]").await;
     let before = server.messages(conversation).await;
     let path = format!("/conversations/{conversation}/messages/{}/edit", before[4]["id"].as_str().unwrap());
 
@@ -66,16 +54,16 @@ async fn a_fork_goes_on_from_what_was_copied(#[values(Kind::Sqlite, Kind::Postgr
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await;
     let server = site.start().await;
-    let first = say(&server, None, CALLS).await;
+    let first = server.say(None, CALLS).await;
     let source = first["conversation_id"].as_str().unwrap();
-    say(&server, Some(source), "[[id:other]][[say:elsewhere]]").await;
+    server.say(Some(source), "[[id:other]][[say:elsewhere]]").await;
     let (total, before) = (model.total(), server.messages(source).await);
     let (status, made) = server.post_json(&format!("/conversations/{source}/fork"), &json!({"to_run_id": first["id"]})).await;
     assert_eq!(status, 201, "{made}");
     let copy = made["id"].as_str().unwrap();
     assert_eq!(server.messages(copy).await.len(), 4);
 
-    say(&server, Some(copy), "[[id:next]][[say:on]]").await;
+    server.say(Some(copy), "[[id:next]][[say:on]]").await;
     let read = read(&model, "next");
     let roles: Vec<&str> = read.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{read:?}");
@@ -100,7 +88,7 @@ async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Ki
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await.env("CAPSTAN_LIMITS__COPY_MESSAGES", "5");
     let server = site.start().await;
-    let first = say(&server, None, CALLS).await;
+    let first = server.say(None, CALLS).await;
     let source = first["conversation_id"].as_str().unwrap();
     let mut exported = server.get_json(&format!("/conversations/{source}/export")).await;
     let deleted = server.request(reqwest::Method::DELETE, &format!("/conversations/{source}")).send().await.unwrap();
@@ -118,7 +106,7 @@ async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Ki
         document["messages"].as_array().unwrap().iter().map(|message| json!([message["role"], parts(message)])).collect()
     };
     assert_eq!(said(&again), said(&exported));
-    say(&server, Some(copy), "[[id:next]][[say:on]]").await;
+    server.say(Some(copy), "[[id:next]][[say:on]]").await;
     let next = read(&model, "next");
     let roles: Vec<&str> = next.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{next:?}");
@@ -128,7 +116,7 @@ async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Ki
     exported["messages"].as_array_mut().unwrap().truncate(2);
     let (status, made) = server.post_json("/conversations/import", &exported).await;
     assert_eq!(status, 201, "{made}");
-    say(&server, made["id"].as_str(), "[[id:closed]][[say:on]]").await;
+    server.say(made["id"].as_str(), "[[id:closed]][[say:on]]").await;
     assert_eq!(site.ledger.count("append", "x"), 1);
     model.assert_history_was_sendable();
 

@@ -15,14 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a message in a conversation, or in a new one. Returns the conversation's id.
 async fn say(server: &Server, conversation: Option<&str>, input: &str) -> String {
-    let mut body = json!({"input": input});
-    if let Some(id) = conversation {
-        body["conversation_id"] = json!(id);
-    }
-    let run = server.start_run(&body).await;
-    let ended = server.finished(run["id"].as_str().unwrap()).await;
-    assert_eq!(ended["status"], "completed", "{ended}");
-    ended["conversation_id"].as_str().unwrap().to_owned()
+    server.say(conversation, input).await["conversation_id"].as_str().unwrap().to_owned()
 }
 
 async fn title(server: &Server, conversation: &str) -> String {

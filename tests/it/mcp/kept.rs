@@ -253,14 +253,20 @@ async fn what_a_run_was_offered_is_not_called_elsewhere() {
     door.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_is_made_again_by_itself() {
+/// The scripted server as Ann's server "mail", with the tools that she is offered.
+async fn mail() -> (Scripted, UserId, McpServerId, Arc<Door>, Vec<Arc<ToolDefinition>>) {
     let server = Scripted::new();
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
     let door = door(&json!({}), &shelf);
     let seen = door.definitions(&ann).await;
+    (server, ann, id, door, seen)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_is_made_again_by_itself() {
+    let (server, ann, id, door, seen) = mail().await;
     run(&door, &ann, tool(&seen, id.as_str(), "die"), json!({})).await;
     // The reconnection needs no call.
     wait::until("another process", PATIENCE, || async { (server.log("pid").len() == 2).then_some(()) }).await;
@@ -274,12 +280,7 @@ async fn a_lost_connection_is_made_again_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_dies_again_and_again_is_left_alone_until_somebody_starts_it() {
-    let server = Scripted::new();
-    let ann = owner("ann");
-    let shelf = Arc::new(Shelf::default());
-    let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
-    let door = door(&json!({}), &shelf);
-    let seen = door.definitions(&ann).await;
+    let (server, ann, id, door, seen) = mail().await;
     let die = tool(&seen, id.as_str(), "die");
     for _ in 0..6 {
         let outcome = run(&door, &ann, die, json!({})).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-use capstan::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use capstan::domain::message::{FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, Usage};
 use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use capstan::provider::{ClientOptions, ModelClient, Quirks, SetupError, StreamLimits, openai};
@@ -69,9 +69,7 @@ impl Outcome {
 
 /// Returns a request with two tools.
 pub fn question() -> ModelRequest {
-    request(vec![message(&SequentialIds::default(), Role::User, |id| {
-        vec![Part::Text(TextPart { id: id(), text: "hi".to_owned() })]
-    })])
+    request(vec![message(&SequentialIds::default(), Role::User, |id| vec![text_part(id(), "hi")])])
 }
 
 pub fn request(messages: Vec<Message>) -> ModelRequest {
@@ -99,6 +97,38 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         tools: tools.to_vec(),
         options: ModelOptions::default(),
         window: None,
+    }
+}
+
+/// A request of this model without tools.
+pub fn plain(model: &str, options: ModelOptions) -> ModelRequest {
+    ModelRequest { model: model.to_owned(), tools: Vec::new(), options, ..question() }
+}
+
+pub fn text_part(id: PartId, text: &str) -> Part {
+    Part::Text(TextPart { id, text: text.to_owned() })
+}
+
+pub fn file(id: PartId, media_type: &str, url: Option<&str>, name: Option<&str>) -> FilePart {
+    FilePart {
+        id,
+        media_type: media_type.to_owned(),
+        url: url.map(str::to_owned),
+        file_id: None,
+        size: None,
+        text_chars: None,
+        text_bytes: None,
+        text_limit: None,
+        text: None,
+        name: name.map(str::to_owned),
+    }
+}
+
+/// The id that Capstan gave to a call.
+pub fn call_id(part: &Part) -> String {
+    match part {
+        Part::ToolCall(call) => call.call_id.as_str().to_owned(),
+        _ => panic!("no call"),
     }
 }
 

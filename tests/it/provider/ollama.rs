@@ -1,6 +1,6 @@
 //! The Ollama chat dialect.
 
-use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{
     ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, OutputSchema, ReasoningEffort, ToolChoice, Usage,
 };
@@ -10,7 +10,7 @@ use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::drive::{Outcome, ask_through, call, message, options, question, request};
+use super::drive::{Outcome, ask_through, call, file, message, options, question, request};
 use super::mutants::{self, Frames};
 use crate::support::wire::{Answer, Step, Wire};
 
@@ -338,18 +338,7 @@ async fn the_window_has_room_for_request_and_answer(
 async fn a_history() {
     let ids = SequentialIds::default();
     let part = |id, text: &str| Part::Text(TextPart { id, text: text.to_owned() });
-    let file = |id, media_type: &str, url: &str| FilePart {
-        id,
-        media_type: media_type.to_owned(),
-        url: Some(url.to_owned()),
-        file_id: None,
-        size: None,
-        text_chars: None,
-        text_bytes: None,
-        text_limit: None,
-        text: None,
-        name: Some("a".to_owned()),
-    };
+    let file = |id, media_type: &str, url: &str| file(id, media_type, Some(url), Some("a"));
     let thought = |id| Part::Reasoning(ReasoningPart { id, text: "hm".to_owned(), raw: None });
     let (call_a, result_a) = call(&ids, Some("call_x"), json!({"zone": "UTC"}), "noon");
     let (call_b, result_b) = call(&ids, None, json!("broken"), "");

@@ -1,14 +1,14 @@
 //! Requests of chat completions.
 
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::model::ModelOptions;
 use capstan::provider::{Quirks, openai};
 use capstan::support::ids::SequentialIds;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::drive::{DONE, ask, call, delta, finish, message, options, question, request};
+use super::drive::{DONE, ask, call, call_id, delta, file, finish, message, options, question, request, text_part};
 use crate::support::wire::{Answer, Wire};
 
 fn answer() -> Answer {
@@ -19,10 +19,6 @@ async fn asked(request: capstan::domain::model::ModelRequest) -> Value {
     let wire = Wire::play(vec![answer()]).await;
     ask(options(&wire), request).await.finish();
     wire.asked()[0].json()
-}
-
-fn text(id: PartId, text: &str) -> Part {
-    Part::Text(TextPart { id, text: text.to_owned() })
 }
 
 #[tokio::test]
@@ -73,23 +69,19 @@ async fn a_history_with_calls() {
     let (call_a, result_a) = call(&ids, Some("call_x"), json!({"zone": "UTC"}), "noon");
     let (call_b, result_b) = call(&ids, None, json!({}), "");
     let (call_c, result_c) = call(&ids, Some("call_x"), json!({"_raw": "{broken"}), "night");
-    let ours = |part: &Part| match part {
-        Part::ToolCall(call) => call.call_id.as_str().to_owned(),
-        _ => panic!("no call"),
-    };
-    let (id_b, id_c) = (ours(&call_b), ours(&call_c));
+    let (id_b, id_c) = (call_id(&call_b), call_id(&call_c));
     let Part::ToolResult(mut with_image) = result_b else { panic!("no result") };
     with_image.content = vec![ToolContent::text("see"), ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
 
     let history = vec![
-        message(&ids, Role::User, |id| vec![text(id(), "when?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "when?")]),
         message(&ids, Role::Assistant, |id| {
             let thought = ReasoningPart { id: id(), text: "hm".to_owned(), raw: None };
-            vec![Part::Reasoning(thought), text(id(), "Let me "), text(id(), "see."), call_a, call_b]
+            vec![Part::Reasoning(thought), text_part(id(), "Let me "), text_part(id(), "see."), call_a, call_b]
         }),
         message(&ids, Role::Tool, |_| vec![result_a, Part::ToolResult(with_image)]),
         message(&ids, Role::Assistant, |_| vec![]),
-        message(&ids, Role::User, |id| vec![text(id(), "again")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "again")]),
         message(&ids, Role::Assistant, |_| vec![call_c]),
         message(&ids, Role::Tool, |_| vec![result_c]),
     ];
@@ -118,22 +110,11 @@ async fn a_history_with_calls() {
 #[tokio::test]
 async fn pictures_and_files() {
     let ids = SequentialIds::default();
-    let file = |id: PartId, url: Option<&str>, name: Option<&str>| FilePart {
-        id,
-        media_type: "image/png".to_owned(),
-        url: url.map(str::to_owned),
-        file_id: None,
-        size: None,
-        text_chars: None,
-        text_bytes: None,
-        text_limit: None,
-        text: None,
-        name: name.map(str::to_owned),
-    };
+    let file = |id: PartId, url: Option<&str>, name: Option<&str>| file(id, "image/png", url, name);
     let history = vec![
         message(&ids, Role::User, |id| {
             vec![
-                text(id(), "look"),
+                text_part(id(), "look"),
                 Part::Image(file(id(), Some("data:image/png;base64,AA=="), None)),
                 Part::Image(file(id(), None, Some("lost.png"))),
                 Part::File(file(id(), Some("https://host/a"), None)),
@@ -177,12 +158,12 @@ async fn signatures_of_messages_go_back() {
     let fields = json!({"extra_content": {"google": {"thought_signature": "Cv/+==\u{e9}"}}, "reasoning_opaque": "sealed=="});
     let raw = Some(json!({"message": fields}));
     let signed = message(&ids, Role::Assistant, |id| {
-        vec![text(id(), "Hello"), Part::Reasoning(ReasoningPart { id: id(), text: String::new(), raw })]
+        vec![text_part(id(), "Hello"), Part::Reasoning(ReasoningPart { id: id(), text: String::new(), raw })]
     });
     let messages = vec![
-        message(&ids, Role::User, |id| vec![text(id(), "hi")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "hi")]),
         signed,
-        message(&ids, Role::User, |id| vec![text(id(), "more")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "more")]),
     ];
     let body = asked(request(messages)).await;
     let mut expected = fields;

@@ -144,6 +144,16 @@ async fn claims(world: &World, wanted: usize) -> Vec<Duration> {
     times
 }
 
+/// The rows that each claim looks at, with accepting and ending its run, and the 99th percentile of the times of claims.
+async fn measured_claims(world: &World, what: &str) -> (i64, Duration) {
+    let before = looked_at(world).await;
+    let times = claims(world, size("CAPSTAN_CLAIMS", 200)).await;
+    let rows = (looked_at(world).await - before) / i64::try_from(times.len()).unwrap();
+    let [half, most] = [50, 99].map(|percent| percentile(&times, percent));
+    tell(&format!("{what}: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each", times.len()));
+    (rows, most)
+}
+
 /// D-18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finished_runs_cost_nothing_on_postgres() {
@@ -167,15 +177,8 @@ async fn finished_runs_cost_nothing_on_postgres() {
     world.database.rows("ANALYZE").await;
     world.store.close().await;
 
-    let before = looked_at(&world).await;
-    let times = claims(&world, size("CAPSTAN_CLAIMS", 200)).await;
-    let rows = (looked_at(&world).await - before) / i64::try_from(times.len()).unwrap();
-    let [half, most] = [50, 99].map(|percent| percentile(&times, percent));
-    tell(&format!(
-        "{finished} finished runs, {ACTIVE} under way: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each",
-        times.len()
-    ));
-    // Each live lease is counted for its owner.
+    let (rows, most) = measured_claims(&world, &format!("{finished} finished runs, {ACTIVE} under way")).await;
+    // Each lease is counted for its owner.
     assert!(rows < 2 * i64::from(ACTIVE) + 1_000, "{rows} rows for each claim");
 
     let costs = [
@@ -313,14 +316,7 @@ async fn what_a_held_snapshot_keeps_is_not_passed_by_claims_on_postgres() {
     }
     hurry_through_the_queue(&world, gone).await;
     world.store.close().await;
-    let before = looked_at(&world).await;
-    let times = claims(&world, size("CAPSTAN_CLAIMS", 200)).await;
-    let rows = (looked_at(&world).await - before) / i64::try_from(times.len()).unwrap();
-    let [half, most] = [50, 99].map(|percent| percentile(&times, percent));
-    tell(&format!(
-        "{gone} runs since the snapshot: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each",
-        times.len()
-    ));
+    let (rows, most) = measured_claims(&world, &format!("{gone} runs since the snapshot")).await;
     report.close().await.unwrap();
     // The dead entries of the test's own claims are read for some seconds, which matters if there are many claims.
     assert!(gone > USUAL || rows < i64::try_from(gone / 5).unwrap(), "{rows} rows for each claim");

@@ -388,6 +388,18 @@ impl Server {
         .await
     }
 
+    /// A completed run in a conversation, or in a new one.
+    pub async fn say(&self, conversation: Option<&str>, input: &str) -> Value {
+        let mut body = json!({"input": input});
+        if let Some(id) = conversation {
+            body["conversation_id"] = json!(id);
+        }
+        let run = self.start_run(&body).await;
+        let ended = self.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+        ended
+    }
+
     /// Sends a signal by its name, such as `TERM`.
     pub async fn signal(&self, name: &str) {
         let Some(pid) = self.child.id() else { panic!("the server is gone already") };

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, Message, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::model::{ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::drive::{ask_through, call, message, options, question, request};
+use super::super::drive::{ask_through, call, call_id, file, message, options, plain, question, request, text_part};
 use super::{begin, client, end, finish, text};
 use crate::support::wire::{Answer, Asked, Wire};
 
@@ -22,15 +22,6 @@ async fn asked_with(options_of: impl Fn(&Wire) -> ClientOptions, request: ModelR
 
 async fn asked(request: ModelRequest) -> Value {
     asked_with(options, request).await.json()
-}
-
-/// Returns a request for this model without tools.
-fn plain(model: &str, options: ModelOptions) -> ModelRequest {
-    ModelRequest { model: model.to_owned(), tools: Vec::new(), options, ..question() }
-}
-
-fn words(id: PartId, text: &str) -> Part {
-    Part::Text(TextPart { id, text: text.to_owned() })
 }
 
 #[tokio::test]
@@ -122,11 +113,7 @@ async fn a_history_with_thoughts_and_calls() {
     let (call_a, result_a) = call(&ids, Some("toolu_x"), json!({"zone": "UTC"}), "noon");
     let (call_b, result_b) = call(&ids, None, json!({}), "");
     let (call_c, result_c) = call(&ids, Some("toolu_x"), json!({"_raw": "{broken"}), "night");
-    let ours = |part: &Part| match part {
-        Part::ToolCall(call) => call.call_id.as_str().to_owned(),
-        _ => panic!("no call"),
-    };
-    let (id_b, id_c) = (ours(&call_b), ours(&call_c));
+    let (id_b, id_c) = (call_id(&call_b), call_id(&call_c));
     let Part::ToolResult(mut failed) = result_b else { panic!("no result") };
     failed.is_error = true;
     failed.content = vec![
@@ -139,7 +126,7 @@ async fn a_history_with_thoughts_and_calls() {
     empty.content = vec![];
     let thought = |id: PartId, text: &str, raw: Option<Value>| Part::Reasoning(ReasoningPart { id, text: text.to_owned(), raw });
     let history: Vec<Message> = vec![
-        message(&ids, Role::User, |id| vec![words(id(), "when?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "when?")]),
         message(&ids, Role::Assistant, |id| {
             vec![
                 thought(id(), "  hm\n ", Some(json!({"signature": "c2ln+/="}))),
@@ -147,14 +134,14 @@ async fn a_history_with_thoughts_and_calls() {
                 thought(id(), "", Some(json!({"data": "ZW5j"}))),
                 thought(id(), "never signed", None),
                 thought(id(), "nor this", Some(json!({}))),
-                words(id(), "Let me see. "),
+                text_part(id(), "Let me see. "),
                 call_a,
                 call_b,
             ]
         }),
         message(&ids, Role::Tool, |_| vec![result_a, Part::ToolResult(failed)]),
-        message(&ids, Role::User, |id| vec![words(id(), "and?")]),
-        message(&ids, Role::User, |id| vec![words(id(), "well?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "and?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "well?")]),
         message(&ids, Role::Assistant, |_| vec![call_c]),
         message(&ids, Role::Tool, |_| vec![Part::ToolResult(empty)]),
     ];
@@ -196,18 +183,7 @@ async fn a_history_with_thoughts_and_calls() {
 #[tokio::test]
 async fn pictures_and_files() {
     let ids = SequentialIds::default();
-    let file = |id: PartId, media_type: &str, url: Option<&str>| FilePart {
-        id,
-        media_type: media_type.to_owned(),
-        url: url.map(str::to_owned),
-        file_id: None,
-        size: None,
-        text_chars: None,
-        text_bytes: None,
-        text_limit: None,
-        text: None,
-        name: Some("f".to_owned()),
-    };
+    let file = |id: PartId, media_type: &str, url: Option<&str>| file(id, media_type, url, Some("f"));
     let parts = |id: &dyn Fn() -> PartId| {
         vec![
             Part::Image(file(id(), "image/png", Some("data:image/png;base64,AA=="))),
@@ -275,7 +251,7 @@ async fn a_turn_under_way_without_thoughts_goes_on_without() {
     for (raw, thinks) in [(Some(json!({"signature": "s"})), true), (None, false)] {
         let (call, result) = call(&ids, Some("a"), json!({}), "noon");
         let mut request = request(vec![
-            message(&ids, Role::User, |id| vec![words(id(), "when?")]),
+            message(&ids, Role::User, |id| vec![text_part(id(), "when?")]),
             message(&ids, Role::Assistant, |id| {
                 vec![Part::Reasoning(ReasoningPart { id: id(), text: "hm".to_owned(), raw }), call]
             }),
@@ -287,10 +263,10 @@ async fn a_turn_under_way_without_thoughts_goes_on_without() {
         assert_eq!(body.get("thinking").is_some(), thinks);
         // A nudge, or a message that joined, does not affect the calls.
         let mut joined = request.clone();
-        joined.messages.push(message(&ids, Role::User, |id| vec![words(id(), "in Rome")]));
+        joined.messages.push(message(&ids, Role::User, |id| vec![text_part(id(), "in Rome")]));
         assert_eq!(asked(joined.clone()).await.get("thinking").is_some(), thinks);
-        joined.messages.push(message(&ids, Role::Assistant, |id| vec![words(id(), "At noon.")]));
-        joined.messages.push(message(&ids, Role::User, |id| vec![words(id(), "And today?")]));
+        joined.messages.push(message(&ids, Role::Assistant, |id| vec![text_part(id(), "At noon.")]));
+        joined.messages.push(message(&ids, Role::User, |id| vec![text_part(id(), "And today?")]));
         assert!(asked(joined).await.get("thinking").is_some(), "the next run starts with reasoning");
         request.options.tool_choice = Some(ToolChoice::Required);
         let body = asked(request).await;
@@ -328,7 +304,7 @@ async fn thoughts_that_no_longer_fit_are_overlooked() {
     let thought = |raw: Option<Value>| {
         let (call, result) = call(&ids, Some("a"), json!({}), "noon");
         request(vec![
-            message(&ids, Role::User, |id| vec![words(id(), "when?")]),
+            message(&ids, Role::User, |id| vec![text_part(id(), "when?")]),
             message(&ids, Role::Assistant, |id| {
                 vec![Part::Reasoning(ReasoningPart { id: id(), text: "hm".to_owned(), raw }), call]
             }),

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::drive::{ask_through, call, message, options, question, request};
+use super::super::drive::{ask_through, call, file, message, options, plain, question, request, text_part};
 use super::{client, finish, text};
 use crate::support::wire::{Answer, Asked, Wire};
 
@@ -22,15 +22,6 @@ async fn asked_with(options_of: impl Fn(&Wire) -> ClientOptions, request: ModelR
 
 async fn asked(request: ModelRequest) -> Value {
     asked_with(options, request).await.json()
-}
-
-/// Returns a request for this model without tools.
-fn plain(model: &str, options: ModelOptions) -> ModelRequest {
-    ModelRequest { model: model.to_owned(), tools: Vec::new(), options, ..question() }
-}
-
-fn words(id: PartId, text: &str) -> Part {
-    Part::Text(TextPart { id, text: text.to_owned() })
 }
 
 #[tokio::test]
@@ -127,7 +118,7 @@ async fn a_tool_with_a_name_that_is_refused() {
     let (Part::ToolCall(call), Part::ToolResult(result)) = (&mut called, &mut answered) else { panic!("a call and its result") };
     (call.name, result.name) = ("7zip".to_owned(), "7zip".to_owned());
     let mut request = request(vec![
-        message(&ids, Role::User, |id| vec![words(id(), "pack")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "pack")]),
         message(&ids, Role::Assistant, |_| vec![called]),
         message(&ids, Role::Tool, |_| vec![answered]),
     ]);
@@ -164,12 +155,12 @@ async fn a_history_with_signatures_and_calls() {
     let Part::ToolResult(mut empty) = result_c else { panic!("no result") };
     empty.content = vec![];
     let history = vec![
-        message(&ids, Role::User, |id| vec![words(id(), "when?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "when?")]),
         message(&ids, Role::Assistant, |id| {
             vec![
                 thought(id(), "hm, hmm", Some(json!({"thoughtSignature": "1", "on": "thought", "bytes": 3}))),
                 thought(id(), "not signed", None),
-                words(id(), "Let me sée"),
+                text_part(id(), "Let me sée"),
                 thought(id(), "", Some(json!({"thoughtSignature": "2", "on": "text", "bytes": 4}))),
                 call_a,
                 call_b,
@@ -179,7 +170,7 @@ async fn a_history_with_signatures_and_calls() {
         message(&ids, Role::Tool, |_| vec![result_a, Part::ToolResult(failed)]),
         message(&ids, Role::Assistant, |_| vec![call_c]),
         message(&ids, Role::Tool, |_| vec![Part::ToolResult(empty)]),
-        message(&ids, Role::User, |id| vec![words(id(), "and?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "and?")]),
     ];
     let mut request = request(history);
     request.model = "gemini-3-flash".to_owned();
@@ -211,7 +202,7 @@ async fn calls_of_another_model_are_marked() {
     let (call_a, result_a) = call(&ids, None, json!({}), "noon");
     let (call_b, result_b) = call(&ids, None, json!({}), "night");
     let mut request = request(vec![
-        message(&ids, Role::User, |id| vec![words(id(), "when?")]),
+        message(&ids, Role::User, |id| vec![text_part(id(), "when?")]),
         message(&ids, Role::Assistant, |_| vec![call_a, call_b]),
         message(&ids, Role::Tool, |_| vec![result_a, result_b]),
     ]);
@@ -226,21 +217,10 @@ async fn calls_of_another_model_are_marked() {
 #[tokio::test]
 async fn pictures_and_files() {
     let ids = SequentialIds::default();
-    let file = |id: PartId, media_type: &str, url: Option<&str>| FilePart {
-        id,
-        media_type: media_type.to_owned(),
-        url: url.map(str::to_owned),
-        file_id: None,
-        size: None,
-        text_chars: None,
-        text_bytes: None,
-        text_limit: None,
-        text: None,
-        name: Some("f".to_owned()),
-    };
+    let file = |id: PartId, media_type: &str, url: Option<&str>| file(id, media_type, url, Some("f"));
     let parts = |id: &dyn Fn() -> PartId| {
         vec![
-            words(id(), "look"),
+            text_part(id(), "look"),
             Part::Image(file(id(), "image/png", Some("data:image/png;base64,AA=="))),
             Part::Image(file(id(), "image/png", Some("https://host/b.png"))),
             Part::File(file(id(), "application/pdf", Some("data:application/pdf;base64,JVBE"))),

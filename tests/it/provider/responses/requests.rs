@@ -1,6 +1,6 @@
 //! Requests of the OpenAI Responses dialect.
 
-use capstan::domain::message::{BinaryContent, FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::provider::responses::client;
@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{completed, events, message as said_message};
-use crate::provider::drive::{ask_through, call, message, options, question, request};
+use crate::provider::drive::{ask_through, call, call_id, file, message, options, question, request};
 use crate::support::wire::{Answer, Wire};
 
 fn answer() -> Answer {
@@ -108,8 +108,7 @@ async fn a_history_with_reasoning_and_calls() {
         _ => panic!("no call"),
     };
     let (call_a, call_b) = (own(call_a, "fc_1"), own(call_b, "fc_2"));
-    let Part::ToolCall(second) = &call_b else { panic!("no call") };
-    let id_b = second.call_id.as_str().to_owned();
+    let id_b = call_id(&call_b);
     let Part::ToolResult(mut with_image) = result_b else { panic!("no result") };
     with_image.content = vec![ToolContent::text("see"), ToolContent::Image(BinaryContent::inline("image/png", None, "AA=="))];
     let item = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "g\u{e4}+/=="});
@@ -146,18 +145,6 @@ async fn a_history_with_reasoning_and_calls() {
 #[tokio::test]
 async fn pictures_and_files() {
     let ids = SequentialIds::default();
-    let file = |id, media_type: &str, url: Option<&str>, name: Option<&str>| FilePart {
-        id,
-        media_type: media_type.to_owned(),
-        url: url.map(str::to_owned),
-        file_id: None,
-        size: None,
-        text_chars: None,
-        text_bytes: None,
-        text_limit: None,
-        text: None,
-        name: name.map(str::to_owned),
-    };
     let pdf = "application/pdf";
     let history = vec![message(&ids, Role::User, |id| {
         vec![
