@@ -20,7 +20,7 @@ use super::clients::{Clients, Made, PlaceHash};
 use super::models::Endpoint;
 use crate::domain::context::Capacity;
 use crate::domain::ids::{ConversationId, MessageId, PartId, ProviderId, RunId, UserId};
-use crate::domain::message::{Message, Part, Role, TextPart};
+use crate::domain::message::{Message, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions, ModelRequest};
 use crate::domain::provider::{ModelEntry, ProviderKind, ProviderRecord, Reach};
 use crate::provider::breaker::{Breaker, BreakerLimits};
@@ -329,11 +329,9 @@ async fn test_model(client: Arc<dyn ModelClient>, model: &str) -> Result<(), Mod
 /// Returns the smallest question. Its ids exist nowhere else.
 fn question(model: &str) -> ModelRequest {
     let ids = SequentialIds::default();
-    let words = Part::Text(TextPart { id: PartId::generate(&ids), text: "Say ok.".to_owned() });
-    let message = Message {
-        created_at: UnixMillis(0).to_rfc3339(),
-        ..Message::new(MessageId::generate(&ids), (RunId::generate(&ids), ConversationId::generate(&ids)), Role::User, vec![words])
-    };
+    let text = TextPart { id: PartId::generate(&ids), text: "Say ok.".to_owned() };
+    let of = (RunId::generate(&ids), ConversationId::generate(&ids));
+    let message = Message::of_request(MessageId::generate(&ids), of, Role::User, text);
     ModelRequest {
         owner: None,
         model: model.to_owned(),

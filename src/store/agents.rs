@@ -8,10 +8,8 @@ use super::{IdempotencyClaim, InvalidCursor, Keyed, NameCursor, NamedChanged, Na
 use crate::domain::agent_record::{AgentRecord, AgentVersion};
 use crate::domain::ids::{AgentId, UserId};
 
-/// The last agent of a page.
 pub type AgentCursor = NameCursor<AgentId>;
 
-/// The last version of a page: its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentVersionCursor(pub u32);
 
@@ -26,7 +24,7 @@ impl FromStr for AgentVersionCursor {
 /// The most versions of one agent that are kept: an older one goes when another is made, unless runs get it.
 pub const MAX_AGENT_VERSIONS: u32 = 1_000;
 
-/// Agents that people keep. Those of an owner and those of the server: nobody sees the others.
+/// Agents of owners and of the server. A viewer sees their own and the server's.
 #[async_trait]
 pub trait AgentStore: Send + Sync {
     /// Stores an agent with its first version, unless its owner has `most` already. Idempotent by `idempotency`.
@@ -38,10 +36,10 @@ pub trait AgentStore: Send + Sync {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<AgentId>>>;
 
-    /// The agent, unless it is missing or another owner's.
+    /// Returns the agent, unless it is missing or another owner's.
     async fn agent(&self, viewer: &UserId, id: &AgentId) -> StoreResult<Option<AgentRecord>>;
 
-    /// The agent of that name: the viewer's own before the server's.
+    /// Returns the agent of that name: the viewer's own before the server's.
     async fn agent_named(&self, viewer: &UserId, name: &str) -> StoreResult<Option<AgentRecord>>;
 
     /// A page of agents, by name.
@@ -51,10 +49,10 @@ pub trait AgentStore: Send + Sync {
     /// from. With `version`, that is stored, too.
     async fn change_agent(&self, changed: &AgentRecord, version: Option<&AgentVersion>) -> StoreResult<NamedChanged>;
 
-    /// A version of an agent. Who may see it has been asked before.
+    /// Returns a version of an agent. The caller has checked who may see it.
     async fn agent_version(&self, id: &AgentId, number: u32) -> StoreResult<Option<AgentVersion>>;
 
-    /// A page of versions of an agent, newest first; after the one of that number. Who may see them has been asked before.
+    /// Returns a page of versions, newest first, after the one of that number. The caller has checked who may see them.
     async fn agent_versions(&self, id: &AgentId, page: &PageRequest<AgentVersionCursor>) -> StoreResult<Page<AgentVersion>>;
 
     /// Deletes an agent of that owner, or of the server, with its versions. False if there is none of that revision.

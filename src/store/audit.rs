@@ -8,7 +8,7 @@ use crate::domain::audit::AuditRecord;
 /// The most rows of the audit that are removed at a time.
 pub const AUDIT_PIECE: i64 = 5_000;
 
-/// What became of every call of a tool. Written by the log, with the outcomes; a conversation that is deleted leaves it as it is.
+/// The ends of all tool calls. The log writes them with the outcomes, and they outlive their conversations.
 #[async_trait]
 pub trait AuditStore: Send + Sync {
     /// A page of ended calls, newest first.

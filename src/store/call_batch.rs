@@ -15,7 +15,6 @@ pub struct CallBatch {
     pub message: Message,
     /// Its calls, by their position. In [`GoOn::Call`] and [`GoOn::Undo`] they are the first step of the new run.
     pub calls: Vec<ToolCall>,
-    /// The tools of the run.
     pub tools: Vec<Arc<ToolDefinition>>,
     /// Of a call that was looked for: another one of its run, of the same tool with the same arguments, that may have been made.
     pub twin: Option<CallId>,

@@ -8,15 +8,13 @@
 
 use super::error::StoreError;
 
-/// Says how a copied database is treated.
+/// How a copied database is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnCopy {
     /// Opens it unchecked. For commands, which execute no runs.
     Overlook,
-    /// Refuses it.
     #[default]
     Refuse,
-    /// Accepts it.
     Accept,
     /// Accepts it even if no copy is noticed: only the operator can know.
     AcceptUnseen,

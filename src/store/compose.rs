@@ -50,7 +50,7 @@ pub(super) fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) ->
     }
 }
 
-/// The user's message as one of `run`.
+/// Returns the user's message as one of `run`.
 pub(super) fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
     Message {
         created_at: accept.now.to_rfc3339(),
@@ -58,7 +58,7 @@ pub(super) fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
     }
 }
 
-/// A run that has just been accepted.
+/// Returns the run of an accepted message.
 pub(super) fn queued_run(accept: &AcceptRun) -> Run {
     let profile = &accept.profile;
     Run {
@@ -106,7 +106,7 @@ pub(super) fn going_on(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Op
     [queued].into_iter().chain(updated).chain(shown).collect()
 }
 
-/// Whether a new run can go on after this one, as far as its status says.
+/// Returns whether the status of a run allows a new run to continue after it.
 pub(super) fn can_be_gone_on_from(how: &GoOn, status: RunStatus) -> bool {
     match how {
         GoOn::Resume => status == RunStatus::Failed,
@@ -124,7 +124,7 @@ pub(super) fn input_answered(request: &InputRequest, attempt: u32, resolve: &Res
     let (id, answer, by) = (request.id.clone(), resolve.answer.clone(), Some(resolve.owner.clone()));
     let body = match request.kind {
         InputKind::UnknownOutcome | InputKind::Question | InputKind::Elicitation => {
-            // What a form was filled in with is for its server alone.
+            // The content of a form is for its server alone.
             EventBody::InputResolved { id, state: InputState::Answered, answer: Some(InputAnswer { content: None, ..answer }), by }
         }
         InputKind::Approval => EventBody::ApprovalResolved {
@@ -140,12 +140,12 @@ pub(super) fn input_answered(request: &InputRequest, attempt: u32, resolve: &Res
     NewEvent::new(&body, Some(request.run_id.clone()), attempt, resolve.now)
 }
 
-/// Whether resuming wakes a run: one that waits for a human goes on by an answer only.
+/// Returns whether resuming wakes a run: one that waits for a human continues after an answer only.
 pub(super) fn can_be_woken(run: &Run) -> bool {
     run.status == RunStatus::Waiting && !matches!(run.reason, Some(WaitReason::Input | WaitReason::Approval))
 }
 
-/// What keeps a run from being claimed that could be, if it is the most that its owner may have under way.
+/// Returns the owner's cap if only that keeps a claimable run from being claimed.
 pub(super) fn full_owner(queue_position: Option<i64>, running: i64, cap: u32) -> Option<(i64, u32)> {
     (queue_position.is_some() && cap > 0 && running >= i64::from(cap)).then_some((running, cap))
 }
@@ -170,10 +170,10 @@ pub(super) fn rewound(title: &str, superseded: &[MessageId], now: UnixMillis) ->
 /// The type of events whose title, and whose status where a run ends, are known only to the transaction that stores them.
 pub(super) const UPDATED: &str = "conversation.updated";
 
-/// Why [`updates_nothing`] is refused.
+/// The reason for which [`updates_nothing`] is refused.
 pub(super) const UPDATES_NOTHING: &str = "an event tells of a conversation's status that the write does not change";
 
-/// Whether a write tells of a conversation's status without a change of it. Then nobody could say what to add.
+/// Returns whether a write has an event about a conversation's status that it does not change: the status would be unknown.
 pub(super) fn updates_nothing(write: &RunWrite) -> bool {
     let changes = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
     write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(changes)
@@ -224,7 +224,7 @@ pub(super) fn numbered(conversation: &ConversationId, base: i64, events: Vec<New
     events.into_iter().zip(base + 1..).map(|(event, seq)| rows::stored(event, conversation, seq)).collect()
 }
 
-/// What came of leaving older messages out, and the event that says so, if there were any.
+/// Returns the outcome of a compaction, and its event if messages were compacted.
 pub(super) fn compacted(
     before: Option<ContextSummary>,
     after: Option<ContextSummary>,

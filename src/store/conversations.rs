@@ -21,7 +21,7 @@ pub trait ConversationStore: Send + Sync {
     async fn create_conversation(&self, new: NewConversation, idempotency: Option<IdempotencyClaim>)
     -> StoreResult<Keyed<Created>>;
 
-    /// The conversation, unless it is missing, deleted or somebody else's.
+    /// Returns the conversation, unless it is missing, deleted or another owner's.
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>>;
 
     /// A page of conversations, newest first (by creation). `query` matches titles, case-insensitively.

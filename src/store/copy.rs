@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::feedback::Rated;
+use super::sql::Row;
 use super::{StoreResult, rows};
 use crate::domain::conversation::{AgentChoice, Conversation, ConversationStatus, ForkedFrom, LastRun};
 use crate::domain::event::{EventBody, NewEvent};
@@ -20,50 +21,38 @@ use crate::support::clock::UnixMillis;
 use crate::support::ids::{IdSource, SharedIds};
 use crate::support::text::storable;
 
-/// Who ends a turn that is not copied to its end, as `run.cancelled` says.
+/// The `by` of `run.cancelled` for a turn that is not copied to its end.
 const BY_COPY: &str = "copy";
 
 /// A conversation to make of what was said before.
 #[derive(Clone)]
 pub struct CopyConversation {
-    /// Its id.
     pub id: ConversationId,
-    /// Whose it is, and whose the source is.
+    /// The owner of the copy and of the source.
     pub owner: UserId,
     /// Its title; that of the source if `None`.
     pub title: Option<String>,
-    /// What it is made of.
     pub source: CopySource,
-    /// The most that is copied.
     pub limits: CopyLimits,
     /// Conversations of one owner that are not archived, this one included; more are refused. 0 for no limit.
     pub max_conversations: u32,
     /// New ids for all that is copied.
     pub ids: SharedIds,
-    /// When it is made.
     pub now: UnixMillis,
 }
 
-/// The most that is copied in one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyLimits {
-    /// Messages.
     pub messages: u32,
     /// Bytes of all messages as they are stored.
     pub bytes: u64,
 }
 
-/// What a conversation is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CopySource {
-    /// What was said in another one, as far as its turns are over.
-    Conversation {
-        /// Which one.
-        id: ConversationId,
-        /// How far.
-        until: CopyUntil,
-    },
-    /// What somebody says that was said.
+    /// The turns of another conversation that are over.
+    Conversation { id: ConversationId, until: CopyUntil },
+    /// A transcript from the request.
     Document(CopiedDocument),
 }
 
@@ -76,22 +65,17 @@ pub enum CopyUntil {
     After(MessageId),
     /// To this message, which is not copied.
     Before(MessageId),
-    /// To the end of this run.
     Run(RunId),
 }
 
 /// A transcript, with what is said of the conversation as a whole.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CopiedDocument {
-    /// Its title.
     pub title: String,
-    /// Its tags.
     pub tags: Vec<String>,
-    /// Its own part of the system prompt.
     pub system_prompt: Option<String>,
-    /// What its user wants of every answer.
+    /// The user's instructions for every answer.
     pub instructions: Option<String>,
-    /// The agent and the model of messages that name none.
     pub choice: AgentChoice,
     /// Its turns, in the order in which models read them.
     pub turns: Vec<CopiedTurn>,
@@ -104,24 +88,17 @@ pub struct CopiedTurn {
     pub begins: i64,
     /// The profile that it had, as JSON: what it would be answered with once more.
     pub profile: String,
-    /// The agent's name.
     pub agent: String,
-    /// The agent's version.
     pub agent_version: u32,
-    /// `provider/name`.
     pub model: String,
-    /// How it ended.
     pub end: CopiedEnd,
     /// Its messages, each with its place in the list of all messages. Never empty.
     pub messages: Vec<(i64, Message)>,
 }
 
-/// How a turn ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CopiedEnd {
-    /// With an answer.
     Completed(FinishReason),
-    /// With an error.
     Failed(ProblemBody),
     /// Before it was answered, or it is not copied to its end.
     Cancelled,
@@ -147,15 +124,13 @@ impl CopiedEnd {
     }
 }
 
-/// What came of a request to copy. Serialised with the idempotency key, so fields are only ever added.
+/// The outcome of a copy. Serialised with the idempotency key, so fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Copied {
-    /// It is made.
     Conversation(Box<Conversation>),
     /// The end lies inside or behind a run that is not over.
     Active {
-        /// The run.
         run_id: RunId,
     },
     /// Calls would be copied without their results.
@@ -166,7 +141,7 @@ pub enum Copied {
     TooMany,
     /// No such message or run in the conversation, or not any more.
     NoPoint,
-    /// No such conversation, or somebody else's.
+    /// The conversation is missing or another owner's.
     NoConversation,
 }
 
@@ -198,30 +173,22 @@ pub(super) struct SourceRow {
 }
 
 impl SourceRow {
-    /// Reads columns with the names of the fields.
-    pub(super) fn read<'r, R>(row: &'r R) -> Result<Self, sqlx::Error>
-    where
-        R: sqlx::Row,
-        &'static str: sqlx::ColumnIndex<R>,
-        String: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-        i64: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-        bool: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-    {
+    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
-            id: row.try_get("id")?,
-            position: row.try_get("position")?,
-            role: row.try_get("role")?,
-            body: row.try_get("body")?,
-            run_id: row.try_get("run_id")?,
-            first_seq: row.try_get("first_seq")?,
-            is_open: row.try_get("is_open")?,
-            status: row.try_get("status")?,
-            profile: row.try_get("profile")?,
-            agent: row.try_get("agent")?,
-            agent_version: row.try_get("agent_version")?,
-            model: row.try_get("model")?,
-            finish_reason: row.try_get("finish_reason")?,
-            error: row.try_get("error")?,
+            id: row.get("id")?,
+            position: row.get("position")?,
+            role: row.get("role")?,
+            body: row.get("body")?,
+            run_id: row.get("run_id")?,
+            first_seq: row.get("first_seq")?,
+            is_open: row.get("is_open")?,
+            status: row.get("status")?,
+            profile: row.get("profile")?,
+            agent: row.get("agent")?,
+            agent_version: row.get("agent_version")?,
+            model: row.get("model")?,
+            finish_reason: row.get("finish_reason")?,
+            error: row.get("error")?,
         })
     }
 }
@@ -309,7 +276,7 @@ fn ended(row: &SourceRow) -> StoreResult<CopiedEnd> {
     })
 }
 
-/// A copy as it is written down.
+/// The rows and events of a copy.
 pub(super) struct Written {
     pub conversation: Conversation,
     pub runs: Vec<WrittenRun>,
@@ -318,7 +285,6 @@ pub(super) struct Written {
     pub events: Vec<NewEvent>,
 }
 
-/// A run of a copy.
 pub(super) struct WrittenRun {
     pub id: RunId,
     pub turn: CopiedTurn,
@@ -329,7 +295,6 @@ pub(super) struct WrittenRun {
     pub last_seq: i64,
 }
 
-/// A message of a copy.
 pub(super) struct WrittenMessage {
     pub id: MessageId,
     pub run_id: RunId,
@@ -340,18 +305,16 @@ pub(super) struct WrittenMessage {
     pub rated: Option<Rated>,
 }
 
-/// What comes at one place of the log, and in which order.
+/// An entry at one place of the log. The order of the variants is the order at one place.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
     /// A message of a turn, by its place there.
     Message(usize),
-    /// The beginning of a turn.
     Begun,
-    /// The end of a turn.
     Ended,
 }
 
-/// Writes a copy down, with ids of its own. What is listed in an order is listed in the same one.
+/// Returns the rows and events of a copy, with ids of its own. Lists keep their order.
 pub(super) fn write(request: &CopyConversation, document: CopiedDocument, forked_from: Option<ForkedFrom>) -> StoreResult<Written> {
     let (ids, now) = (request.ids.as_ref(), request.now);
     let mut entries: Vec<(i64, Entry, usize)> = Vec::new();

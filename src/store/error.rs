@@ -1,21 +1,20 @@
-//! What can go wrong in the store, without the words of a database.
+//! Errors of the store, without the terms of a database.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::sqlite::SqliteError;
 
-/// Result of every store call.
 pub type StoreResult<T> = Result<T, StoreError>;
 
 /// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached, is not there, lets nobody in, is read-only, full, shutting down, or its pool is exhausted. Worth trying
-    /// again.
+    /// The database cannot be reached, is missing, refuses the login, is read-only, full, shutting down, or its pool is exhausted. Worth
+    /// trying again.
     #[error("the database is not available")]
     Unavailable(#[source] sqlx::Error),
-    /// Pages of the database file are damaged, or it is no database. Worth trying again when somebody has put a backup in its place: until
-    /// then nobody knows what the rows would have said.
+    /// Pages of the database file are damaged, or it is no database. Worth trying again after a backup was restored: until then the
+    /// content of the rows is unknown.
     #[error("the database file is damaged: stop the server and put a backup in its place, as docs/operate/databases.md says")]
     Damaged(#[source] sqlx::Error),
     /// A deadlock, serialisation failure or lock time-out that persisted over the retries that it gets.
@@ -23,16 +22,7 @@ pub enum StoreError {
     Contended(#[source] sqlx::Error),
     /// A row holds what this version cannot read, or would if it were written.
     #[error("{column} of {table} row {id} cannot be read: {reason}")]
-    Corrupt {
-        /// The table.
-        table: &'static str,
-        /// The column.
-        column: &'static str,
-        /// The row.
-        id: String,
-        /// Why.
-        reason: String,
-    },
+    Corrupt { table: &'static str, column: &'static str, id: String, reason: String },
     /// A statement failed: our bug.
     #[error("a statement failed")]
     Statement(#[source] sqlx::Error),
@@ -42,13 +32,13 @@ pub enum StoreError {
     /// Another server process holds the data folder.
     #[error("{0}")]
     Locked(String),
-    /// The database is a copy that nobody has accepted.
+    /// The database is a copy that no operator has accepted.
     #[error("{0}")]
     Copied(String),
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later, for nothing is wrong with what was asked.
+    /// Returns whether the same call may succeed later, because the request itself is right.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -78,7 +68,7 @@ impl StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let class = match &error {
-            // What comes over a connection that is cut, or shared by a proxy, need not be what was asked for: another one may serve.
+            // An answer over a connection that is cut, or shared by a proxy, may belong to another request: another connection may serve.
             sqlx::Error::Io(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::Tls(_)
@@ -108,12 +98,11 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// Whether this process, which has one database, has met damage in its file. Errors are sorted in one place and met in many, most of
-/// them far from whoever says whether the server is ready; and what is damaged stays so until there is another file, under another
-/// process.
+/// Whether this process, which has one database, has met damage in its file. Errors are classified in one place and met in many, most
+/// of them far from the readiness check. A damaged file stays damaged until another process opens another file.
 static DAMAGE_WAS_MET: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process has met a damaged database file.
+/// Returns whether this process has met a damaged database file.
 pub(super) fn damage_was_met() -> bool {
     DAMAGE_WAS_MET.load(Ordering::Relaxed)
 }
@@ -145,7 +134,7 @@ fn postgres_class(code: &str) -> Class {
         "40001" | "40P01" | "55P03" => Class::Contended,
         // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
         "57014" | "25P03" | "25006" => Class::Unavailable,
-        // A database that is not there or lets nobody in, as while it is put back or a password changes; connection exceptions,
+        // A database that is missing or refuses logins, as during a restore or a change of the password; connection exceptions,
         // insufficient resources, shutdown, system errors.
         _ if ["28", "3D", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Class::Unavailable,
         _ => Class::Statement,

@@ -1,32 +1,24 @@
 //! Feedback of users on answers: the trait and its values.
 
-use std::fmt;
-use std::str::FromStr;
-
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::pages::written_by_us;
-use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
+use super::{FeedbackCursor, IdempotencyClaim, Keyed, Page, PageRequest, StoreResult, rows};
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId, UserId};
 use crate::domain::message::{Message, Role};
 use crate::support::clock::UnixMillis;
 
-/// What a user says of an answer.
+/// Feedback on an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GiveFeedback {
-    /// Whose conversation it is.
     pub owner: UserId,
-    /// The conversation.
     pub conversation_id: ConversationId,
     /// The answer.
     pub message_id: MessageId,
-    /// Whether it was a good one.
     pub rating: Rating,
     /// Why. Without U+0000.
     pub comment: Option<String>,
-    /// When it came.
     pub now: UnixMillis,
 }
 
@@ -36,11 +28,11 @@ impl GiveFeedback {
     }
 }
 
-/// What came of it. Serialised with the idempotency key, so fields are only ever added.
+/// The outcome. Serialised with the idempotency key, so fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedbackGiven {
-    /// It is kept, in the place of what was said before.
+    /// It replaces earlier feedback.
     Kept(Feedback),
     /// The message is not one that a model has said. Nothing has changed.
     NotAnAnswer,
@@ -48,52 +40,25 @@ pub enum FeedbackGiven {
     NoMessage,
 }
 
-/// Which feedback.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeedbackFilter {
     /// That of this owner; of all if `None`, which only an administrator asks for.
     pub owner: Option<UserId>,
-    /// That which says so.
     pub rating: Option<Rating>,
-    /// That which somebody has looked at, or nobody.
+    /// Feedback that an administrator has reviewed, or that none has.
     pub reviewed: Option<bool>,
 }
 
-/// The last row of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeedbackCursor {
-    /// When it was said, in milliseconds.
-    pub at: i64,
-    /// Of which message, among those of that moment.
-    pub id: MessageId,
-}
-
-impl fmt::Display for FeedbackCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.at, self.id)
-    }
-}
-
-impl FromStr for FeedbackCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let at = at.parse().map_err(|_| InvalidCursor)?;
-        written_by_us(Self { at, id: MessageId::parse(id).map_err(|_| InvalidCursor)? }, text)
-    }
-}
-
-/// What users think of answers.
+/// Feedback of users on answers.
 #[async_trait]
 pub trait FeedbackStore: Send + Sync {
-    /// Keeps what a user says of an answer, in the place of what they said before.
+    /// Stores feedback on an answer. It replaces earlier feedback.
     async fn give_feedback(&self, give: GiveFeedback, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>>;
 
-    /// Takes it back. `false` if there is none.
+    /// Withdraws feedback. Returns false if there is none.
     async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool>;
 
-    /// Keeps that an administrator has looked at feedback, or that nobody has. `None` if there is none on this message.
+    /// Marks feedback as reviewed, or as not reviewed. `None` if there is none on this message.
     async fn review_feedback(
         &self,
         message: &MessageId,
@@ -105,7 +70,7 @@ pub trait FeedbackStore: Send + Sync {
     async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>>;
 }
 
-/// Whether a message is one that people can judge.
+/// Returns whether feedback on a message is possible.
 pub(super) fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
     let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
     Ok(message.role == Role::Assistant && !message.internal)

@@ -1,66 +1,34 @@
 //! Uploaded files: the trait and its values.
 
-use std::fmt;
-use std::str::FromStr;
-
 use async_trait::async_trait;
 
-use super::{InvalidCursor, Page, PageRequest, StoreResult};
+use super::{FileCursor, Page, PageRequest, StoreResult};
 use crate::domain::file::{FileOrigin, FileText, StoredFile};
 use crate::domain::ids::{FileId, UserId};
 
 /// Bytes of one piece of a file. No statement carries more, and no connection is held from one piece to the next.
 pub const FILE_CHUNK: usize = 1024 * 1024;
 
-/// Files that are removed at a time.
 pub const FILES_PIECE: i64 = 20;
 
-/// A file of which no piece is stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewFile {
-    /// Its id.
     pub id: FileId,
-    /// Whose it is.
     pub owner: UserId,
-    /// How it came into the store.
     pub origin: FileOrigin,
-    /// Its name.
     pub name: String,
-    /// Its media type.
     pub media_type: String,
-    /// Its size in bytes.
     pub size: u64,
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,
-    /// Its text.
     pub text: Option<FileText>,
 }
 
-/// A file as a request to a model needs it.
+/// A file with its text, for a request to a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachedFile {
-    /// What it is.
     pub file: StoredFile,
-    /// Its text.
     pub text: Option<String>,
-}
-
-/// The last file of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileCursor(pub FileId);
-
-impl fmt::Display for FileCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for FileCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        FileId::parse(text).map(Self).map_err(|_| InvalidCursor)
-    }
 }
 
 /// Uploaded files, always of one owner. Which conversations use them is noted by the database itself, when messages are stored.
@@ -75,7 +43,7 @@ pub trait FileStore: Send + Sync {
     /// Says that all pieces are stored. `None` if the file is gone.
     async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>>;
 
-    /// The file, unless it is missing or somebody else's.
+    /// Returns the file, unless it is missing or another owner's.
     async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>>;
 
     /// The newest file of this name that has these bytes, by their SHA-256 in hex.
@@ -84,7 +52,6 @@ pub trait FileStore: Send + Sync {
     /// A page of files, newest first.
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>>;
 
-    /// A piece of a file.
     async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>>;
 
     /// Those of the files that are there, with their texts.
@@ -99,14 +66,11 @@ pub trait FileStore: Send + Sync {
     /// Removes some of them, at most [`FILES_PIECE`]. Returns how many.
     async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64>;
 
-    /// The bytes of all files.
     async fn file_bytes(&self) -> StoreResult<u64>;
 }
 
-/// The outcome of storing a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredOutcome {
-    /// It is stored.
     Stored(StoredFile),
     /// Its owner has as many files of its origin as are allowed.
     Full,

@@ -32,28 +32,10 @@ pub trait RecordStore:
 {
 }
 
-impl<S> RecordStore for S where
-    S: AgentStore
-        + AuditStore
-        + FeedbackStore
-        + FileStore
-        + KeyStore
-        + McpLoginStore
-        + McpServerStore
-        + PinStore
-        + ProviderStore
-        + RetentionStore
-        + SearchStore
-        + TicketStore
-        + UsageStore
-        + UserStore
-{
-}
-
 /// Describes the database behind the aggregates, and leads to its records.
 #[async_trait]
 pub trait CommonStore: Send + Sync {
-    /// Answers if the database does, within `statement_timeout`, and takes writes: Postgres can be read-only as a whole, and the disk
+    /// Checks that the database answers within `statement_timeout` and takes writes: Postgres can be read-only as a whole, and the disk
     /// of SQLite can be full.
     async fn ping(&self) -> StoreResult<()>;
 
@@ -84,32 +66,31 @@ impl<S> ServiceStore for S where S: ConversationStore + RunStore + InputStore + 
 /// Owns a database: opened once for each process, which also keeps it clean.
 #[async_trait]
 pub trait Store: WorkerStore + ServiceStore {
-    /// How long ago the oldest snapshot was taken that is still open in this database, by anybody. What is updated meanwhile cannot be
-    /// cleaned away. `None` where nobody else can hold one.
+    /// Returns the age of the oldest open snapshot in this database, by any session. Rows updated since cannot be vacuumed. `None` where
+    /// no other session can hold one.
     async fn oldest_snapshot(&self) -> StoreResult<Option<Duration>> {
         Ok(None)
     }
 
-    /// Finds out from where on the queue is to be read, so that claims do not pass what has left it. To be called every second or so;
-    /// whoever does not call it claims the same runs, only slower.
+    /// Refreshes the low-water marks, so that claims do not scan past entries that have left the queue. Called about every second;
+    /// without it, claims are only slower.
     async fn raise_low_water(&self) -> StoreResult<()> {
         Ok(())
     }
 
-    /// Removes idempotency records of this age by the database's clock, and what is left of conversations whose deletion was cut
-    /// short. Returns how many records.
+    /// Removes idempotency records of this age by the database's clock, and the rest of conversations whose deletion was interrupted.
+    /// Returns how many records.
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64>;
 
     /// How many rows there are that the next cleaning removes: idempotency records and rows of the audit of these ages.
     async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired>;
 
-    /// Has whatever is put in the place of this database from before now be noticed when it is opened. To be called now and then;
-    /// does nothing where that is noticed anyway, or never.
+    /// Leaves a mark by which clone detection notices an older database in place of this one. Called now and then; does nothing where
+    /// clone detection needs no mark.
     async fn leave_mark(&self) -> StoreResult<()> {
         Ok(())
     }
 
-    /// Ends all connections.
     async fn close(&self);
 }
 

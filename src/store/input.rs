@@ -13,7 +13,7 @@ pub const MAX_GRANTS: i64 = 1_000;
 /// Questions to a human, approvals among them. Runs ask them through the log.
 #[async_trait]
 pub trait InputStore: Send + Sync {
-    /// The question, unless it is missing or somebody else's.
+    /// Returns the question, unless it is missing or another owner's.
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>>;
 
     /// A page of questions, newest first, of all states or of one.

@@ -7,7 +7,6 @@ use crate::domain::ids::{KeyId, UserId};
 use crate::domain::principal::{User, UserRole};
 use crate::support::clock::UnixMillis;
 
-/// Users and their keys.
 #[async_trait]
 pub trait KeyStore: Send + Sync {
     /// The user of that name, made if missing. An existing user keeps its role unless `role` is an upgrade to admin.

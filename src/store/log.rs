@@ -10,8 +10,8 @@ use crate::domain::record::RunWrite;
 /// The log: the only way in which a worker changes the rows of a run that it holds. Use cases and the queue change the rest.
 #[async_trait]
 pub trait LogStore: Send + Sync {
-    /// Waits until the next commit can be sent at once, as far as that can be known. What is to be committed is gathered after
-    /// this: written down before, it would be sent when the database is back, in the name of runs that were given up meanwhile.
+    /// Waits until the next commit can be sent at once, as far as that can be known. The log writer gathers writes after this: earlier
+    /// ones would be sent when the database is back, for runs that were given up meanwhile.
     async fn ready(&self) -> StoreResult<()> {
         Ok(())
     }
@@ -26,16 +26,16 @@ pub trait LogStore: Send + Sync {
 
     /// Events after `after`, oldest first, at most `limit` (1 to 1,000). The page ends early when it holds [`PAGE_BYTES`](super::PAGE_BYTES) of data:
     /// [`is_full_page`](super::is_full_page) knows whether to ask again.
-    /// None for a conversation that is somebody else's.
+    /// No events for another owner's conversation.
     async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>>;
 
-    /// Where the log begins and ends. `None` for a conversation that is missing or somebody else's.
+    /// Returns the bounds of the log. `None` for a conversation that is missing or another owner's.
     async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>>;
 
-    /// The newest `seq` of each conversation that has one. For what listens to them, which knows no owners.
+    /// Returns the newest `seq` of each conversation that has one. For live tails, which know no owners.
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>>;
 
-    /// Of each log what follows the `seq` beside it, oldest first, as pages of [`LogStore::events`] are, of at most `limit` events
-    /// each; logs without any are left out. For what listens to them, which knows no owners.
+    /// Returns the events of each log after the `seq` beside it, as pages of [`LogStore::events`] of at most `limit` events. Logs
+    /// without such events are left out. For live tails, which know no owners.
     async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>>;
 }

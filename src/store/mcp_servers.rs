@@ -6,10 +6,9 @@ use super::{IdempotencyClaim, Keyed, NameCursor, NamedChanged, NamedMade, Page, 
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::McpServerRecord;
 
-/// The last MCP server of a page.
 pub type McpServerCursor = NameCursor<McpServerId>;
 
-/// MCP servers that people keep. Those of an owner and those of the server: nobody sees the others.
+/// MCP servers of owners and of the server. A viewer sees their own and the server's.
 #[async_trait]
 pub trait McpServerStore: Send + Sync {
     /// Stores a server, unless its owner has `most` already. Idempotent by `idempotency`.
@@ -20,7 +19,7 @@ pub trait McpServerStore: Send + Sync {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<McpServerId>>>;
 
-    /// The server, unless it is missing or another owner's.
+    /// Returns the server, unless it is missing or another owner's.
     async fn mcp_server(&self, viewer: &UserId, id: &McpServerId) -> StoreResult<Option<McpServerRecord>>;
 
     /// A page of servers, by name.

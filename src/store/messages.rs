@@ -1,7 +1,6 @@
 //! Messages as they are listed: what was said, with what its user thinks of it.
 
-use sqlx::{ColumnIndex, Decode, Row, Type};
-
+use super::sql::Row;
 use super::{BeforeCursor, Page, StoreResult, rows};
 use crate::domain::feedback::{Feedback, Rating};
 use crate::domain::message::Message;
@@ -12,7 +11,6 @@ use crate::support::clock::UnixMillis;
 pub struct EarlierPage {
     /// The messages before this place; the newest ones if absent.
     pub before: Option<BeforeCursor>,
-    /// Messages at most.
     pub limit: u32,
     /// The page ends with the message that brings its data to so many bytes.
     pub bytes: usize,
@@ -36,19 +34,13 @@ impl EarlierMessages {
     }
 }
 
-/// A message as it is listed, from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was left out.
-pub(super) fn listed<'r, R>(row: &'r R) -> StoreResult<Option<Message>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let id: String = row.try_get("id")?;
-    let Some(body) = row.try_get::<Option<String>, _>("body")? else { return Ok(None) };
-    let message: Message = rows::decode("messages", "body", &id, &body)?;
-    let Some(at) = row.try_get::<Option<i64>, _>("rated_at")? else { return Ok(Some(message)) };
-    let rating = rows::word("messages", "rating", &id, &row.try_get::<String, _>("rating")?, Rating::from_word)?;
-    let feedback = Feedback { rating, comment: row.try_get("comment")?, at: UnixMillis(at).to_rfc3339() };
+/// Reads a message as it is listed, from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was left out.
+pub(super) fn listed(row: &Row) -> StoreResult<Option<Message>> {
+    let id: String = row.get("id")?;
+    let Some(body) = row.get::<Option<&str>>("body")? else { return Ok(None) };
+    let message: Message = rows::decode("messages", "body", &id, body)?;
+    let Some(at) = row.get::<Option<i64>>("rated_at")? else { return Ok(Some(message)) };
+    let rating = rows::read_word(row, "messages", "rating", &id, Rating::from_word)?;
+    let feedback = Feedback { rating, comment: row.get("comment")?, at: UnixMillis(at).to_rfc3339() };
     Ok(Some(Message { feedback: Some(Box::new(feedback)), ..message }))
 }

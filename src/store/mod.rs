@@ -1,7 +1,7 @@
-//! What is kept: a trait for each aggregate, which the stores on Postgres and on SQLite both implement.
+//! Persistence: a trait for each aggregate, which the stores on Postgres and on SQLite both implement.
 //!
-//! Most aggregates are written once for both, in `sql`. The log, the queue and what accepts, resumes, cancels and loads runs is
-//! written for each database, in `postgres` and `sqlite`.
+//! Aggregates are written once for both, in `sql`. The queue, the log writer, the load of a run, deletions, and the acceptance of a message
+//! by one statement are written for each database, in `postgres` and `sqlite`.
 //!
 //! Owns the database. Must not know why anything is written: decisions are made in `service` and `engine`, the store carries
 //! them out in one transaction each. Every query that serves a principal names the owner. One contract suite runs on both
@@ -11,7 +11,6 @@ mod agents;
 mod audit;
 mod budget;
 mod call_batch;
-mod call_record;
 mod clones;
 mod compose;
 mod control;
@@ -39,7 +38,6 @@ mod queue;
 mod retention;
 mod rewind;
 mod rows;
-mod run_list;
 mod runs;
 mod search;
 mod sql;
@@ -60,8 +58,8 @@ pub use control::ControlSignal;
 pub use conversations::ConversationStore;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::{StoreError, StoreResult};
-pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
-pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile, StoredOutcome, store_file};
+pub use feedback::{FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
+pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileStore, NewFile, StoredOutcome, store_file};
 pub use handles::{CommonStore, RecordStore, ServiceStore, Store, WorkerStore};
 pub use input::{InputStore, MAX_GRANTS};
 pub use keys::KeyStore;
@@ -78,9 +76,8 @@ pub use providers::{LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, 
 pub use queue::QueueStore;
 pub use retention::{EndedRun, Expired, RetentionStore, TOOL_SETS_PIECE};
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
-pub use run_list::{RunCursor, RunFilter};
-pub use runs::RunStore;
-pub use search::{Found, SearchCursor, SearchStore};
+pub use runs::{RunFilter, RunStore};
+pub use search::{Found, SearchStore};
 pub use sql::{Statement, statements};
 pub use tickets::TicketStore;
 pub use titles::{TitleMade, TitleStore};

@@ -12,9 +12,7 @@ use super::pages::{InvalidCursor, written_by_us};
 /// The last one of a page that goes by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameCursor<I> {
-    /// Its name.
     pub name: String,
-    /// Which one of that name it is.
     pub id: I,
 }
 
@@ -34,19 +32,18 @@ impl<I: FromStr + fmt::Display> FromStr for NameCursor<I> {
     }
 }
 
-/// What came of making something that an owner keeps under a name.
+/// The outcome of making a row under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NamedMade<I> {
-    /// It is stored.
     Made(I),
     /// The owner has one of this name. Nothing is stored.
     NameTaken,
-    /// The owner has as many as one may have. Nothing is stored.
+    /// The owner has as many as allowed. Nothing is stored.
     TooMany,
 }
 
-/// What came of changing something that an owner keeps under a name.
+/// The outcome of changing a row under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NamedChanged {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::postgres::{PostgresOptions, PostgresStore};
+use super::postgres::PostgresStore;
 use super::sqlite::SqliteStore;
 use super::{Store, StoreError, StoreOptions, StoreResult};
 
@@ -15,15 +15,7 @@ use super::{Store, StoreError, StoreOptions, StoreResult};
 pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
-        "postgres" | "postgresql" => {
-            let options = PostgresOptions {
-                request_timeout: options.request_timeout,
-                max_running_per_owner: options.max_running_per_owner,
-                on_copy: options.on_copy,
-                ..PostgresOptions::with_connections(options.max_connections)
-            };
-            Ok(Arc::new(PostgresStore::connect(url, options).await?))
-        }
+        "postgres" | "postgresql" => Ok(Arc::new(PostgresStore::connect(url, options).await?)),
         "sqlite" => Ok(Arc::new(SqliteStore::connect(url, options).await?)),
         _ => Err(StoreError::Migration(format!(
             "a database URL of the kind {scheme:?} is not supported: use postgres://USER@HOST/NAME or sqlite:PATH"

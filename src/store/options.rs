@@ -7,9 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::OnCopy;
-use super::postgres::REQUEST_TIMEOUT;
 
-/// How a store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     /// SQLite: whether this process is the one server of the data folder. A command that only writes a row or two opens
@@ -19,12 +17,13 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
     pub max_connections: u32,
-    /// Postgres: how long a request bears that the database answers nobody.
+    /// Postgres: the longest wait of a request for a connection, free or new, and for a database that answers no caller. Then the
+    /// call fails as unavailable, so that a client knows within two seconds that the database is gone. Workers wait longer.
     pub request_timeout: Duration,
     /// Runs of one owner that workers have at a time, in all processes together; the others wait in the queue. 0 for no limit.
     /// All processes of a database should agree on it.
     pub max_running_per_owner: u32,
-    /// What becomes of a database that looks like a copy.
+    /// What happens to a database that looks like a copy.
     pub on_copy: OnCopy,
 }
 
@@ -34,14 +33,13 @@ impl Default for StoreOptions {
             exclusive: true,
             durability: Durability::default(),
             max_connections: 16,
-            request_timeout: REQUEST_TIMEOUT,
+            request_timeout: Duration::from_millis(1_500),
             max_running_per_owner: 0,
             on_copy: OnCopy::default(),
         }
     }
 }
 
-/// What a commit of SQLite survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{CallId, ConversationId, InputId};
+use crate::domain::ids::{CallId, ConversationId, FileId, InputId, MessageId, RunId};
 
 /// A page of messages or events ends with the row that brings its data to so many bytes: rows can be large, and their number
 /// alone bounds no memory.
@@ -19,10 +19,8 @@ pub fn is_full_page(events: &[StoredEvent], limit: u32) -> bool {
     events.len() >= limit as usize || events.iter().map(|event| event.data.len()).sum::<usize>() >= PAGE_BYTES
 }
 
-/// One page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
-    /// The rows.
     pub items: Vec<T>,
     /// The keyset cursor of the next page, if there is one. Opaque to clients: the HTTP layer encodes it.
     pub next: Option<String>,
@@ -33,7 +31,6 @@ pub struct Page<T> {
 pub struct PageRequest<C> {
     /// How many rows, 1 to 100.
     pub limit: u32,
-    /// `next` of the page before.
     pub after: Option<C>,
 }
 
@@ -42,81 +39,57 @@ pub struct PageRequest<C> {
 #[error("not a cursor of this list")]
 pub struct InvalidCursor;
 
-/// The last conversation of a page.
+/// The last row of a page that is ordered by time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConversationCursor {
-    /// When it was made, in milliseconds.
-    pub created_at: i64,
-    /// Which one it is among those of that moment.
-    pub id: ConversationId,
-}
-
-impl fmt::Display for ConversationCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.created_at, self.id)
-    }
-}
-
-impl FromStr for ConversationCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
-        let cursor = Self { created_at, id: ConversationId::parse(id).map_err(|_| InvalidCursor)? };
-        written_by_us(cursor, text)
-    }
-}
-
-/// The last question of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputCursor {
-    /// When it was asked, in milliseconds.
-    pub created_at: i64,
-    /// Which one it is among those of that moment.
-    pub id: InputId,
-}
-
-impl fmt::Display for InputCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.created_at, self.id)
-    }
-}
-
-impl FromStr for InputCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
-        written_by_us(Self { created_at, id: InputId::parse(id).map_err(|_| InvalidCursor)? }, text)
-    }
-}
-
-/// The last call of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditCursor {
-    /// When it ended, in milliseconds.
+pub struct TimeCursor<I> {
+    /// The time that orders the list, in milliseconds. In the list of one conversation's runs, the `seq` of the run's first event.
     pub at: i64,
-    /// Which one it is among those of that moment.
-    pub id: CallId,
+    /// The id, which orders rows of one time.
+    pub id: I,
 }
 
-impl fmt::Display for AuditCursor {
+impl<I: fmt::Display> fmt::Display for TimeCursor<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.at, self.id)
     }
 }
 
-impl FromStr for AuditCursor {
+impl<I: FromStr + fmt::Display> FromStr for TimeCursor<I> {
     type Err = InvalidCursor;
 
     fn from_str(text: &str) -> Result<Self, InvalidCursor> {
         let (at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let at = at.parse().map_err(|_| InvalidCursor)?;
-        written_by_us(Self { at, id: CallId::parse(id).map_err(|_| InvalidCursor)? }, text)
+        let (at, id) = (at.parse().map_err(|_| InvalidCursor)?, id.parse().map_err(|_| InvalidCursor)?);
+        written_by_us(Self { at, id }, text)
     }
 }
+
+pub type ConversationCursor = TimeCursor<ConversationId>;
+pub type InputCursor = TimeCursor<InputId>;
+pub type AuditCursor = TimeCursor<CallId>;
+pub type FeedbackCursor = TimeCursor<MessageId>;
+pub type RunCursor = TimeCursor<RunId>;
+
+/// The last row of a page that is ordered by id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdCursor<I>(pub I);
+
+impl<I: fmt::Display> fmt::Display for IdCursor<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<I: FromStr> FromStr for IdCursor<I> {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        text.parse().map(Self).map_err(|_| InvalidCursor)
+    }
+}
+
+pub type FileCursor = IdCursor<FileId>;
+pub type SearchCursor = IdCursor<MessageId>;
 
 /// The last message of a page, by its position, which counts from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +138,7 @@ pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> S
     Page { items, next }
 }
 
-/// Numbers have several spellings, and we use one.
+/// Refuses a cursor that is spelled differently from ours: numbers have several spellings.
 pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
 }
@@ -177,7 +150,7 @@ mod tests {
     #[test]
     fn cursors_round_trip_and_refuse_what_is_none() {
         let id = "conv_01980000000070008000000000000003";
-        let cursor = ConversationCursor { created_at: 5, id: ConversationId::parse(id).unwrap() };
+        let cursor = ConversationCursor { at: 5, id: ConversationId::parse(id).unwrap() };
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
         for bad in ["", "5", "abc", "x:conv_1", "5:conv_1", &format!("+5:{id}"), &format!("05:{id}"), &format!("5:{id}\0")] {
             assert_eq!(bad.parse::<ConversationCursor>(), Err(InvalidCursor), "{bad:?}");

@@ -1,4 +1,4 @@
-//! Waiting for a database that is away for a moment, for whoever has no log to write that would wait for it.
+//! Waits for a database that is away for a moment, for callers without a log writer that would wait.
 
 use std::time::Duration;
 
@@ -6,11 +6,9 @@ use tokio::time::Instant;
 
 use super::StoreResult;
 
-/// How soon it is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Asks until the database answers, for as long as `patience` lasts. What goes wrong for another reason than that it is away is no
-/// matter of time.
+/// Repeats a call while the database is away, for as long as `patience` lasts. Other errors are returned at once.
 ///
 /// # Errors
 /// What it said last.

@@ -8,32 +8,26 @@ use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::ProviderRecord;
 use crate::support::seal::Sealed;
 
-/// The last provider of a page.
 pub type ProviderCursor = NameCursor<ProviderId>;
 
-/// What came of making a provider.
 pub type ProviderMade = NamedMade<ProviderId>;
 
-/// What came of changing a provider.
 pub type ProviderChanged = NamedChanged;
 
 /// A login at a provider that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderLogin {
-    /// Whose it is.
     pub owner: UserId,
     /// SHA-256 of what the browser shows that has begun it.
     pub browser_hash: String,
     /// SHA-256 of the key that it was begun with; `None` on a server without keys.
     pub key_hash: Option<String>,
-    /// The verifier.
     pub verifier: Sealed,
 }
 
 /// Who asks for a login that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginTaker {
-    /// Its owner.
     Owner(UserId),
     /// The browser that shows what hashes to this.
     Browser(String),
@@ -49,7 +43,6 @@ impl LoginTaker {
     }
 }
 
-/// What has a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretOf {
     /// A provider: its key.
@@ -75,17 +68,15 @@ impl SecretOf {
 /// A secret of any row, as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedRow {
-    /// What has it.
     pub of: SecretOf,
-    /// Whose it is; `None` if it is the server's.
+    /// The owner; `None` for the server.
     pub owner: Option<UserId>,
     /// The row's id. None of one sort is one of another.
     pub id: String,
-    /// The secret.
     pub sealed: Sealed,
 }
 
-/// Providers that people keep. Those of an owner and those of the server: nobody sees the others.
+/// Providers of owners and of the server. A viewer sees their own and the server's.
 #[async_trait]
 pub trait ProviderStore: Send + Sync {
     /// Stores a provider, unless its owner has `most` already. Idempotent by `idempotency`.
@@ -96,7 +87,7 @@ pub trait ProviderStore: Send + Sync {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<ProviderMade>>;
 
-    /// The provider, unless it is missing or another owner's.
+    /// Returns the provider, unless it is missing or another owner's.
     async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>>;
 
     /// A page of providers, by name.
@@ -111,19 +102,18 @@ pub trait ProviderStore: Send + Sync {
     /// Deletes a provider of that owner, or of the server. False if there is none of that version.
     async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool>;
 
-    /// Keeps a login for `lifetime_ms`, by the database's clock, in the place of an earlier one of its owner.
+    /// Stores a login for `lifetime_ms`, by the database's clock. It replaces an earlier one of its owner.
     async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()>;
 
-    /// Takes a login out, if it is the taker's: of all that ask for it, one gets it. `None` if it is unknown, somebody else's, was
-    /// taken or has expired.
+    /// Takes a login, if it is the taker's: one of concurrent callers gets it. `None` if it is unknown, another owner's, taken or expired.
     async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>>;
 
-    /// The master keys with which secrets are sealed, and how many secrets each.
+    /// Returns the master keys that encrypt secrets, each with the number of its secrets.
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>>;
 
-    /// Secrets in an order of their own, after the given one, at most `limit`.
+    /// Returns secrets by id, after the given one, at most `limit`.
     async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>>;
 
-    /// Puts the same secret, sealed anew, in the place of `row`'s; or none. False if it is not there any more.
+    /// Replaces the secret of `row` by the same one under another key, or removes it. Returns false if it is not there any more.
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool>;
 }

@@ -1,11 +1,9 @@
-//! What becomes of old logs, conversations and sets of tools: the trait, and the values it works on.
+//! Retention of logs, conversations and sets of tools: the trait and its values.
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{StoreResult, Tidying, compose, rows};
-use crate::domain::conversation::ConversationStatus;
-use crate::domain::event::{NewEvent, StoredEvent};
+use super::{StoreResult, Tidying};
+use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::clock::UnixMillis;
@@ -13,15 +11,10 @@ use crate::support::clock::UnixMillis;
 /// A run that ended, and its place in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedRun {
-    /// The run.
     pub id: RunId,
-    /// Its conversation.
     pub conversation_id: ConversationId,
-    /// Whose it is.
     pub owner: UserId,
-    /// Its first event.
     pub first_seq: i64,
-    /// Its last event.
     pub last_seq: i64,
     /// When it ended, by the database's clock.
     pub finished_at: UnixMillis,
@@ -30,36 +23,31 @@ pub struct EndedRun {
 /// How many rows have expired.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Tickets that nobody has used in time.
     pub tickets: u64,
-    /// Idempotency records.
     pub records: u64,
-    /// Rows of the audit of tool calls.
     pub audit: u64,
-    /// Rows of what was spent on days gone by.
+    /// Rows of spending on days gone by.
     pub spending: u64,
-    /// Sets of tools that no run names any more.
     pub tool_sets: u64,
 }
 
 /// The most sets of tools that are removed at a time.
 pub const TOOL_SETS_PIECE: i64 = 200;
 
-/// What becomes of the logs of runs that ended long ago. Nobody writes to them any more, so none of this needs a fence.
+/// Upkeep of old logs, conversations and sets of tools. No worker writes to the logs of ended runs, so none of this needs a fence.
 #[async_trait]
 pub trait RetentionStore: Send + Sync {
     /// Runs that ended at least `age_ms` ago by the database's clock and are not folded, by when they ended, at most `limit`,
     /// after the given one.
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>>;
 
-    /// Puts deltas in the place of others, and notes that the run `through`, if there is one, needs no folding any more; in one
-    /// transaction. False, and nothing is changed, if the events are no longer those that the folds were made from, or another
-    /// process folds at this moment.
+    /// Replaces deltas by merged ones, and marks the run `through`, if there is one, as done, in one transaction. Returns false, and
+    /// changes nothing, if the events have changed since the merge, or another process merges at this moment.
     async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>)
     -> StoreResult<bool>;
 
-    /// Conversations, by id and after the given one, in which nothing has happened for `age_ms` by the database's clock, that are
-    /// not pinned, have no run under way, and are to be tidied so; at most `limit`.
+    /// Lists unpinned conversations, by id and after the given one, that have been idle for `age_ms` by the database's clock and
+    /// to which `tidying` applies; at most `limit`.
     async fn idle_conversations(
         &self,
         tidying: Tidying,
@@ -68,46 +56,13 @@ pub trait RetentionStore: Send + Sync {
         limit: u32,
     ) -> StoreResult<Vec<(UserId, ConversationId)>>;
 
-    /// Puts those of these away of which that still holds. Returns the event of each, which says that it has changed.
+    /// Archives those of the conversations that are still idle. Returns the `conversation.updated` event of each.
     async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>>;
 
-    /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
+    /// Deletes a conversation that is still idle, with all that belongs to it. Returns false if it is not.
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool>;
 
-    /// Removes sets of tools that no run names any more, at most [`TOOL_SETS_PIECE`]. Returns how many. One that a run is just taking as its
-    /// own stays, or is made again by that run, whatever version its worker is of.
+    /// Removes sets of tools that no run names any more, at most [`TOOL_SETS_PIECE`]. Returns how many. A set that a run is just taking
+    /// stays, or is made again by that run.
     async fn remove_unused_tool_sets(&self) -> StoreResult<u64>;
-}
-
-impl Expired {
-    /// From counts in this order.
-    pub(super) fn of((tickets, records, audit, spending, tool_sets): (i64, i64, i64, i64, i64)) -> Self {
-        let count = |rows: i64| u64::try_from(rows).unwrap_or_default();
-        let (tickets, records, audit) = (count(tickets), count(records), count(audit));
-        Self { tickets, records, audit, spending: count(spending), tool_sets: count(tool_sets) }
-    }
-}
-
-/// The event of a conversation that was put away by its age, of its id, title, status, and when that was.
-pub(super) fn put_away((id, title, status, at): (String, String, String, i64)) -> StoreResult<(ConversationId, NewEvent)> {
-    let status = rows::word("conversations", "status", &id, &status, ConversationStatus::from_word)?;
-    Ok((ConversationId::from_stored(id), compose::conversation_updated(&title, status, UnixMillis(at))))
-}
-
-/// Reads a row with `id, conversation_id, first_seq, last_seq, finished_at`.
-pub(super) fn read_ended_run<'r, R>(row: &'r R) -> Result<EndedRun, sqlx::Error>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    Ok(EndedRun {
-        id: RunId::from_stored(row.try_get("id")?),
-        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-        owner: UserId::from_stored(row.try_get("owner_id")?),
-        first_seq: row.try_get("first_seq")?,
-        last_seq: row.try_get("last_seq")?,
-        finished_at: UnixMillis(row.try_get("finished_at")?),
-    })
 }

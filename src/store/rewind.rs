@@ -12,27 +12,20 @@ use crate::support::clock::UnixMillis;
 /// A request to take messages out of a conversation: they are kept, and neither listed nor sent to a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewind {
-    /// Whose it is.
     pub owner: UserId,
-    /// The conversation.
     pub conversation_id: ConversationId,
-    /// From where on.
     pub from: RewindFrom,
-    /// When it came.
     pub now: UnixMillis,
 }
 
 /// From where on messages are taken out, in the order in which models read them: run by run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RewindFrom {
-    /// Those after this one.
     After(MessageId),
-    /// This one and those after it.
     At(MessageId),
 }
 
 impl RewindFrom {
-    /// The message that it speaks of.
     #[must_use]
     pub fn message(&self) -> &MessageId {
         match self {
@@ -40,7 +33,7 @@ impl RewindFrom {
         }
     }
 
-    /// Whether that message is taken out, too.
+    /// Returns whether that message is superseded as well.
     #[must_use]
     pub fn takes_it(&self) -> bool {
         match self {
@@ -50,13 +43,11 @@ impl RewindFrom {
     }
 }
 
-/// What came of a request to rewind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rewound {
-    /// The messages are not part of the conversation any more.
+    /// The messages are superseded.
     Conversation {
-        /// The conversation as it is now.
         conversation: Box<Conversation>,
         /// The messages, in their order. Empty if there were none: then nothing has changed.
         superseded: Vec<MessageId>,
@@ -65,15 +56,12 @@ pub enum Rewound {
         events: Vec<StoredEvent>,
     },
     /// A run is under way or queued. Nothing has changed.
-    Active {
-        /// The run.
-        run_id: RunId,
-    },
-    /// Calls would be left in the conversation without their results. Nothing has changed.
+    Active { run_id: RunId },
+    /// Tool calls would be left without their results. Nothing has changed.
     PartsCalls,
-    /// No such message in the conversation, or not any more.
+    /// The conversation has no such message, or not any more.
     NoMessage,
-    /// No such conversation, or somebody else's.
+    /// The conversation is missing or another owner's.
     NoConversation,
 }
 
@@ -84,11 +72,11 @@ pub enum Edited {
     /// The message and those after it are not part of the conversation any more, and the new one is what came of
     /// [`super::RunStore::accept_run`]. Where that has stored nothing, nothing was taken out.
     Accepted(Box<Accepted>),
-    /// Calls would be left in the conversation without their results. Nothing has changed.
+    /// Tool calls would be left without their results. Nothing has changed.
     PartsCalls,
-    /// It is not a message that the user has sent. Nothing has changed.
+    /// The user has not sent the message. Nothing has changed.
     NotTheUsers,
-    /// No such message in the conversation, or not any more.
+    /// The conversation has no such message, or not any more.
     NoMessage,
 }
 
@@ -99,7 +87,7 @@ impl From<Accepted> for Edited {
 }
 
 impl Edited {
-    /// With the events of what was taken out before those of the new message.
+    /// Adds the events of the rewind before those of the new message.
     pub(super) fn after(mut self, taken_out: Vec<StoredEvent>) -> Self {
         if let Self::Accepted(accepted) = &mut self
             && let Accepted::Run { events, .. } = &mut **accepted
@@ -109,7 +97,7 @@ impl Edited {
         self
     }
 
-    /// What was stored, if anything was.
+    /// Returns the outcome if a message was stored.
     pub(super) fn stored(&self) -> Option<&Accepted> {
         match self {
             Self::Accepted(accepted) => Some(&**accepted).filter(|accepted| matches!(accepted, Accepted::Run { .. })),
@@ -118,19 +106,19 @@ impl Edited {
     }
 }
 
-/// Taking out a message of the user's for the sake of the one that is to be accepted.
+/// Returns the rewind that precedes an edit.
 pub(super) fn before_edit(accept: &AcceptRun, message: &MessageId) -> Rewind {
     let (owner, conversation_id) = (accept.owner.clone(), accept.conversation_id.clone());
     Rewind { owner, conversation_id, from: RewindFrom::At(message.clone()), now: accept.now }
 }
 
-/// Whether people may say a message anew: they have sent it.
+/// Returns whether a message can be edited: the user has sent it.
 pub(super) fn is_the_users(id: &MessageId, body: &str) -> StoreResult<bool> {
     let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
     Ok(message.role == Role::User && !message.internal)
 }
 
-/// What a refusal to take the message out means for its edit; the events if it was taken out.
+/// Returns the events of a rewind before an edit, or the outcome of the edit if the rewind was refused.
 pub(super) fn taken_for_edit(rewound: Rewound) -> Result<Vec<StoredEvent>, Edited> {
     match rewound {
         Rewound::Conversation { events, .. } => Ok(events),
@@ -141,16 +129,11 @@ pub(super) fn taken_for_edit(rewound: Rewound) -> Result<Vec<StoredEvent>, Edite
     }
 }
 
-/// A message that is to be taken out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TakenOut {
-    /// Where its run begins.
     pub first_seq: i64,
-    /// Its place in the conversation.
     pub position: i64,
-    /// Which one it is.
     pub id: String,
-    /// Its role, as a word.
     pub role: String,
 }
 

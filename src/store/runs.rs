@@ -1,18 +1,29 @@
-//! Runs as their owners see and steer them: the trait.
+//! Runs as their owners see and steer them: the trait and its filter.
 
 use async_trait::async_trait;
 
 use super::{
     AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
-    RunCursor, RunFilter, RunView, StoreResult,
+    RunCursor, RunView, StoreResult,
 };
 use crate::domain::agent::AgentProfile;
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use crate::domain::run::Run;
+use crate::domain::run::{Run, RunStatus};
 use crate::support::clock::UnixMillis;
 
-/// Runs as their owners see and steer them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    /// Runs of this conversation, by their order in it; of all conversations, by the time they were accepted, if `None`.
+    pub conversation: Option<ConversationId>,
+    pub status: Option<RunStatus>,
+    pub agent: Option<String>,
+    /// Runs accepted at this time or later.
+    pub created_from: Option<UnixMillis>,
+    /// Runs accepted before this time.
+    pub created_before: Option<UnixMillis>,
+}
+
 #[async_trait]
 pub trait RunStore: Send + Sync {
     /// Stores a message, its run and their first events in one transaction: after this they cannot be lost. See
@@ -28,7 +39,7 @@ pub trait RunStore: Send + Sync {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Edited>>;
 
-    /// The run, unless it is missing or somebody else's.
+    /// Returns the run, unless it is missing or another owner's.
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;
 
     /// Returns a page of runs, newest first.

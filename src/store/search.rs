@@ -1,37 +1,15 @@
 //! Full-text search: the trait, and what both databases have in common.
 
-use std::fmt;
-use std::str::FromStr;
-
 use async_trait::async_trait;
 
-use super::{InvalidCursor, Page, PageRequest, StoreResult};
-use crate::domain::ids::{MessageId, UserId};
+use super::{Page, PageRequest, SearchCursor, StoreResult};
+use crate::domain::ids::UserId;
 use crate::domain::message::Message;
 use crate::domain::search::Terms;
-
-/// The last message of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SearchCursor(pub MessageId);
-
-impl fmt::Display for SearchCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for SearchCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        MessageId::parse(text).map(Self).map_err(|_| InvalidCursor)
-    }
-}
 
 /// A message that has all that was looked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// The message.
     pub message: Message,
     /// The title of its conversation.
     pub title: String,

@@ -1,4 +1,4 @@
-//! Tool reviews: the trait, its values, and how definitions that are seen compare with those that were accepted.
+//! Tool reviews: the trait, its values, and how seen definitions compare with accepted ones.
 
 use std::collections::HashSet;
 
@@ -8,26 +8,22 @@ use super::StoreResult;
 use crate::domain::ids::{PinId, UserId};
 use crate::domain::pin::{PinStatus, ToolPin};
 
-/// The most definitions that are listed.
 pub const MAX_PINS: i64 = 1_000;
 
-/// What stands for everybody in a column of owners.
+/// Stands for all owners in a column of owners.
 pub(super) const EVERYBODY: &str = "";
 
-/// A tool as it is seen now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenTool {
     /// The id that it gets if it was never seen before.
     pub id: PinId,
-    /// Whose server it is of; `None` for one of everybody.
+    /// The owner of the server; `None` for one of all owners.
     pub owner: Option<UserId>,
     /// The server: its name in the configuration, or its id.
     pub server: String,
-    /// The tool's name at the server.
     pub tool: String,
     /// SHA-256 of description, schema and hints.
     pub definition_hash: String,
-    /// What the tool says of itself.
     pub description: String,
     /// JSON Schema of its arguments, as text.
     pub parameters: String,
@@ -55,16 +51,15 @@ pub trait PinStore: Send + Sync {
     async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>>;
 }
 
-/// Whose servers somebody may decide about.
+/// The servers that a principal may decide about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinScope {
-    /// Their own.
     pub owner: UserId,
-    /// Whether also those of everybody.
+    /// Whether servers of all owners as well.
     pub everybody: bool,
 }
 
-/// A definition that is kept.
+/// A stored definition.
 pub(super) struct Kept {
     pub(super) owner: String,
     pub(super) server: String,
@@ -73,11 +68,11 @@ pub(super) struct Kept {
     pub(super) is_accepted: bool,
 }
 
-/// What a sight comes to.
+/// The result of comparing seen definitions with stored ones.
 pub(super) struct Sight<'s> {
-    /// To be kept, and as what.
+    /// Definitions to store, with their status.
     pub(super) new: Vec<(&'s SeenTool, PinStatus)>,
-    /// Those that are not accepted.
+    /// Definitions that are not accepted.
     pub(super) changed: Vec<PinId>,
 }
 
@@ -109,7 +104,7 @@ fn key(kept: &Kept) -> (&str, &str, &str, &str) {
     (&kept.owner, &kept.server, &kept.tool, &kept.hash)
 }
 
-/// The servers of what is seen, each once, with their owners.
+/// Returns the servers of the tools, each once, with their owners.
 pub(super) fn servers(seen: &[SeenTool]) -> Vec<(&str, &str)> {
     let mut servers: Vec<(&str, &str)> = seen.iter().map(|tool| (tool.owner(), tool.server.as_str())).collect();
     servers.sort_unstable();

@@ -19,10 +19,9 @@ use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 
-/// An Idempotency-Key as it came with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyClaim {
-    /// Who sent it: keys of different owners never meet.
+    /// The owner: keys of different owners are different keys.
     pub owner: UserId,
     /// The key, at most 255 characters.
     pub key: String,
@@ -35,52 +34,43 @@ pub struct IdempotencyClaim {
 pub enum Keyed<T> {
     /// Done now.
     Fresh(T),
-    /// Done before; this is what came of it then.
+    /// Done before; this was the outcome.
     Replayed(T),
     /// The key was used for another request.
     Mismatch,
 }
 
-/// Which ended calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
     /// Those of this owner; of all if `None`, which only an administrator asks for.
     pub owner: Option<UserId>,
-    /// Those of a run.
     pub run: Option<RunId>,
     /// Those of a tool, by the name that models see.
     pub tool: Option<String>,
-    /// Those that ended so.
     pub outcome: Option<AuditOutcome>,
 }
 
-/// Which conversations are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConversationFilter {
     /// Part of the title, case-insensitive.
     pub query: Option<String>,
-    /// Whether it is put away; `None` for all.
+    /// Whether it is archived; `None` for all.
     pub archived: Option<bool>,
-    /// Whether it is pinned; `None` for all.
     pub pinned: Option<bool>,
-    /// A tag that it has.
     pub tag: Option<String>,
 }
 
-/// What to change of a conversation. What is absent stays.
+/// A change of a conversation. Absent fields stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConversationChange {
-    /// The title.
     pub title: Option<String>,
-    /// Whether it is pinned.
     pub pinned: Option<bool>,
-    /// Whether it is put away.
+    /// Whether it is archived.
     pub archived: Option<bool>,
-    /// All of its tags.
     pub tags: Option<Vec<String>>,
     /// Its own part of the system prompt; empty for none.
     pub system_prompt: Option<String>,
-    /// What its user wants of every answer; empty for nothing.
+    /// The user's instructions for every answer; empty for none.
     pub instructions: Option<String>,
     /// The agent of messages that name none; empty for the server's default.
     pub agent: Option<String>,
@@ -89,50 +79,42 @@ pub struct ConversationChange {
 }
 
 impl ConversationChange {
-    /// Another title.
     #[must_use]
     pub fn title(title: &str) -> Self {
         Self { title: Some(title.to_owned()), ..Self::default() }
     }
 }
 
-/// What becomes of conversations in which nothing has happened for long. Pinned ones are left alone.
+/// What upkeep does with idle conversations. Pinned ones stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tidying {
-    /// They are put away.
+    /// They are archived.
     Archive,
-    /// Those that were put away that long ago are deleted.
+    /// Conversations that were archived that long ago are deleted.
     Delete,
-    /// Those in which nothing was ever said, and that nobody has named, are deleted.
+    /// Conversations without messages that no user has named are deleted.
     DeleteEmpty,
 }
 
-/// A conversation to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewConversation {
     /// Its id, minted by us or by the client.
     pub id: ConversationId,
-    /// Whose it is.
     pub owner: UserId,
     /// Its title, possibly empty.
     pub title: String,
-    /// Its own part of the system prompt.
     pub system_prompt: Option<String>,
-    /// What its user wants of every answer.
+    /// The user's instructions for every answer.
     pub instructions: Option<String>,
-    /// The agent and the model of messages that name none.
     pub choice: AgentChoice,
     /// Conversations of one owner that are not archived, this one included; more are refused. 0 for no limit.
     pub max_conversations: u32,
-    /// When it is made.
     pub now: UnixMillis,
 }
 
-/// What came of making a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Created {
-    /// It is new.
     Conversation(Box<crate::domain::conversation::Conversation>),
     /// The id is taken, by this owner or another.
     Exists,
@@ -140,20 +122,16 @@ pub enum Created {
     TooMany,
 }
 
-/// Older messages of a conversation that requests are to leave out.
+/// A request to compact a conversation: model requests leave out its older messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compact {
-    /// Whose conversation it is.
     pub owner: UserId,
-    /// The conversation.
     pub conversation: ConversationId,
-    /// What is kept, and how much is said of the rest.
+    /// How many messages are kept, and how long the summary of the others may be.
     pub policy: crate::domain::context::ContextPolicy,
-    /// The time of the event.
     pub now: UnixMillis,
 }
 
-/// What came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compacted {
@@ -161,7 +139,7 @@ pub enum Compacted {
     Done {
         /// Messages that are left out from now on.
         messages: u32,
-        /// What stands for all that are left out.
+        /// The summary of all messages that are left out.
         summary: Option<crate::domain::context::ContextSummary>,
         /// Events written by this request. Empty when replayed.
         #[serde(skip)]
@@ -169,12 +147,12 @@ pub enum Compacted {
     },
     /// A run is under way.
     Busy,
-    /// No such conversation, or somebody else's.
+    /// The conversation is missing or another owner's.
     NoConversation,
 }
 
 impl Compacted {
-    /// With the events that say so.
+    /// Adds the events that were written.
     pub(super) fn with(self, written: Vec<StoredEvent>) -> Self {
         match self {
             Self::Done { messages, summary, .. } => Self::Done { messages, summary, events: written },
@@ -183,10 +161,8 @@ impl Compacted {
     }
 }
 
-/// A conversation that was deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedConversation {
-    /// The run that was active in it.
     pub active_run: Option<RunId>,
 }
 
@@ -198,9 +174,7 @@ pub struct DeletedConversation {
 /// four store a run that can be claimed at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcceptRun {
-    /// Whose it is.
     pub owner: UserId,
-    /// The conversation.
     pub conversation_id: ConversationId,
     /// Makes the conversation with this title if it is missing; `None`: a missing conversation is an outcome.
     pub create_with_title: Option<String>,
@@ -208,14 +182,14 @@ pub struct AcceptRun {
     pub run_id: RunId,
     /// The id of the message.
     pub message_id: MessageId,
-    /// What it says. The role is `user`.
+    /// The content. The role is `user`.
     pub parts: Vec<Part>,
-    /// Frozen into the run.
+    /// The profile that is frozen into the run.
     pub profile: AgentProfile,
     /// The agent and the model that the message names. The conversation keeps them. A conversation that has no agent yet keeps the
     /// run's.
     pub choice: AgentChoice,
-    /// What to do if there is an active run.
+    /// What happens if there is an active run.
     pub on_busy: OnBusy,
     /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
     pub max_active_runs: u32,
@@ -223,32 +197,27 @@ pub struct AcceptRun {
     pub max_conversations: u32,
     /// Uploaded files in messages of one conversation, these included; more are refused.
     pub max_files: u32,
-    /// The trace of the request, kept with a run that is made.
     pub trace: TraceId,
     /// The worker that takes the run on at once if nothing stands before it. A store may leave the run to the queue instead.
     pub taker: Option<Taker>,
-    /// When it came.
     pub now: UnixMillis,
 }
 
 /// A worker that claims a run in the moment in which it is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taker {
-    /// Its process.
     pub node: NodeId,
     /// How long its lease lasts without renewal.
     pub lease_ms: u64,
 }
 
-/// What came of a message. Serialised with the idempotency key, so fields are only ever added.
+/// The outcome of a message. Serialised with the idempotency key, so fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accepted {
     /// A run was stored.
     Run {
-        /// The run.
         run: Run,
-        /// Its message.
         message: Message,
         /// The `seq` of its first event. 0 when replayed: the run itself says where it begins.
         #[serde(skip)]
@@ -265,9 +234,7 @@ pub enum Accepted {
     },
     /// The message joined the active run.
     Steered {
-        /// The active run.
         run: Run,
-        /// The message.
         message: Message,
         /// The `seq` of the message's event.
         first_seq: i64,
@@ -276,26 +243,17 @@ pub enum Accepted {
         events: Vec<StoredEvent>,
     },
     /// There is an active run and the request said `reject`. Nothing is stored, neither with the key.
-    Busy {
-        /// The active run.
-        run_id: RunId,
-    },
-    /// No such conversation, or somebody else's. Nothing is stored.
+    Busy { run_id: RunId },
+    /// The conversation is missing or another owner's. Nothing is stored.
     NoConversation,
     /// The owner has too many active runs. Nothing is stored.
     TooManyRuns,
     /// The owner has too many conversations to begin another one. Nothing is stored.
     TooManyConversations,
-    /// The message refers to a file that is gone, or somebody else's. Nothing is stored.
-    NoFile {
-        /// The file.
-        file_id: String,
-    },
+    /// The message refers to a file that is gone or another owner's. Nothing is stored.
+    NoFile { file_id: String },
     /// The conversation would have so many files, which is more than it may. Nothing is stored.
-    TooManyFiles {
-        /// How many.
-        files: u32,
-    },
+    TooManyFiles { files: u32 },
 }
 
 impl AcceptRun {
@@ -308,7 +266,6 @@ impl AcceptRun {
 /// A run with what its streams need to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunView {
-    /// The run.
     pub run: Run,
     /// The `seq` of its first event.
     pub first_seq: i64,
@@ -316,47 +273,38 @@ pub struct RunView {
     pub last_seq: Option<i64>,
 }
 
-/// What came of a request to cancel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cancelled {
     /// The run is over, now or long ago.
     Over {
-        /// The run.
         run: Run,
         /// Events written by this request. Empty when replayed.
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
     /// The run's worker will end it.
-    Requested {
-        /// The run.
-        run: Run,
-    },
-    /// No such run, or somebody else's.
+    Requested { run: Run },
+    /// The run is missing or another owner's.
     NoRun,
 }
 
-/// A request to go on.
+/// A request to resume a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResumeRun {
-    /// Whose run it is.
     pub owner: UserId,
     /// The run that waits or has ended.
     pub run_id: RunId,
-    /// From where.
     pub how: GoOn,
     /// The id of the run that continues after a failed one.
     pub new_run_id: RunId,
-    /// The trace of the request, kept with a run that is made.
     pub trace: TraceId,
     /// The most unfinished runs that the owner may have, with a run that is made; 0 for no limit.
     pub max_active_runs: u32,
-    /// When it came.
     pub now: UnixMillis,
 }
 
-/// From where a run is gone on with.
+/// From where a run is resumed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GoOn {
     /// From where it stands: one that waits for a retry, or has failed.
@@ -409,7 +357,6 @@ impl GoOn {
     }
 }
 
-/// What came of a request to go on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resumed {
@@ -424,56 +371,44 @@ pub enum Resumed {
     /// A run would be made, and the owner has as many unfinished ones as allowed.
     TooManyRuns,
     /// The run does not stand where this can be asked, or it has ended and is not the newest one of its conversation.
-    NotResumable {
-        /// The run.
-        run: Run,
-    },
+    NotResumable { run: Run },
     /// Calls of an answer would be taken over, and one of them has been taken back since, or that was tried and may have happened.
     TakenBack,
-    /// No such run, or somebody else's.
+    /// The run is missing or another owner's.
     NoRun,
 }
 
-/// An answer to a question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolveInput {
-    /// Whose question it is.
     pub owner: UserId,
-    /// The question.
     pub id: InputId,
     /// The answer, which is one that the question allows.
     pub answer: InputAnswer,
-    /// An answer that holds for later calls.
+    /// The grant, if the answer holds for later calls.
     pub grant: Option<NewGrant>,
-    /// When it came.
     pub now: UnixMillis,
 }
 
-/// An answer to an approval that holds for later calls of its tool.
+/// A grant that comes from an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewGrant {
-    /// Its id.
     pub id: GrantId,
-    /// The conversation that it holds in; `None` for all of its owner.
+    /// The conversation in which it holds; `None` for all of its owner.
     pub conversation: Option<ConversationId>,
-    /// The MCP server.
     pub server: Option<String>,
-    /// The tool's name at the server.
     pub tool: String,
     /// SHA-256 of the tool's definition.
     pub definition_hash: String,
 }
 
-/// Which questions are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Whether tools may be called.
+    /// Approvals.
     Approvals,
-    /// All others.
+    /// All other questions.
     Questions,
 }
 
-/// What came of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolved {
@@ -486,84 +421,71 @@ pub enum Resolved {
         events: Vec<StoredEvent>,
     },
     /// The question has an answer, its run has ended, or its time is over. Nothing is stored.
-    Closed {
-        /// The question.
-        record: Box<InputRecord>,
-    },
-    /// No such question, or somebody else's. Nothing is stored.
+    Closed { record: Box<InputRecord> },
+    /// The question is missing or another owner's. Nothing is stored.
     NoRequest,
 }
 
-/// A claimed run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The right to write.
     pub fence: Fence,
-    /// Whose run it is.
     pub owner: UserId,
-    /// Why it could be claimed.
     pub cause: ClaimCause,
-    /// How long it could have been claimed before, in milliseconds.
+    /// How long the run was claimable, in milliseconds.
     pub queued_ms: u64,
-    /// The trace of the request that started it; none for runs of before there were traces.
+    /// The trace of the request that started it, if the run has one.
     pub trace: Option<TraceId>,
-    /// How many workers have died over it before.
+    /// The crash count.
     pub crashes: u32,
-    /// Before the lease began, however long a connection was waited for.
+    /// A time before the lease began, whatever the wait for a connection was.
     pub claimed_at: Instant,
 }
 
-/// A run over which so many workers have died, and that the next death would end, is suspected of killing them. All that a worker had in
-/// hand is counted when it dies, and the guilty one is not known: so a node takes such runs up one at a time, and the next death tells.
+/// The crash count from which a run is suspected of killing its workers, if the next crash would end it.
+///
+/// A crash counts for all runs of a worker, and the guilty one is not known. So a node claims suspected runs one at a time.
 pub const SUSPECT_CRASHES: u32 = 2;
 
-/// For how many leases the others wait for one that is taken up so: with the defaults 5 minutes. What lasts longer may last for hours.
+/// How many leases long other suspected runs wait for a claimed one: 5 minutes with the defaults. A longer run may last for hours.
 pub const SUSPECT_LEASES: u32 = 30;
 
-/// The answer to a renewal of leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Renewal {
-    /// Runs whose leases were renewed.
     pub renewed: Vec<RunId>,
-    /// Leases of the node that it did not name.
+    /// Leases of the node that its heartbeat did not name.
     pub unnamed: Vec<UnnamedLease>,
 }
 
-/// A lease that the database granted to a node, and that the node did not name.
+/// A lease of a node that its heartbeat did not name: an orphaned claim, if it is old.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnnamedLease {
-    /// The right to write that the lease stands for.
     pub fence: Fence,
     /// Time since the claim, by the database's clock.
     pub age: Duration,
 }
 
-/// What a sweep found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// Runs whose lease has expired, before any was taken.
     pub expired: u64,
     /// Runs made claimable.
     pub taken: Vec<Taken>,
-    /// True if so many leases looked expired that nothing was taken: rather an outage than so many deaths.
+    /// Whether so many leases looked expired that none was taken: an outage is likelier than so many crashes.
     pub outage_suspected: bool,
 }
 
-/// A run whose worker has lost it.
+/// A run that a sweep has taken from its worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// The run.
     pub run_id: RunId,
-    /// The trace of the request that started it.
     pub trace: Option<TraceId>,
 }
 
-/// What came of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The `seq` of its first event.
     pub first_seq: i64,
-    /// It ended a run, and the one behind it in the conversation can be claimed now.
+    /// Whether the write ended a run, and the next one of the conversation can be claimed now.
     pub next_waits: bool,
     /// Events that the store has completed: their places in the write, and their data as stored.
     pub completed: Vec<(usize, String)>,
@@ -575,12 +497,12 @@ pub enum Refused {
     /// The fence is not the newest: another worker has the run, or it is over, or its conversation is gone.
     #[error("another worker has the run")]
     Fenced,
-    /// The run would end without having heard a message that joined it. Ask for the control signals, and decide again.
+    /// A message that joined the run has not been processed. Read the control signals, and decide again.
     #[error("a message joined the run and has not been heard")]
     Unheard,
 }
 
-/// Where a log begins and ends.
+/// The bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
     /// The oldest `seq` that is kept; `head + 1` for an empty log.
@@ -589,10 +511,9 @@ pub struct LogBounds {
     pub head: i64,
 }
 
-/// What is known about a run that may not be moving.
+/// The facts that explain why a run does or does not move.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// The run.
     pub run: Run,
     /// The node that holds a lease.
     pub lease_node: Option<NodeId>,
@@ -600,7 +521,7 @@ pub struct Explanation {
     pub lease_expires_in_ms: Option<i64>,
     /// Since when the lease is held, in milliseconds.
     pub lease_age_ms: Option<i64>,
-    /// Claims that did not end well.
+    /// Claims that ended in a crash.
     pub crashes: u32,
     /// Claimable runs that are claimed first, as things stand, if this one can be claimed now: owners take turns.
     pub queue_position: Option<i64>,
@@ -612,30 +533,26 @@ pub struct Explanation {
     pub behind_run: Option<RunId>,
     /// Runs of all owners that a worker has: none if no worker is alive, or all are idle.
     pub live_leases: i64,
-    /// Whether the run has failed and can be gone on from.
+    /// Whether the run has failed and can be resumed.
     pub resumable: bool,
-    /// Who asked for it to be cancelled.
+    /// Who asked for the run to be cancelled.
     pub cancel_requested_by: Option<String>,
     /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
     pub step: Option<(u32, String, String, i64)>,
-    /// Its questions that nobody has answered, oldest first: their ids and words.
+    /// Its pending questions, oldest first: ids, kinds and texts.
     pub questions: Vec<(InputId, InputKind, String)>,
     /// Calls that have been started and have no outcome, by tool name.
     pub tools_under_way: Vec<String>,
-    /// How many of them stand still because their servers have asked a human something.
+    /// How many of them wait because their servers have asked a human a question.
     pub calls_asking: i64,
 }
 
-/// A key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKey {
-    /// Its id.
     pub id: KeyId,
     /// Its visible beginning.
     pub label: String,
-    /// Whose it is.
     pub user: User,
-    /// When it was made.
     pub created_at: UnixMillis,
     /// When it was revoked, if it was.
     pub revoked_at: Option<UnixMillis>,

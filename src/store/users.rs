@@ -1,4 +1,4 @@
-//! What users may do, and users who leave: the trait.
+//! Roles and groups of users, and users who leave: the trait.
 
 use async_trait::async_trait;
 
@@ -9,32 +9,28 @@ use crate::domain::principal::{User, UserRole};
 /// How much a user owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {
-    /// Conversations.
     pub conversations: u64,
-    /// Everything else that does not hang on them: files, agents, providers, MCP servers, rows of the audit and so on.
+    /// Rows that belong to no conversation: files, agents, providers, MCP servers, rows of the audit and so on.
     pub records: u64,
 }
 
-/// What users may do, and users who leave.
 #[async_trait]
 pub trait UserStore: Send + Sync {
-    /// The user of that name.
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>>;
 
-    /// Gives a user another role, with all their keys. What a member keeps reaches no further than what members make, whoever they were
-    /// when they made it: it gets another version, by which processes that use it notice.
+    /// Gives a user and their keys another role. Providers and MCP servers of a new member are limited to the reach of members. They get
+    /// another version, by which processes that use them notice.
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()>;
 
-    /// Puts a user into these groups and no others. Checked before.
+    /// Puts a user into these groups and no others. The caller has checked them.
     async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()>;
 
-    /// The groups that a user is in; none for one who is not there.
+    /// Returns the groups of a user; none for an unknown user.
     async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>>;
 
-    /// How much they own.
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned>;
 
-    /// Removes a user with their keys and all that they own, in one transaction. False, and nothing is removed, as long as they have
+    /// Removes a user with their keys and all that they own, in one transaction. Returns false, and removes nothing, while they have
     /// conversations: those are deleted one by one before.
     async fn remove_user(&self, user: &UserId) -> StoreResult<bool>;
 }

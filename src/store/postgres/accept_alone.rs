@@ -1,15 +1,13 @@
-//! A message that meets nobody: its conversation is new, or nothing happens in it.
+//! A message whose conversation is new or idle, as most are.
 //!
-//! Most messages do. They take no lock and one statement, which also claims the run if the caller would take it at once:
-//! whatever happens to a conversation's runs moves its head, and the write is for the head that the statement has read.
+//! It takes no lock and one statement, which also claims the run if the caller would take it at once. Every change of a conversation's
+//! runs moves its head, and the statement writes only if the head is the one it has read.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
-use super::accept::{fresh_counters, fresh_usage, profile_json};
-use super::idempotency::record;
 use super::queue::{millis, next_epoch};
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::ConversationStatus;
@@ -20,6 +18,7 @@ use crate::domain::model::Usage;
 use crate::domain::prompt::OwnLayers;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim, RunRecord};
 use crate::domain::run::RunStatus;
+use crate::store::sql::{Row, fresh_counters, fresh_usage, profile_json};
 use crate::store::{AcceptRun, Accepted, IdempotencyClaim, StoreResult, compose, rows};
 use crate::support::text::storable;
 
@@ -90,7 +89,7 @@ const KEY: &str = ", key AS (
     INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) SELECT $2, $19, $20, $21, now_ms() FROM head
 )";
 
-/// What was said before, if somebody is to go on with it at once.
+/// The earlier messages, for a worker that takes the run at once.
 const HISTORY: &str = "ARRAY (
     SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id WHERE m.conversation_id = head.id AND m.superseded_by IS NULL
         AND (o.first_seq, m.position) > ALL (
@@ -101,7 +100,7 @@ const HISTORY: &str = "ARRAY (
     ORDER BY o.first_seq, m.position
 )";
 
-/// What stands for the older of it.
+/// The summary of the older ones.
 const SUMMARY: &str = "(
     SELECT c.body FROM context_summaries c JOIN messages l ON l.id = c.covers AND l.superseded_by IS NULL
     WHERE c.conversation_id = head.id
@@ -167,7 +166,7 @@ pub(super) struct OwnerCap {
     pub(super) since: i64,
 }
 
-/// What a message finds.
+/// The conversation that a message finds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head {
     /// Neither the conversation nor the key, it is assumed.
@@ -210,10 +209,10 @@ pub(super) async fn write(
         NewEvent::new(&updated, None, 0, accept.now),
     ];
     let accepted = Accepted::Run { run, message, first_seq: 0, events: Vec::new(), interrupted: Vec::new(), claim: None };
-    let record = record(key, &accepted)?;
+    let outcome = key.map(|key| rows::encode_storable("idempotency_keys", "outcome", &key.key, &accepted)).transpose()?;
     let Accepted::Run { run, message, .. } = accepted else { return Ok(None) };
     let taker = accept.taker.as_ref();
-    // What this statement returns is all that a worker would load, but for calls of earlier runs.
+    // This statement returns all that a worker would load, except for calls of earlier runs.
     let is_known = match head {
         Head::New => true,
         Head::Idle => !accept.profile.counts_earlier_failures(),
@@ -233,7 +232,7 @@ pub(super) async fn write(
         .bind(accept.run_id.as_str())
         .bind(profile_json(accept)?)
         .bind(&run.agent)
-        .bind(rows::signed(run.agent_version))
+        .bind(i64::from(run.agent_version))
         .bind(&run.model)
         .bind(fresh_counters()?)
         .bind(fresh_usage()?)
@@ -245,14 +244,14 @@ pub(super) async fn write(
         .bind(accept.trace.as_str())
         .bind(key.map(|key| storable(&key.key)))
         .bind(key.map(|key| key.fingerprint.as_str()))
-        .bind(record.map(|(_, outcome)| outcome))
+        .bind(outcome)
         .bind(taker.map(|taker| taker.node.as_str()))
         .bind(taker.map(|taker| millis(taker.lease_ms)))
         .bind(i64::from(cap.most))
         .bind(cap.since)
         .bind(accept.choice.agent.as_deref())
         .bind(accept.choice.model.as_deref())
-        .bind(rows::signed(accept.profile.max_crashes))
+        .bind(i64::from(accept.profile.max_crashes))
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };
@@ -267,9 +266,10 @@ pub(super) async fn write(
             let (id, epoch) = (&accept.conversation_id, row.try_get("epoch")?);
             let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
             let before: Vec<String> = row.try_get("history")?;
-            let (joined, layers) = (row.try_get("joined")?, rows::own_layers(&row)?);
-            // What is written is written: rows that cannot be read are for the driver, which fails the run for them.
+            let joined = row.try_get("joined")?;
+            // The run is stored: rows that cannot be read are for the driver, which fails the run for them.
             let summary: Option<String> = row.try_get("summary")?;
+            let layers = rows::own_layers(&Row::Postgres(row))?;
             let summary = summary.map(|json| rows::decode("context_summaries", "body", id.as_str(), &json)).transpose();
             let record = rows::history(id.as_str(), &before).ok().zip(summary.ok()).map(|(mut history, summary)| {
                 history.push(message.clone());

@@ -1,8 +1,7 @@
 //! Limits on how long an answer of the database is waited for.
 //!
-//! The database ends a statement that takes too long itself; this is for one that is gone without a word, of which no time-out
-//! of its own would ever tell. What it was asked on is closed then: the pool would wait for the same answer before it gives the
-//! connection to anybody else.
+//! The database itself ends a statement that takes too long. These limits are for a database that is gone without a word. The
+//! connection is closed then: the pool would wait for the same answer before it gives the connection to the next caller.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::store::StoreResult;
 
-/// The longest wait of anybody: longer than the database's own time-outs.
+/// The longest wait of any caller: longer than the database's own timeouts.
 pub(in crate::store) const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// The longest wait for a renewal: another one on another connection still comes in time to keep the runs.
@@ -26,8 +25,8 @@ pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 /// Does `work`, which [asks](ask), within `limit`.
 ///
 /// # Errors
-/// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) after the limit. What was asked may
-/// have been done then, or may still be.
+/// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) after the limit. The work may have been done
+/// then, or may still be.
 pub(in crate::store) async fn within<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
@@ -40,22 +39,20 @@ fn no_answer(after: Duration) -> Error {
     Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, words))
 }
 
-/// Asks on a connection of the pool. It goes back when the answer is there, and is closed if nobody waits for it any more.
+/// Works on a connection of the pool. It goes back with the answer, and is closed if the caller stops waiting.
 pub(super) async fn ask<T>(line: &Line, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
-    let mut asked = line.acquire().await?;
-    let answer = work(&mut asked.connection).await;
-    asked.is_answered = true;
+    let answer = line.acquire().await?.ask(work).await;
     if answer.is_ok() {
         line.pulse.beat();
     }
     answer
 }
 
-/// How often it is looked for an answer before a database is silent. A process that gets no processor for seconds finds the answers
-/// when it goes on: what it slept through counts as one look.
+/// The number of looks without an answer after which a database counts as silent. A process that gets no processor for seconds finds
+/// the answers when it goes on: that time counts as one look.
 const LOOKS: u32 = 10;
 
-/// When the database last answered anybody in this process.
+/// When the database last answered a caller of this process.
 #[derive(Debug)]
 struct Pulse(Mutex<Instant>);
 
@@ -69,9 +66,9 @@ impl Pulse {
     }
 }
 
-/// A pool, and how long those who use it bear that the database is silent.
+/// A pool, and how long its users wait for a silent database.
 ///
-/// Silent is who answers nobody: a statement that is merely slow, or waits for its turn, does not fail as long as others get their
+/// A database is silent if it answers no caller. A statement that is slow, or waits for its turn, does not fail while other callers get
 /// answers, up to [`ANSWER_LIMIT`]. Used as an executor, a line waits for a whole answer in this way.
 #[derive(Debug, Clone)]
 pub struct Line {
@@ -81,12 +78,12 @@ pub struct Line {
 }
 
 impl Line {
-    /// `silence` is how long nobody may have been answered.
+    /// `silence` is how long the database may answer no caller.
     pub(super) fn new(pool: PgPool, silence: Duration) -> Self {
         Self { pool, silence, pulse: Arc::new(Pulse(Mutex::new(Instant::now()))) }
     }
 
-    /// Another pool, or other patience, at the same database.
+    /// Returns a line with another pool or another limit at the same database.
     pub(super) fn beside(&self, pool: PgPool, silence: Duration) -> Self {
         Self { pool, silence, pulse: Arc::clone(&self.pulse) }
     }
@@ -94,10 +91,10 @@ impl Line {
     /// [Asks](ask), unless the database is silent.
     ///
     /// # Errors
-    /// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) without an answer. What was asked
-    /// may have been done then, or may still be.
+    /// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) without an answer. The work may have been
+    /// done then, or may still be.
     pub(super) async fn ask<T>(&self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
-        // Boxed, because whoever waits for a future that it was given has room for it twice.
+        // Boxed, because a wait for a future that was passed in has room for it twice.
         self.unless_silent(ANSWER_LIMIT, Box::pin(ask(self, work))).await
     }
 
@@ -133,8 +130,8 @@ impl Line {
         }
     }
 
-    async fn acquire(&self) -> Result<Asked, Error> {
-        Ok(Asked { connection: self.pool.acquire().await?, is_answered: false })
+    pub(super) async fn acquire(&self) -> Result<GuardedConnection, Error> {
+        Ok(GuardedConnection { connection: self.pool.acquire().await?, is_answered: true })
     }
 }
 
@@ -147,10 +144,7 @@ impl<'p> Executor<'p> for &'p Line {
         E: 'q + Execute<'q, Postgres>,
     {
         let whole = self.unless_silent(ANSWER_LIMIT, async move {
-            let mut asked = self.acquire().await?;
-            let answer: Result<Vec<_>, Error> = asked.connection.fetch_many(query).try_collect().await;
-            asked.is_answered = true;
-            answer
+            self.acquire().await?.ask(async |connection| connection.fetch_many(query).try_collect::<Vec<_>>().await).await
         });
         StreamExt::boxed(whole.map_ok(|answer| stream::iter(answer.into_iter().map(Ok))).try_flatten_stream())
     }
@@ -161,10 +155,7 @@ impl<'p> Executor<'p> for &'p Line {
         E: 'q + Execute<'q, Postgres>,
     {
         let row = self.unless_silent(ANSWER_LIMIT, async move {
-            let mut asked = self.acquire().await?;
-            let answer = asked.connection.fetch_optional(query).await;
-            asked.is_answered = true;
-            answer
+            self.acquire().await?.ask(async |connection| connection.fetch_optional(query).await).await
         });
         Box::pin(row)
     }
@@ -177,13 +168,26 @@ impl<'p> Executor<'p> for &'p Line {
     }
 }
 
-/// A connection on which an answer is awaited.
-struct Asked {
+/// A connection that goes back to its pool, or is closed if it is dropped while an answer is awaited on it.
+pub(super) struct GuardedConnection {
     connection: PoolConnection<Postgres>,
     is_answered: bool,
 }
 
-impl Drop for Asked {
+impl GuardedConnection {
+    pub(super) async fn ask<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> T) -> T {
+        self.is_answered = false;
+        let answer = work(&mut self.connection).await;
+        self.is_answered = true;
+        answer
+    }
+
+    pub(super) fn close_on_drop(&mut self) {
+        self.is_answered = false;
+    }
+}
+
+impl Drop for GuardedConnection {
     fn drop(&mut self) {
         if !self.is_answered {
             self.connection.close_on_drop();

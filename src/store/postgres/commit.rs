@@ -11,14 +11,14 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
 use super::answer::{ANSWER_LIMIT, ask, within};
-use super::cancel::{Settled, Told, settle};
 use super::errors::{is_refusal, retried_at_locks};
 use super::fold::{self, Fenced, Folded, Place};
+use super::settle::{PendingUpdate, Settled, settle};
 use super::statement::statement;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
 use crate::domain::record::{Fence, RunWrite};
-use crate::store::{Committed, Refused, StoreError, StoreResult, compose, rows};
+use crate::store::{Committed, Refused, StoreError, StoreResult, compose};
 
 impl PostgresStore {
     /// Commits a batch. Tried again only when the database says that it was rolled back.
@@ -46,10 +46,10 @@ impl PostgresStore {
     }
 
     async fn write_batch(&self, writes: &[RunWrite], batch: &Folded<'_>) -> StoreResult<Vec<Result<Committed, Refused>>> {
-        let mut taken = self.log.take().await?;
-        let written = taken.ask(async |connection| write_batch_on(connection, writes, batch).await);
+        let mut cached = self.log.take().await?;
+        let written = cached.ask(async |connection| write_batch_on(connection, writes, batch).await);
         let answers = within(ANSWER_LIMIT, written).await?;
-        self.log.keep(taken);
+        self.log.keep(cached);
         Ok(answers)
     }
 
@@ -142,14 +142,14 @@ async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<V
     Ok(answers)
 }
 
-/// What a write met at the head of its conversation.
+/// The head that a write has found.
 #[derive(Clone)]
 struct Head {
     /// The number that the log stood at.
     base: i64,
     /// The conversation's title as JSON, if it was looked at.
     title: Option<String>,
-    /// What the run's end has made of the conversation.
+    /// The conversation's status after the run's end.
     status: Option<ConversationStatus>,
 }
 
@@ -201,14 +201,14 @@ async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> 
     let mut found = write(connection, batch).await?;
     let ended = fold::ended(&batch.fences, |fence| found.get(fence).is_some_and(Option::is_some));
     if !ended.is_empty() {
-        let told = batch.updates.iter().filter_map(|update| {
+        let updates = batch.updates.iter().filter_map(|update| {
             let base = found.get(update.fence)?.as_ref()?.base;
             let data = (!update.is_final).then_some(update.event.data.as_str());
             let conversation = &batch.fences.get(update.fence)?.fence.conversation_id;
-            Some(Told { conversation, seq: base + update.place, at: update.event.at, data })
+            Some(PendingUpdate { conversation, seq: base + update.place, at: update.event.at, data })
         });
-        let told: Vec<_> = told.collect();
-        for Settled { conversation, title_json, status, .. } in settle(connection, &ended, &told).await? {
+        let updates: Vec<_> = updates.collect();
+        for Settled { conversation, title_json, status } in settle(connection, &ended, &updates).await? {
             let of_it = |fenced: &Fenced<'_>| fenced.ends_as.is_some() && fenced.fence.conversation_id == conversation;
             let heads = batch.fences.iter().zip(&mut found).filter(|(fenced, _)| of_it(fenced));
             if let Some(head) = heads.filter_map(|(_, head)| head.as_mut()).next() {
@@ -235,7 +235,7 @@ async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult
         .bind(events.iter().map(|(ord, _, _)| *ord).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, place, _)| *place).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
-        .bind(events.iter().map(|(_, _, event)| rows::signed(event.attempt)).collect::<Vec<_>>())
+        .bind(events.iter().map(|(_, _, event)| i64::from(event.attempt)).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.kind).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.at.0).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.data.as_str()).collect::<Vec<_>>());

@@ -8,84 +8,41 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use tokio::sync::Semaphore;
 
 use super::answer::{ANSWER_LIMIT, Line};
-use super::kept::{Kept, TEST_AFTER_IDLE};
+use super::connection_cache::{ConnectionCache, TEST_AFTER_IDLE};
 use super::low_water::LowWater;
 use super::{clones, migrate};
-use crate::store::{OnCopy, StoreError, StoreResult};
-
-/// Sizes of the pools.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PostgresOptions {
-    /// Connections for requests and streams.
-    pub api_connections: u32,
-    /// Connections for claims, loading and the log writer.
-    pub worker_connections: u32,
-    /// The longest wait for a connection, free or new, and the longest that a request bears a database that is silent; then the call
-    /// fails as unavailable: a client shall know within two seconds that the database is gone. Workers wait longer.
-    pub request_timeout: Duration,
-    /// Runs of one owner that workers have at a time; 0 for no limit.
-    pub max_running_per_owner: u32,
-    /// What becomes of a database that looks like a copy.
-    pub on_copy: OnCopy,
-}
-
-/// See [`PostgresOptions::request_timeout`].
-pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(1_500);
-
-impl Default for PostgresOptions {
-    fn default() -> Self {
-        Self::with_connections(16)
-    }
-}
-
-impl PostgresOptions {
-    /// Divides connections between requests and workers; each get at least two.
-    #[must_use]
-    pub fn with_connections(all: u32) -> Self {
-        let worker_connections = (all * 3 / 8).max(2);
-        let api_connections = all.saturating_sub(worker_connections).max(2);
-        Self {
-            api_connections,
-            worker_connections,
-            request_timeout: REQUEST_TIMEOUT,
-            max_running_per_owner: 0,
-            on_copy: OnCopy::default(),
-        }
-    }
-}
+use crate::store::{StoreError, StoreOptions, StoreResult};
 
 /// Renewing and sweeping have two connections that nothing else may use, so that no burst of requests costs a lease.
 const LEASE_CONNECTIONS: u32 = 2;
 
-/// Nobody waits for an answer of a worker: when hundreds of runs are claimed at once, they load one after the other instead of
-/// failing and trying again together. Leases have connections of their own, so none is lost meanwhile.
+/// How long workers wait for a connection. No client waits for a worker: hundreds of runs that are claimed at once load one after the
+/// other, instead of failing and retrying together. Leases have connections of their own, so none is lost meanwhile.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The store on a Postgres database.
 pub struct PostgresStore {
     pub(in crate::store) api: Line,
-    /// For what no client waits for, on the connections of `api`.
+    /// For work that no client waits for, on the connections of `api`.
     pub(in crate::store) chores: Line,
     pub(in crate::store) worker: Line,
     pub(super) lease: Line,
-    /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in
-    /// the pool it would run into the short time-out that tells a database that is gone, and keep reads waiting.
+    /// Lets half as many messages be accepted at a time as there are connections for requests. A burst queues here: in the pool it
+    /// would run into the short timeout that detects a lost database, and keep reads waiting.
     pub(super) accepting: Semaphore,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub(super) owner_cap: u32,
-    /// From where on the queue and the leases are read.
     pub(super) low_water: LowWater,
-    /// What messages are accepted with, of `api`.
-    pub(super) accept: Kept,
-    /// What the log writer writes with, of `worker`.
-    pub(super) log: Kept,
+    /// The cached connection for accepting messages, of `api`.
+    pub(super) accept: ConnectionCache,
+    /// The cached connection of the log writer, of `worker`.
+    pub(super) log: ConnectionCache,
 }
 
-/// What a URL says, without any time-outs. The error does not repeat the URL, which may hold a password.
+/// Reads a URL, without any timeouts. The error does not repeat the URL, which may hold a password.
 pub(super) fn connect_options(url: &str) -> StoreResult<PgConnectOptions> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| StoreError::Migration("the database URL is not a valid postgres:// URL".to_owned()))?;
-    // What never leaves the machine need not be encrypted, unless the URL says how.
+    // Local connections need no encryption, unless the URL says so.
     let is_local = matches!(options.get_host(), "localhost" | "127.0.0.1" | "::1" | "[::1]");
     let options = if is_local && !url.contains("sslmode") && !url.contains("ssl-mode") {
         options.ssl_mode(PgSslMode::Disable)
@@ -101,7 +58,7 @@ impl PostgresStore {
     /// # Errors
     /// [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::Migration`] for a URL that is none and
     /// for a schema that is newer than this program or was changed by hand.
-    pub async fn connect(url: &str, options: PostgresOptions) -> StoreResult<Self> {
+    pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
         let plain = connect_options(url)?;
         migrate::migrate(&plain).await?;
         clones::check(&plain, options.on_copy).await?;
@@ -131,19 +88,22 @@ impl PostgresStore {
                 })
                 .connect_lazy_with(session.clone())
         };
+        // Connections are divided between requests and workers; each get at least two.
+        let worker_connections = (options.max_connections * 3 / 8).max(2);
+        let api_connections = options.max_connections.saturating_sub(worker_connections).max(2);
         let timeout = options.request_timeout;
-        let api = Line::new(pool(options.api_connections, timeout), timeout);
-        let worker = api.beside(pool(options.worker_connections, timeout.max(WORKER_PATIENCE)), ANSWER_LIMIT);
+        let api = Line::new(pool(api_connections, timeout), timeout);
+        let worker = api.beside(pool(worker_connections, timeout.max(WORKER_PATIENCE)), ANSWER_LIMIT);
         Ok(Self {
             owner_cap: options.max_running_per_owner,
             low_water: LowWater::default(),
-            accept: Kept::new(api.clone()),
-            log: Kept::new(worker.clone()),
+            accept: ConnectionCache::new(api.clone()),
+            log: ConnectionCache::new(worker.clone()),
             chores: api.beside(api.pool.clone(), ANSWER_LIMIT),
             lease: api.beside(pool(LEASE_CONNECTIONS, timeout), ANSWER_LIMIT),
             api,
             worker,
-            accepting: Semaphore::new((options.api_connections as usize / 2).max(1)),
+            accepting: Semaphore::new((api_connections as usize / 2).max(1)),
         })
     }
 

@@ -1,48 +1,74 @@
 //! A conversation is deleted.
 //!
-//! A long one has a million events, and whoever removes them in one transaction holds up all that goes on meanwhile. So it is
-//! taken from its owner first, with its head and its runs: from then on nobody finds it, and nobody can write to it. What is left
-//! is removed piece by piece. Should the process die over that, the rest is found by its owner, who is nobody.
-
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+//! A long one has a million events, and one transaction that removes them would hold up all other work. So the conversation is
+//! taken from its owner first, with its head and its runs: from then on no query finds it, and no write reaches it. The rest is
+//! removed piece by piece. If the process ends before that is done, the rest is found by its empty owner.
 
 use super::PostgresStore;
 use super::answer::Line;
-use super::conversations::lock_head;
-use super::errors::retried;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::{DeletedConversation, StoreResult};
+use crate::store::sql::{Database, values};
+use crate::store::{DeletedConversation, Statement, StoreResult};
 
-/// Whose a deleted conversation is.
+/// The owner of a deleted conversation.
 const NOBODY: &str = "";
 
-/// Rows that one statement removes.
+/// Takes a conversation, its head and its runs away. A write after that finds no head that its fence could match.
+const TAKE_AWAY: Statement = Statement {
+    name: "TAKE_AWAY",
+    sqlite: "",
+    postgres: "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
+     -- Calls without an outcome. How a started call ends is not seen any more; its duration is the time since its start. The others
+     -- are not made, for a denial if there is one that no worker has acted on.
+     audit AS (
+         INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
+             decided_by, grant_id, duration_ms, at)
+         SELECT c.id, c.owner_id, $1, c.run_id, run.agent, c.name, c.server, c.arguments_hash,
+             CASE WHEN c.state = 'started' THEN 'unknown'
+                 WHEN EXISTS (SELECT FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                     AND q.kind = 'approval' AND q.state = 'answered' AND q.answer::json ->> 'choice' = 'deny') THEN 'denied'
+                 ELSE 'skipped' END,
+             coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                 AND q.kind IN ('approval', 'unknown_outcome') AND q.resolved_by IS NOT NULL
+                 ORDER BY q.resolved_at DESC LIMIT 1), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
+             c.grant_id, greatest(now_ms() - c.started_at, 0), now_ms()
+         FROM tool_calls c JOIN run ON run.id = c.run_id WHERE c.state IN ('planned', 'awaiting_approval', 'started')
+         ON CONFLICT DO NOTHING
+     ),
+     lease AS (
+         DELETE FROM run_leases WHERE run_id IN (
+             SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l
+         )
+     ),
+     step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
+     input AS (DELETE FROM input_requests WHERE run_id IN (SELECT id FROM run)),
+     call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
+     summary AS (DELETE FROM context_summaries WHERE conversation_id = $1),
+     allowed AS (DELETE FROM tool_grants WHERE conversation_id = $1),
+     head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
+     conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)
+     SELECT id FROM run WHERE active",
+};
+
 const PIECE: i64 = 5_000;
 
 impl PostgresStore {
-    pub(super) async fn delete(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        let deleted = retried(|| self.api.ask(async |connection| take_away(connection, owner, id, None).await)).await?;
-        if deleted.is_some() {
-            remove_rest_or_later(&self.api, id.as_str()).await;
-        }
-        Ok(deleted)
-    }
-
-    /// The same of one of which a condition holds, with `c` for its row and `$1` for `age_ms`.
-    pub(super) async fn delete_if(
+    pub(super) async fn delete(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        condition: &'static str,
-        age_ms: u64,
-    ) -> StoreResult<bool> {
-        let only_if = Some((condition, i64::try_from(age_ms).unwrap_or(i64::MAX)));
-        let line = &self.chores;
-        let deleted = retried(|| line.ask(async |connection| take_away(connection, owner, id, only_if).await)).await?;
-        if deleted.is_some() {
-            remove_rest_or_later(line, id.as_str()).await;
+        only_if: Option<(Statement, u64)>,
+    ) -> StoreResult<Option<DeletedConversation>> {
+        // No client waits for a deletion under a condition.
+        let line = if only_if.is_some() { &self.chores } else { &self.api };
+        let database = Database::Postgres(line);
+        let deleted = database.retry(|| take_away(database, owner, id, only_if)).await?;
+        if deleted.is_some()
+            && let Err(error) = remove_rest(line, id.as_str()).await
+        {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
         }
-        Ok(deleted.is_some())
+        Ok(deleted)
     }
 
     /// Removes what processes that died have left of deleted conversations.
@@ -56,68 +82,23 @@ impl PostgresStore {
     }
 }
 
-async fn remove_rest_or_later(line: &Line, id: &str) {
-    if let Err(error) = remove_rest(line, id).await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
-    }
-}
-
-/// With a condition and what it asks about, only if it holds.
 async fn take_away(
-    connection: &mut PgConnection,
+    database: Database<'_>,
     owner: &UserId,
     id: &ConversationId,
-    only_if: Option<(&'static str, i64)>,
+    only_if: Option<(Statement, u64)>,
 ) -> StoreResult<Option<DeletedConversation>> {
-    let mut tx = connection.begin().await?;
-    if lock_head(&mut tx, owner, id).await?.is_none() {
+    let mut tx = database.begin().await?;
+    let mut is_wanted = tx.lock_head(owner, id).await?.is_some();
+    if is_wanted && let Some((condition, age_ms)) = only_if {
+        is_wanted = tx.fetch_one(condition, values![age_ms, id.as_str()]).await?.only()?;
+    }
+    if !is_wanted {
+        tx.rollback().await?;
         return Ok(None);
     }
-    if let Some((condition, age_ms)) = only_if {
-        let statement = format!("SELECT EXISTS (SELECT FROM conversations c WHERE id = $2 AND {condition})");
-        let holds: bool = sqlx::query_scalar(AssertSqlSafe(statement)).bind(age_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
-        if !holds {
-            return Ok(None);
-        }
-    }
-    // Whoever writes later finds no head that its fence could match.
-    let active_run: Option<String> = sqlx::query_scalar(
-        "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
-         -- Calls without an outcome. Of those that may be under way nobody will hear how they end, and the time since they were
-         -- started is what is known; the others are not made, and a denial that no worker has acted on is the reason for that.
-         audit AS (
-             INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
-                 decided_by, grant_id, duration_ms, at)
-             SELECT c.id, c.owner_id, $1, c.run_id, run.agent, c.name, c.server, c.arguments_hash,
-                 CASE WHEN c.state = 'started' THEN 'unknown'
-                     WHEN EXISTS (SELECT FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
-                         AND q.kind = 'approval' AND q.state = 'answered' AND q.answer::json ->> 'choice' = 'deny') THEN 'denied'
-                     ELSE 'skipped' END,
-                 coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
-                     AND q.kind IN ('approval', 'unknown_outcome') AND q.resolved_by IS NOT NULL
-                     ORDER BY q.resolved_at DESC LIMIT 1), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
-                 c.grant_id, greatest(now_ms() - c.started_at, 0), now_ms()
-             FROM tool_calls c JOIN run ON run.id = c.run_id WHERE c.state IN ('planned', 'awaiting_approval', 'started')
-             ON CONFLICT DO NOTHING
-         ),
-         lease AS (
-             DELETE FROM run_leases WHERE run_id IN (
-                 SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l
-             )
-         ),
-         step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
-         input AS (DELETE FROM input_requests WHERE run_id IN (SELECT id FROM run)),
-         call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
-         summary AS (DELETE FROM context_summaries WHERE conversation_id = $1),
-         allowed AS (DELETE FROM tool_grants WHERE conversation_id = $1),
-         head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
-         conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)
-         SELECT id FROM run WHERE active",
-    )
-    .bind(id.as_str())
-    .bind(NOBODY)
-    .fetch_optional(&mut *tx)
-    .await?;
+    let row = tx.fetch_optional(TAKE_AWAY, values![id.as_str(), NOBODY]).await?;
+    let active_run: Option<String> = row.map(|row| row.only()).transpose()?;
     tx.commit().await?;
     Ok(Some(DeletedConversation { active_run: active_run.map(RunId::from_stored) }))
 }

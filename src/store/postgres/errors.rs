@@ -1,15 +1,10 @@
-//! What an error of the database means for the caller, and which are tried again here.
+//! Retries after errors by which the database says that it rolled a transaction back.
 
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 
 use crate::store::{StoreError, StoreResult};
-
-/// Whether a statement met a row that is there already.
-pub(super) fn is_unique_violation(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
-}
 
 /// Runs a transaction again, up to five times, when the database says that it was rolled back for the sake of another. Any
 /// other error may come after a commit whose answer was lost, so it is the caller's to judge.
@@ -21,8 +16,7 @@ where
     retried_when(was_rolled_back, transaction).await
 }
 
-/// The same, but at most so often after a lock that was not to be had for as long as a session waits for one: whoever waits may have
-/// others wait behind it.
+/// Retries like [`retried`], but at most `most` times after a lock timeout: other writes may wait behind this transaction.
 pub(super) async fn retried_at_locks<T, F, Fut>(mut most: u32, transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
@@ -53,7 +47,7 @@ where
 }
 
 /// serialization_failure, deadlock_detected, lock_not_available: nothing of the transaction is left, for certain.
-pub(super) fn was_rolled_back(error: &StoreError) -> bool {
+fn was_rolled_back(error: &StoreError) -> bool {
     has_code(error, &["40001", "40P01", "55P03"])
 }
 

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::cancel::Ended;
 use super::queue::millis;
-use super::statement::Part;
+use super::settle::Ended;
+use super::statement::{self, Part};
 use crate::domain::audit::AuditOutcome;
 use crate::domain::budget::Amount;
 use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
@@ -35,7 +35,6 @@ const SECOND_OUTCOME: &str = "a tool call gets a second outcome";
 /// All writes under one fence.
 pub(super) struct Fenced<'a> {
     pub(super) fence: &'a Fence,
-    /// How many events.
     pub(super) events: i64,
     /// How many messages must have joined the conversation's runs for the run to end.
     pub(super) joined: Option<i64>,
@@ -98,7 +97,7 @@ pub(super) struct Folded<'a> {
     pub(super) refused: Option<&'static str>,
     /// Every event with its fence and its place among the fence's events, counted from 1.
     pub(super) events: Vec<(i32, i64, &'a NewEvent)>,
-    /// Those that cannot be written before the conversation of a run that ends is settled.
+    /// Updates that are written after the conversation of an ended run is settled.
     pub(super) updates: Vec<Update<'a>>,
     /// The other tables that change, with their rows as JSON lists.
     pub(super) lists: Vec<(Part, String)>,
@@ -191,7 +190,7 @@ struct CallChange {
     ended: bool,
 }
 
-/// What reserved calls of a run have come to, by the day of the reservation.
+/// What reserved calls of a run have used, by the day of the reservation.
 #[derive(Serialize)]
 struct Settled {
     ord: usize,
@@ -208,7 +207,6 @@ struct SummaryRow {
     body: String,
 }
 
-/// The end of a call.
 #[derive(Serialize)]
 struct AuditRow {
     ord: usize,
@@ -248,7 +246,6 @@ struct ConversationPatch {
     status: &'static str,
 }
 
-/// Folds a batch.
 pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     let mut fences: Vec<Fenced<'_>> = Vec::new();
     let mut known: HashMap<&Fence, usize> = HashMap::new();
@@ -308,7 +305,7 @@ pub(super) fn report(write: &RunWrite, reason: &str) {
     tracing::error!(run.id = %run, reason, "a write of run {run} breaks a rule");
 }
 
-/// What is wrong with a write, whatever the rows say.
+/// Returns the rule that a write breaks by itself, without regard to the rows.
 fn broken_rule(write: &RunWrite) -> Option<&'static str> {
     let mut messages = 0;
     let mut ended = false;
@@ -505,7 +502,7 @@ impl Tables {
         let (state, started) = (next.as_str(), next == ToolCallState::Started);
         let (planned, asked) = (ToolCallState::Planned.as_str(), ToolCallState::AwaitingApproval.as_str());
         let may_follow = |now: &'static str| now == planned || started && now == asked;
-        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
+        if let Some(row) = self.added_call(id) {
             if may_follow(row.state) {
                 (row.state, row.started) = (state, started);
             } else {
@@ -513,59 +510,47 @@ impl Tables {
             }
             return;
         }
-        match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
-            // Only edited so far: its state in the database is not known here.
-            Some(change) if change.state.is_none() => (change.state, change.started) = (Some(state), started),
-            Some(change) if change.state.is_some_and(may_follow) => (change.state, change.started) = (Some(state), started),
-            Some(_) => self.refused = Some(NOT_PLANNED),
-            None => {
-                let id = id.as_str().to_owned();
-                self.calls_changed.push(CallChange { ord, id, state: Some(state), started, ..CallChange::default() });
-            }
+        let change = self.changed_call(ord, id);
+        // Without a state here, the state is that of the database, which the statement checks.
+        if change.state.is_none_or(may_follow) {
+            (change.state, change.started) = (Some(state), started);
+        } else {
+            self.refused = Some(NOT_PLANNED);
         }
     }
 
     fn edit_call(&mut self, ord: usize, id: &CallId, arguments: &Value, hash: &str) -> StoreResult<()> {
         let arguments = rows::encode_storable("tool_calls", "arguments", id.as_str(), arguments)?;
         let hash = hash.to_owned();
-        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
+        if let Some(row) = self.added_call(id) {
             // With other arguments it is another call.
             (row.arguments, row.arguments_hash, row.key) = (arguments, hash, None);
-        } else if let Some(change) = self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
-            (change.arguments, change.arguments_hash) = (Some(arguments), Some(hash));
         } else {
-            let (id, arguments, arguments_hash) = (id.as_str().to_owned(), Some(arguments), Some(hash));
-            self.calls_changed.push(CallChange { ord, id, arguments, arguments_hash, ..CallChange::default() });
+            let change = self.changed_call(ord, id);
+            (change.arguments, change.arguments_hash) = (Some(arguments), Some(hash));
         }
         Ok(())
     }
 
     fn grant_call(&mut self, ord: usize, id: &CallId, grant: &GrantId) {
         let grant_id = Some(grant.as_str().to_owned());
-        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
-            row.grant_id = grant_id;
-        } else if let Some(change) = self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
-            change.grant_id = grant_id;
-        } else {
-            let id = id.as_str().to_owned();
-            self.calls_changed.push(CallChange { ord, id, grant_id, ..CallChange::default() });
+        match self.added_call(id) {
+            Some(row) => row.grant_id = grant_id,
+            None => self.changed_call(ord, id).grant_id = grant_id,
         }
     }
 
     fn note_handle(&mut self, ord: usize, id: &CallId, handle: Option<&Handle>) {
-        let handle = Some(handle.map(|handle| storable(&handle.to_stored()).into_owned()).unwrap_or_default());
         // No call is made and handed to its tool in one batch.
-        if self.calls.iter().any(|row| row.id == id.as_str()) {
+        if self.added_call(id).is_some() {
             self.refused = Some(NOT_UNDER_WAY);
             return;
         }
-        match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
-            Some(change) if change.outcome.is_none() => change.handle = handle,
-            Some(_) => self.refused = Some(NOT_UNDER_WAY),
-            None => {
-                let id = id.as_str().to_owned();
-                self.calls_changed.push(CallChange { ord, id, handle, ..CallChange::default() });
-            }
+        let change = self.changed_call(ord, id);
+        if change.outcome.is_some() {
+            self.refused = Some(NOT_UNDER_WAY);
+        } else {
+            change.handle = Some(handle.map(|handle| storable(&handle.to_stored()).into_owned()).unwrap_or_default());
         }
     }
 
@@ -573,30 +558,35 @@ impl Tables {
         self.audit(ord, id, outcome);
         let state = outcome.state.as_str();
         let outcome = Some(rows::encode_storable("tool_calls", "outcome", id.as_str(), outcome)?);
-        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
-            if row.outcome.is_none() {
-                row.state = state;
-                row.outcome = outcome;
-                row.ended = true;
-            } else {
+        if let Some(row) = self.added_call(id) {
+            if row.outcome.is_some() {
                 self.refused = Some(SECOND_OUTCOME);
+            } else {
+                (row.state, row.outcome, row.ended) = (state, outcome, true);
             }
             return Ok(());
         }
-        match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
-            Some(change) if change.outcome.is_none() => {
-                change.state = Some(state);
-                change.outcome = outcome;
-                change.ended = true;
-            }
-            Some(_) => self.refused = Some(SECOND_OUTCOME),
-            None => {
-                let id = id.as_str().to_owned();
-                let state = Some(state);
-                self.calls_changed.push(CallChange { ord, id, state, outcome, ended: true, ..CallChange::default() });
-            }
+        let change = self.changed_call(ord, id);
+        if change.outcome.is_some() {
+            self.refused = Some(SECOND_OUTCOME);
+        } else {
+            (change.state, change.outcome, change.ended) = (Some(state), outcome, true);
         }
         Ok(())
+    }
+
+    /// Returns a call that the batch adds.
+    fn added_call(&mut self, id: &CallId) -> Option<&mut CallRow> {
+        self.calls.iter_mut().find(|row| row.id == id.as_str())
+    }
+
+    /// Returns the change of a call that was added before.
+    fn changed_call(&mut self, ord: usize, id: &CallId) -> &mut CallChange {
+        let at = self.calls_changed.iter().position(|change| change.id == id.as_str()).unwrap_or_else(|| {
+            self.calls_changed.push(CallChange { ord, id: id.to_string(), ..CallChange::default() });
+            self.calls_changed.len() - 1
+        });
+        &mut self.calls_changed[at]
     }
 
     fn audit(&mut self, ord: usize, id: &CallId, outcome: &ToolOutcome) {
@@ -653,19 +643,19 @@ impl Tables {
             Ok(Some((part, rows::encode(table, "*", "", &rows).map(storable_json)?)))
         }
         let lists = [
-            list("runs", Part::Runs, &self.runs)?,
-            list("spending", Part::Spending, &self.spending)?,
-            list("tool_sets", Part::ToolSets, &self.tool_sets)?,
-            list("run_steps", Part::StepsBegun, &self.steps_begun)?,
-            list("run_steps", Part::StepsEnded, &self.steps_ended)?,
-            list("messages", Part::Messages, &self.messages)?,
-            list("tool_calls", Part::Calls, &self.calls)?,
-            list("tool_calls", Part::CallsChanged, &self.calls_changed)?,
-            list("tool_audit", Part::Audit, &self.audit)?,
-            list("input_requests", Part::Inputs, &self.inputs)?,
-            list("input_requests", Part::InputsClosed, &self.inputs_closed)?,
-            list("context_summaries", Part::Summaries, &self.summaries)?,
-            list("conversations", Part::Conversations, &self.conversations)?,
+            list("runs", statement::RUNS, &self.runs)?,
+            list("spending", statement::SPENDING, &self.spending)?,
+            list("tool_sets", statement::TOOL_SETS, &self.tool_sets)?,
+            list("run_steps", statement::STEPS_BEGUN, &self.steps_begun)?,
+            list("run_steps", statement::STEPS_ENDED, &self.steps_ended)?,
+            list("messages", statement::MESSAGES, &self.messages)?,
+            list("tool_calls", statement::CALLS, &self.calls)?,
+            list("tool_calls", statement::CALLS_CHANGED, &self.calls_changed)?,
+            list("tool_audit", statement::AUDIT, &self.audit)?,
+            list("input_requests", statement::INPUTS, &self.inputs)?,
+            list("input_requests", statement::INPUTS_CLOSED, &self.inputs_closed)?,
+            list("context_summaries", statement::SUMMARIES, &self.summaries)?,
+            list("conversations", statement::CONVERSATIONS, &self.conversations)?,
         ];
         Ok(lists.into_iter().flatten().collect())
     }

@@ -1,11 +1,11 @@
-//! From which moment on the queue and the leases are read.
+//! Low-water marks of the queue and of the leases.
 //!
 //! Each claim and each release leaves dead entries in the indexes, and a scan from the start passes all of them. Vacuum removes
 //! them soon, but not while a report or a backup holds a snapshot: after 100,000 runs a claim then reads 5,300 pages instead of 2.
-//! So a process remembers a moment before which nothing is left in the queue, and another for the leases, and reads from there on.
+//! So a process remembers a time before which no entry is left in the queue, and another for the leases, and reads from there on.
 //!
-//! Owns both moments. The database's clock gives them. Whatever appears before them after all, since a transaction was long
-//! under way or that clock was set back, is found when everything is looked through, which is done as often as it costs little.
+//! Owns both marks, which are times of the database's clock. An entry may still appear before them, after a long transaction or when
+//! that clock was set back. A full scan finds it; full scans run as often as they cost little.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,18 +17,17 @@ use tokio::time::Instant;
 use super::answer::Line;
 use crate::store::StoreResult;
 
-/// A run becomes claimable, and a lease is claimed, before anybody can see it, by as long as its transaction takes. The time-out of
-/// the sessions lets no statement take longer than this. What a commit waits for beyond it, such as a standby, and a transaction of
-/// several slow statements are found when everything is looked through.
+/// An entry becomes visible later than its own time, by as long as its transaction takes. The statement timeout lets no statement take
+/// longer than this. A full scan finds entries of longer transactions and of commits that waited, such as for a standby.
 const SLACK_MS: i64 = 15_000;
 
-/// Everything is looked through at most this often.
+/// The shortest time between full scans.
 const WHOLE_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// And at most during this part of the time.
+/// Full scans take at most one part in this many of the time.
 const WHOLE_LOOK_SHARE: u32 = 50;
 
-/// One that has failed is taken again after this time at the latest: until then nobody looks at what appeared before the marks.
+/// A failed full scan is repeated after this time at the latest: until then, entries before the marks are not found.
 const FAILED_LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The first moments of the queue and of the leases, read from the given ones on, and the moment of asking.
@@ -36,7 +35,7 @@ const LOOK: &str = "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000
         (SELECT claimable_at FROM runs WHERE claimable_at >= $1 ORDER BY claimable_at LIMIT 1),
         (SELECT claimed_at FROM run_leases WHERE claimed_at >= $2 ORDER BY claimed_at LIMIT 1)";
 
-/// Both moments, in milliseconds of the database's clock. At 0 everything is read.
+/// Both marks, in milliseconds of the database's clock. At 0 everything is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Marks {
     /// No run became claimable before.
@@ -46,19 +45,18 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// What can be relied on after a look that was taken at `now`.
+    /// Returns the marks after a look that was taken at `now`.
     fn after(now: i64, first_run: Option<i64>, first_lease: Option<i64>) -> Self {
         let mark = |first: Option<i64>| first.unwrap_or(now).min(now - SLACK_MS);
         Self { queue: mark(first_run), leases: mark(first_lease) }
     }
 }
 
-/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct LowWater {
     queue: AtomicI64,
     leases: AtomicI64,
-    /// When everything may be looked through again; at once, at first.
+    /// When the next full scan may run; `None`: at once.
     whole_look_at: Mutex<Option<Instant>>,
 }
 
@@ -80,7 +78,7 @@ impl LowWater {
     pub(super) async fn raise(&self, line: &Line) -> StoreResult<()> {
         let whole = self.whole_is_due(Instant::now());
         let from = if whole { Marks::default() } else { self.marks() };
-        // Of the look alone: waiting for a connection is no reason to look more seldom.
+        // Of the scan alone: a wait for a connection is no reason for fewer scans.
         let mut took = Duration::ZERO;
         let timed = async |connection: &mut PgConnection| {
             let begun = Instant::now();
@@ -96,12 +94,12 @@ impl LowWater {
         Ok(())
     }
 
-    /// Whether it is time for everything.
+    /// Returns whether a full scan is due.
     fn whole_is_due(&self, now: Instant) -> bool {
         self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|at| now >= at)
     }
 
-    /// Everything was looked through, or could not be, in `took`.
+    /// Notes that a full scan ended, well or with an error, after `took`.
     fn looked_through(&self, now: Instant, took: Duration, is_done: bool) {
         let share = took * WHOLE_LOOK_SHARE;
         let pause = WHOLE_LOOK_EVERY.max(if is_done { share } else { share.min(FAILED_LOOK_AGAIN) });

@@ -36,7 +36,7 @@ const QUEUE: &str = "capstan_queue";
 const CONTROL: &str = "capstan_control";
 const PRESENT: &str = "capstan_present";
 
-/// What another process, or this one, has said.
+/// An announcement of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// These logs have grown.
@@ -82,7 +82,7 @@ impl PgNotifier {
         Self { silence: limit, ..self }
     }
 
-    /// Says that logs have grown. One notification for all of them.
+    /// Announces that logs have grown, in one notification.
     ///
     /// # Errors
     /// As any store call; nothing is lost by ignoring them.
@@ -93,7 +93,7 @@ impl PgNotifier {
         self.notify(LOG, &payload(conversations)).await
     }
 
-    /// Says that a run may have become claimable.
+    /// Announces that a run may have become claimable.
     ///
     /// # Errors
     /// As any store call; nothing is lost by ignoring them.
@@ -101,7 +101,7 @@ impl PgNotifier {
         self.notify(QUEUE, "").await
     }
 
-    /// Says that a run in progress may have been asked to end or to take in a message.
+    /// Announces that a run under way may have been asked to end or been sent a message.
     ///
     /// # Errors
     /// As any store call; nothing is lost by ignoring them.
@@ -109,7 +109,7 @@ impl PgNotifier {
         self.notify(CONTROL, "").await
     }
 
-    /// Says that this process is there and listens.
+    /// Announces that this process is there and listens.
     ///
     /// # Errors
     /// As any store call; nothing is lost by ignoring them.
@@ -174,7 +174,6 @@ fn one_connection() -> PgPoolOptions {
     PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT)
 }
 
-/// What listens.
 struct Ears {
     options: PgConnectOptions,
     tag: Arc<str>,

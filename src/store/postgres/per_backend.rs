@@ -1,4 +1,4 @@
-//! The operations of use cases that Postgres carries out in its own way.
+//! The operations that Postgres carries out in its own way.
 //!
 //! Owns how often they are tried, and how long a message waits for its turn. Must not know their statements.
 
@@ -9,15 +9,10 @@ use async_trait::async_trait;
 use super::PostgresStore;
 use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
-use super::resume::call_batch;
-use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
-use crate::store::rows::ConversationRow;
+use crate::domain::ids::{ConversationId, UserId};
+use crate::domain::record::RunWrite;
 use crate::store::sql::PerBackend;
-use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, ConversationCursor, ConversationFilter, Created, DeletedConversation,
-    IdempotencyClaim, Keyed, NewConversation, ResumeRun, Resumed, StoreResult,
-};
-use crate::support::clock::UnixMillis;
+use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, Statement, StoreResult};
 
 /// The longest that a message waits for its turn to be accepted.
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
@@ -28,50 +23,34 @@ impl PerBackend for PostgresStore {
         self.owner_cap
     }
 
-    async fn create(&self, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
-        retried(|| self.make_conversation(new, key)).await
-    }
-
-    async fn list(
-        &self,
-        owner: &UserId,
-        filter: &ConversationFilter,
-        after: Option<&ConversationCursor>,
-        limit: usize,
-    ) -> StoreResult<Vec<ConversationRow>> {
-        self.list_conversations(owner, filter, after, limit).await
-    }
-
-    async fn delete(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        self.delete(owner, id).await
-    }
-
     async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         // Requests that wait for their turn learn that the database is silent when those before them do.
         let accepted = self.api.unless_silent(ACCEPT_WAIT + ANSWER_LIMIT, async {
             let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
             let Ok(Ok(_turn)) = turn else { return Err(sqlx::Error::PoolTimedOut.into()) };
-            retried(|| self.accept(accept, key)).await
+            retried(|| Box::pin(self.accept(accept, key))).await
         });
         accepted.await
     }
 
-    async fn cancel(
+    async fn delete(
         &self,
         owner: &UserId,
-        id: &RunId,
-        by: &str,
-        now: UnixMillis,
-        key: Option<&IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Cancelled>> {
-        retried(|| self.cancel(owner, id, by, now, key)).await
+        id: &ConversationId,
+        only_if: Option<(Statement, u64)>,
+    ) -> StoreResult<Option<DeletedConversation>> {
+        self.delete(owner, id, only_if).await
     }
 
-    async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
-        retried(|| self.resume(resume, key)).await
+    async fn ready(&self) -> StoreResult<()> {
+        if !self.log.is_fresh() {
+            let cached = self.log.take().await?;
+            self.log.keep(cached);
+        }
+        Ok(())
     }
 
-    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
-        self.api.ask(async |connection| call_batch(connection, owner, run, call).await).await
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+        self.commit_batch(writes).await
     }
 }

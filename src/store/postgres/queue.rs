@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, Row as _};
+use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use super::PostgresStore;
 use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
-use super::load::load;
-use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::ids::{NodeId, RunId};
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
+use crate::store::sql::Row;
 use crate::store::{
     Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease, rows,
 };
@@ -134,8 +134,8 @@ const NEXT_CLAIMABLE: &str = concat!(
       WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0"
 );
 
-/// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. Who lost its lease can
-/// write nothing more, even before another has claimed the run. `$2` is the [mark](super::low_water::Marks::leases), `$3` when the leases were
+/// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. A worker that lost its lease can
+/// write nothing more, even before another claim. `$2` is the [mark](super::low_water::Marks::leases), `$3` when the leases were
 /// counted: those that have expired since may have done so while this statement waited, and their holders with it.
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
@@ -170,8 +170,8 @@ const RENEW: &str = "WITH named AS MATERIALIZED (
     FROM run_leases l
     WHERE l.claimed_at >= $6 AND l.node_id = $1 AND l.run_id NOT IN (SELECT run_id FROM named)";
 
-/// Locks as a sweep does, and waits for nobody. A lease that is gone, or of another epoch, has been ended by somebody else; one
-/// that ends here is told from a crash exactly once. Answers with those that are still there, because somebody holds a lock.
+/// Locks as a sweep does, and never waits. A lease that is gone, or of another epoch, has ended otherwise; one that ends here is told
+/// from a crash exactly once. Returns the leases that are still there, because another transaction holds a lock.
 const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
         SELECT l.run_id, l.epoch, r.conversation_id
         FROM unnest($1::text[], $2::bigint[]) AS given (run_id, epoch)
@@ -224,36 +224,22 @@ impl QueueStore for PostgresStore {
             ask(&self.worker, async |connection| {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
                 let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
-                let claim = claim.bind(rows::signed(SUSPECT_CRASHES)).bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())));
+                let claim = claim.bind(i64::from(SUSPECT_CRASHES)).bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())));
                 // After a database was away, its connections may be waited for so long that a lease counted from then would be over.
                 let claimed_at = Instant::now().into_std();
                 Ok((claimed_at, claim.fetch_all(connection).await?))
             })
         };
         let (claimed_at, found) = within(ANSWER_LIMIT, retried(claim)).await?;
-        Ok(rows::readable_claims(found.iter().map(|row| {
-            let run_id = RunId::from_stored(row.try_get("id")?);
-            let cause: String = row.try_get("claim_cause")?;
-            Ok(Claim {
-                cause: rows::claim_cause(run_id.as_str(), &cause),
-                owner: UserId::from_stored(row.try_get("owner_id")?),
-                queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
-                trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
-                crashes: rows::unsigned(row.try_get("crashes")?),
-                claimed_at,
-                fence: Fence {
-                    run_id,
-                    conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-                    epoch: row.try_get("epoch")?,
-                },
-            })
-        })))
+        Ok(rows::readable_claims(
+            found.into_iter().map(Row::Postgres).map(|row| rows::read_claim(&row, row.get("epoch")?, claimed_at)),
+        ))
     }
 
     async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         let raise = || {
             ask(&self.worker, async |connection| {
-                // Waits at the head for whatever may still be written under the old fence.
+                // Waits at the head for writes under the old fence.
                 let raised = sqlx::query_scalar(
                     "WITH head AS (
                      UPDATE conversation_heads SET epoch = epoch + 1
@@ -277,7 +263,7 @@ impl QueueStore for PostgresStore {
     }
 
     async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
-        // Whoever takes the run away meanwhile is waited for at the head, and found to have done so.
+        // Waits at the head for a transaction that takes the run away meanwhile, and then finds that it has.
         let clear = ask(&self.worker, async |connection| {
             let clear = sqlx::query(
                 "WITH head AS (
@@ -293,11 +279,11 @@ impl QueueStore for PostgresStore {
     }
 
     async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence, rows::Words::None).await)).await
+        self.load(fence, rows::Words::None).await
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence, rows::Words::All).await)).await
+        self.load(fence, rows::Words::All).await
     }
 
     async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
@@ -355,7 +341,7 @@ impl QueueStore for PostgresStore {
             return Ok(Vec::new());
         }
         let found = ask(&self.worker, async |connection| {
-            // Whatever the user said after the run's first event joined it later.
+            // User messages after the run's first event have joined it.
             Ok(sqlx::query_as(
                 "SELECT w.id, r.id IS NULL, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
                  FROM unnest($1::text[]) AS w (id) LEFT JOIN runs r ON r.id = w.id
@@ -409,7 +395,7 @@ async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u3
     .bind(fence.conversation_id.as_str())
     .bind(fence.run_id.as_str())
     .bind(fence.epoch)
-    .bind(rows::signed(attempt))
+    .bind(i64::from(attempt))
     .fetch_optional(connection)
     .await?)
 }

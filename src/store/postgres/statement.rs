@@ -1,5 +1,4 @@
-//! The text of the log writer's statement. It has only the parts that a batch needs: the database pays for every part of a
-//! statement, also for one that finds nothing to do.
+//! The text of the log writer's statement. It has only the parts that a batch needs: each part costs time even if it finds no row.
 
 use crate::support::failpoint;
 
@@ -25,8 +24,8 @@ const EVENTS: &str = ", event AS (
     JOIN head h ON h.ord = e.ord
 )";
 
-/// The same where conversations change. What an event says of one is put together from the row that the change has met: a
-/// title read by itself could be older than the lock of the head.
+/// The same where conversations change. The title in an event is that of the row that the change has met: a title read by another
+/// statement could be older than the lock of the head.
 const EVENTS_AND_UPDATES: &str = ", event AS (
     INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
@@ -41,87 +40,46 @@ const FIRST_LIST: usize = 15;
 
 /// A table that a batch changes, and how. Its rows come as one JSON list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    Runs,
-    Spending,
-    ToolSets,
-    StepsBegun,
-    StepsEnded,
-    Messages,
-    Calls,
-    CallsChanged,
-    Audit,
-    Inputs,
-    InputsClosed,
-    Summaries,
-    Conversations,
+pub(super) struct Part {
+    sql: &'static str,
+    /// Refuses the whole batch if a row is not as its writer believes.
+    check: Option<&'static str>,
 }
 
 impl Part {
-    fn sql(self) -> &'static str {
-        match self {
-            Self::Runs => RUNS,
-            Self::Spending => SPENDING,
-            Self::ToolSets => TOOL_SETS,
-            Self::StepsBegun => STEPS_BEGUN,
-            Self::StepsEnded => STEPS_ENDED,
-            Self::Messages => MESSAGES,
-            Self::Calls => CALLS,
-            Self::CallsChanged => CALLS_CHANGED,
-            Self::Audit => AUDIT,
-            Self::Inputs => INPUTS,
-            Self::InputsClosed => INPUTS_CLOSED,
-            Self::Summaries => SUMMARIES,
-            Self::Conversations => CONVERSATIONS,
-        }
-    }
-
-    /// What takes the whole batch back, because a row is not as its writer believes.
-    fn check(self) -> Option<&'static str> {
-        match self {
-            Self::StepsEnded => Some(NO_SUCH_STEP),
-            Self::CallsChanged => Some(NO_SUCH_CALL),
-            Self::Runs
-            | Self::Spending
-            | Self::ToolSets
-            | Self::StepsBegun
-            | Self::Messages
-            | Self::Calls
-            | Self::Audit
-            | Self::Inputs
-            | Self::InputsClosed
-            | Self::Summaries
-            | Self::Conversations => None,
-        }
+    const fn new(sql: &'static str) -> Self {
+        Self { sql, check: None }
     }
 }
 
-/// The statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends or
-/// is released. Answers with the place of each fence that holds, the number that its log stood at, and as JSON the title of its
+/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends or
+/// is released.
+///
+/// The statement returns the place of each fence that holds, the number that its log stood at, and as JSON the title of its
 /// conversation if that changes.
 pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
     let mut text = String::from(HEADS);
     let forgets_the_fence =
-        failpoint::is_planted("fence-ignored") || failpoint::is_planted("orphan-kept") && parts.contains(&Part::CallsChanged);
+        failpoint::is_planted("fence-ignored") || failpoint::is_planted("orphan-kept") && parts.contains(&CALLS_CHANGED);
     if forgets_the_fence {
         text = text.replace("AND h.run_id = f.run_id AND h.epoch = f.epoch", "");
     }
     let mut checks = Vec::new();
     let with_list = |index: usize, sql: &str| sql.replace("{list}", &format!("${}::json", FIRST_LIST + index));
-    let conversations = parts.iter().position(|part| *part == Part::Conversations);
+    let conversations = parts.iter().position(|part| *part == CONVERSATIONS);
     match conversations {
         Some(index) => {
             text.push_str(", ");
-            text.push_str(&with_list(index, CONVERSATIONS));
+            text.push_str(&with_list(index, CONVERSATIONS.sql));
             text.push_str(EVENTS_AND_UPDATES);
         }
         None => text.push_str(EVENTS),
     }
     for (index, part) in parts.iter().enumerate().filter(|(index, _)| Some(*index) != conversations) {
         text.push_str(", ");
-        text.push_str(&with_list(index, part.sql()));
-        // What is no more as the writer believes would give most late writes away without the fence, too.
-        let check = part.check().filter(|_| !forgets_the_fence);
+        text.push_str(&with_list(index, part.sql));
+        // Without the fence, the checks would still refuse most late writes.
+        let check = part.check.filter(|_| !forgets_the_fence);
         checks.extend(check.map(|check| with_list(index, check)));
     }
     if lets_go {
@@ -143,7 +101,8 @@ pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
     text
 }
 
-const RUNS: &str = "run AS (
+pub(super) const RUNS: Part = Part::new(
+    "run AS (
     UPDATE runs r SET
         status = coalesce(p.status, r.status),
         reason = CASE WHEN p.status IS NULL THEN r.reason ELSE p.reason END,
@@ -184,26 +143,32 @@ const RUNS: &str = "run AS (
         after_ms bigint, claim_cause text, closed text[])
     JOIN head h ON h.ord = p.ord
     WHERE r.id = h.run_id AND r.finished_at IS NULL
-)";
+)",
+);
 
 /// What reserved calls have come to. `most`: see `store/budget.rs`.
-const SPENDING: &str = "spent AS (
+pub(super) const SPENDING: Part = Part::new(
+    "spent AS (
     UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),
         held_tokens = 0, held_cost = 0, held_epoch = NULL
     FROM json_to_recordset({list}) AS p (ord int, day bigint, tokens bigint, cost bigint, most bigint)
     JOIN head h ON h.ord = p.ord JOIN runs r ON r.id = h.run_id
     WHERE s.owner_id = r.owner_id AND s.day = p.day AND s.run_id = h.run_id
-)";
+)",
+);
 
-const TOOL_SETS: &str = "tool_set AS (
+pub(super) const TOOL_SETS: Part = Part::new(
+    "tool_set AS (
     INSERT INTO tool_sets (hash, definitions)
     SELECT DISTINCT ON (t.hash) t.hash, t.definitions
     FROM json_to_recordset({list}) AS t (ord int, hash text, definitions text)
     JOIN head h ON h.ord = t.ord ORDER BY t.hash
     ON CONFLICT (hash) DO NOTHING
-)";
+)",
+);
 
-const STEPS_BEGUN: &str = "step_begun AS (
+pub(super) const STEPS_BEGUN: Part = Part::new(
+    "step_begun AS (
     INSERT INTO run_steps AS s (run_id, owner_id, step, kind, status, attempt, usage, started_at, ended_at)
     SELECT h.run_id, h.owner_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
     FROM json_to_recordset({list})
@@ -212,23 +177,32 @@ const STEPS_BEGUN: &str = "step_begun AS (
     ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
         attempt = s.attempt + excluded.attempt, usage = excluded.usage, started_at = excluded.started_at,
         ended_at = excluded.ended_at
-)";
+)",
+);
 
-const STEPS_ENDED: &str = "step_ended AS (
+pub(super) const STEPS_ENDED: Part = Part {
+    check: Some(NO_SUCH_STEP),
+    ..Part::new(
+        "step_ended AS (
     UPDATE run_steps s SET status = e.status, usage = coalesce(e.usage, s.usage), ended_at = now_ms()
     FROM json_to_recordset({list}) AS e (ord int, step bigint, status text, usage text)
     JOIN head h ON h.ord = e.ord
     WHERE s.run_id = h.run_id AND s.step = e.step
-)";
+)",
+    )
+};
 
-const MESSAGES: &str = "message AS (
+pub(super) const MESSAGES: Part = Part::new(
+    "message AS (
     INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
     SELECT m.id, h.conversation_id, h.owner_id, h.run_id, h.base + m.place, m.role, m.body, now_ms()
     FROM json_to_recordset({list}) AS m (ord int, place bigint, id text, role text, body text)
     JOIN head h ON h.ord = m.ord
-)";
+)",
+);
 
-const CALLS: &str = "call AS (
+pub(super) const CALLS: Part = Part::new(
+    "call AS (
     INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
         arguments_hash, replay, repair, state, outcome, key, undoes, grant_id, started_at, ended_at)
     SELECT c.id, h.run_id, h.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
@@ -238,9 +212,10 @@ const CALLS: &str = "call AS (
         provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, repair text, state text,
         outcome text, key text, undoes text, grant_id text, started bool, ended bool)
     JOIN head h ON h.ord = c.ord
-)";
+)",
+);
 
-const CALLS_CHANGED: &str = "call_changed AS (
+pub(super) const CALLS_CHANGED: Part = Part { check: Some(NO_SUCH_CALL), ..Part::new("call_changed AS (
     UPDATE tool_calls t SET state = coalesce(c.state, t.state), outcome = coalesce(c.outcome, t.outcome),
         started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
         ended_at = CASE WHEN c.ended THEN now_ms() END,
@@ -251,12 +226,13 @@ const CALLS_CHANGED: &str = "call_changed AS (
         arguments text, arguments_hash text, handle text, grant_id text)
     JOIN head h ON h.ord = c.ord
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
-)";
+)") };
 
-/// The ends of calls. Of one that the batch does not make itself, the row says what it is. Where the measured time is 0 nobody may
-/// have measured it, and the time since a call was started is what is known of one that was. A call may have been allowed and, when
-/// nobody knew what became of it, been asked about again: who answered last decided.
-const AUDIT: &str = "audit AS (
+/// The ends of calls. A call that the batch does not add itself has a row. A measured time of 0 may mean that it was not measured: then
+/// the time since the call's start is used. A call may have been approved and later asked about for its unknown outcome: the last
+/// answer decides.
+pub(super) const AUDIT: Part = Part::new(
+    "audit AS (
     INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by,
         grant_id, duration_ms, at)
     SELECT a.id, h.owner_id, h.conversation_id, h.run_id, r.agent, coalesce(a.name, t.name),
@@ -270,36 +246,45 @@ const AUDIT: &str = "audit AS (
     JOIN head h ON h.ord = a.ord JOIN runs r ON r.id = h.run_id LEFT JOIN tool_calls t ON t.id = a.id AND t.run_id = h.run_id
     WHERE a.name IS NOT NULL OR t.id IS NOT NULL AND t.outcome IS NULL
     ON CONFLICT DO NOTHING
-)";
+)",
+);
 
-const INPUTS: &str = "input AS (
+pub(super) const INPUTS: Part = Part::new(
+    "input AS (
     INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at, expires_at)
     SELECT i.id, h.conversation_id, h.run_id, h.owner_id, i.call_id, i.kind, i.question, i.state, now_ms(),
         now_ms() + i.expires_in_ms
     FROM json_to_recordset({list})
         AS i (ord int, id text, call_id text, kind text, question text, state text, expires_in_ms bigint)
     JOIN head h ON h.ord = i.ord
-)";
+)",
+);
 
-const INPUTS_CLOSED: &str = "input_closed AS (
+pub(super) const INPUTS_CLOSED: Part = Part::new(
+    "input_closed AS (
     UPDATE input_requests q SET state = i.state, resolved_at = coalesce(q.resolved_at, now_ms())
     FROM json_to_recordset({list}) AS i (ord int, id text, state text) JOIN head h ON h.ord = i.ord
     WHERE q.id = i.id AND q.run_id = h.run_id
-)";
+)",
+);
 
-const SUMMARIES: &str = "summary AS (
+pub(super) const SUMMARIES: Part = Part::new(
+    "summary AS (
     INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
     SELECT h.conversation_id, h.owner_id, s.covers, s.body, now_ms()
     FROM json_to_recordset({list}) AS s (ord int, covers text, body text) JOIN head h ON h.ord = s.ord
     ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at
-)";
+)",
+);
 
-const CONVERSATIONS: &str = "conversation AS (
+pub(super) const CONVERSATIONS: Part = Part::new(
+    "conversation AS (
     UPDATE conversations v SET status = c.status,
         updated_at = CASE WHEN v.status = c.status THEN v.updated_at ELSE now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
     WHERE v.id = h.conversation_id RETURNING h.ord, to_json(v.title)::text AS title
-)";
+)",
+);
 
 /// Ends and releases give the lease up.
 const LEASES: &str = "lease AS (

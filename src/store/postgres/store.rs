@@ -7,7 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::PostgresStore;
+use crate::store::sql::{Backend, count_expired};
 use crate::store::{CommonStore, Expired, RecordStore, Store, StoreError, StoreResult};
+
+impl RecordStore for PostgresStore {}
 
 #[async_trait]
 impl CommonStore for PostgresStore {
@@ -56,24 +59,11 @@ impl Store for PostgresStore {
 
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
         self.finish_deletions().await?;
-        let removed = sqlx::query("DELETE FROM idempotency_keys WHERE created_at <= (SELECT now_ms()) - $1");
-        let removed = removed.bind(i64::try_from(age_ms).unwrap_or(i64::MAX)).execute(&self.chores).await?;
-        Ok(removed.rows_affected())
+        Backend::chores(self).delete_expired_keys(age_ms).await
     }
 
     async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
-        let counts = sqlx::query_as(
-            "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= (SELECT now_ms())),
-                 (SELECT count(*) FROM idempotency_keys WHERE created_at <= (SELECT now_ms()) - $1::bigint),
-                 (SELECT count(*) FROM tool_audit WHERE at <= (SELECT now_ms()) - $2::bigint),
-                 (SELECT count(*) FROM spending WHERE day < now_ms() / 86400000 - 1),
-                 (SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT FROM runs r WHERE r.tools_hash = s.hash))",
-        )
-        .bind(i64::try_from(keys_ms).unwrap_or(i64::MAX))
-        .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
-        .fetch_one(&self.chores)
-        .await?;
-        Ok(Expired::of(counts))
+        count_expired(Backend::chores(self), keys_ms, audit_ms).await
     }
 
     async fn close(&self) {

@@ -4,14 +4,15 @@
 
 use async_trait::async_trait;
 
-use super::conversation_rows::{BY_ID, find, read_conversation};
+use super::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
 use super::copy::copy_once;
 use super::database::Database;
 use super::per_backend::PerBackend;
 use super::rewind::rewind_once;
-use super::row::{Row, read_row};
+use super::row::Row;
 use super::statement::statements;
 use super::summaries::compact_once;
+use super::transaction::Transaction;
 use super::value::values;
 use crate::domain::change::StepKind;
 use crate::domain::conversation::Conversation;
@@ -19,13 +20,18 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::messages::listed;
-use crate::store::rows::{ConversationRow, encode_storable, reached};
+use crate::store::pages::page_of;
+use crate::store::rows::{encode_storable, new_conversation, read_word};
 use crate::store::{
     BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied,
     CopyConversation, Created, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyClaim, Keyed, MessageCursor,
     NewConversation, Page, PageRequest, Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
+use crate::support::text::storable;
+
+/// Rows that a search of SQLite reads at a time.
+const SEARCHED_ROWS: u32 = 500;
 
 statements! {
     REACHED = ["SELECT run_id, max(kind", { postgres: " COLLATE \"C\"", sqlite: "" }, ") AS kind FROM run_steps
@@ -66,7 +72,8 @@ impl<B: PerBackend> ConversationStore for B {
         new: NewConversation,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Created>> {
-        self.create(&new, idempotency.as_ref()).await
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database.once(key, || create_once(database, &new, key)).await
     }
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
@@ -80,21 +87,23 @@ impl<B: PerBackend> ConversationStore for B {
         filter: &ConversationFilter,
         page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>> {
-        let limit = page.limit.clamp(1, 100) as usize;
-        let mut found = self.list(owner, filter, page.after.as_ref(), limit + 1).await?;
-        let more = found.len() > limit;
-        found.truncate(limit);
-        let last_made = found.last().map(|last| last.created_at);
-        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<Vec<_>>>()?;
-        let last = last_made.zip(items.last()).filter(|_| more);
-        let next = last.map(|(created_at, last)| ConversationCursor { created_at, id: last.id.clone() }.to_string());
-        Ok(Page { items, next })
+        let limit = page.limit.clamp(1, 100);
+        let found = list(self.database(), owner, filter, page.after.as_ref(), limit + 1).await?;
+        let cursor =
+            |(created_at, last): &(i64, Conversation)| ConversationCursor { at: *created_at, id: last.id.clone() }.to_string();
+        let Page { items, next } = page_of(found, limit, cursor);
+        Ok(Page { items: items.into_iter().map(|(_, conversation)| conversation).collect(), next })
     }
 
     async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
         let runs = runs.iter().map(RunId::as_str).collect();
         let rows = self.database().fetch_all(REACHED, &[owner.as_str().into(), runs]).await?;
-        reached(rows.iter().map(|row| Ok((row.get("run_id")?, row.get("kind")?))).collect::<StoreResult<_>>()?)
+        let read = |row: &Row| {
+            let run: String = row.get("run_id")?;
+            let kind = read_word(row, "run_steps", "kind", &run, StepKind::from_word)?;
+            Ok((RunId::from_stored(run), kind))
+        };
+        rows.iter().map(read).collect()
     }
 
     async fn change_conversation(
@@ -124,7 +133,7 @@ impl<B: PerBackend> ConversationStore for B {
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        self.delete(owner, id).await
+        self.delete(owner, id, None).await
     }
 
     async fn messages(
@@ -140,7 +149,7 @@ impl<B: PerBackend> ConversationStore for B {
         let mut items = Vec::new();
         let mut last = None;
         for row in rows.iter().take(limit as usize) {
-            let Some(message) = read_row!(row, listed)? else { break };
+            let Some(message) = listed(row)? else { break };
             last = Some(row.get("position")?);
             items.push(message);
         }
@@ -160,12 +169,104 @@ impl<B: PerBackend> ConversationStore for B {
         let Some(rows) = message_rows(self.database().fetch_all(EARLIER_MESSAGES, values).await?)? else { return Ok(None) };
         let mut items = Vec::new();
         for row in rows.iter().take(page.limit as usize) {
-            let Some(message) = read_row!(row, listed)? else { break };
+            let Some(message) = listed(row)? else { break };
             items.push((BeforeCursor(row.get("position")?), message));
         }
         items.reverse();
         Ok(Some(EarlierMessages { earlier: rows.len() > items.len(), items }))
     }
+}
+
+async fn create_once(database: Database<'_>, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+    let mut tx = database.begin().await?;
+    let created = create_in(&mut tx, new, key).await?;
+    match &created {
+        Keyed::Fresh(Created::Conversation(_)) => tx.commit().await?,
+        Keyed::Fresh(Created::Exists | Created::TooMany) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
+    }
+    Ok(created)
+}
+
+async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    if has_all(tx, &new.owner, new.max_conversations).await? {
+        return Ok(Keyed::Fresh(Created::TooMany));
+    }
+    let made = new_conversation(new);
+    if !insert_conversation(tx, &new.owner, &made, new.now).await? {
+        // The insert waited for a request with the same key, if that has made it.
+        return Ok(tx.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::Exists)));
+    }
+    let created = Created::Conversation(Box::new(made));
+    tx.record(key, &created).await?;
+    Ok(Keyed::Fresh(created))
+}
+
+/// Lists at most `limit` conversations, newest first, each with the time that orders the list.
+///
+/// The statement has only the conditions that the filter needs: the planner takes one that is always true for one that leaves out most
+/// rows. SQLite folds the case of ASCII only, so titles are compared here there, until the page is full.
+async fn list(
+    database: Database<'_>,
+    owner: &UserId,
+    filter: &ConversationFilter,
+    after: Option<&ConversationCursor>,
+    limit: u32,
+) -> StoreResult<Vec<(i64, Conversation)>> {
+    let (text, tag, title, rows_read) = match database {
+        Database::Postgres(_) => (LIST.postgres, " AND c.tags::jsonb ? $6", " AND c.title ILIKE $7", limit),
+        Database::Sqlite(_) => {
+            (LIST.sqlite, " AND EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = $6)", "", limit.max(SEARCHED_ROWS))
+        }
+    };
+    let wanted = filter.query.as_deref().map(|query| storable(query).to_lowercase());
+    let rows_read = if wanted.is_some() { rows_read } else { limit };
+    let conditions = [
+        filter.archived.map(|is| if is { " AND c.archived_at IS NOT NULL" } else { " AND c.archived_at IS NULL" }),
+        filter.pinned.map(|_| " AND c.pinned = $5"),
+        filter.tag.as_ref().map(|_| tag),
+        filter.query.as_ref().map(|_| title),
+    ];
+    let conditions: String = conditions.into_iter().flatten().collect();
+    let text = format!("{text}{conditions} ORDER BY c.created_at DESC, c.id DESC LIMIT $4");
+    let query = filter.query.as_deref().map(like_pattern);
+    // The first page begins before the latest possible time.
+    let (mut created_at, mut id) = after.map_or((i64::MAX, String::new()), |after| (after.at, after.id.to_string()));
+    let mut found = Vec::new();
+    loop {
+        let values = values![owner.as_str(), created_at, &id, rows_read, filter.pinned, filter.tag.as_deref(), query.as_deref()];
+        let rows = database.fetch_list(text.clone(), values).await?;
+        for row in &rows {
+            let conversation = read_conversation(row)?;
+            (created_at, id) = (row.get("created_at")?, conversation.id.to_string());
+            let is_wanted = match (database, &wanted) {
+                (Database::Postgres(_), _) | (_, None) => true,
+                (Database::Sqlite(_), Some(wanted)) => conversation.title.to_lowercase().contains(wanted),
+            };
+            if is_wanted {
+                found.push((created_at, conversation));
+            }
+        }
+        if found.len() >= limit as usize || rows.len() < rows_read as usize {
+            found.truncate(limit as usize);
+            return Ok(found);
+        }
+    }
+}
+
+/// Returns a `LIKE` pattern, with `\` as its escape, for titles that contain `query`.
+fn like_pattern(query: &str) -> String {
+    let mut pattern = String::from("%");
+    for c in query.chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
 }
 
 async fn change_once(

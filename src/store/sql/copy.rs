@@ -2,31 +2,20 @@
 //!
 //! Owns the statements that read a conversation for its copy, and that write a whole one. Must not know what a copy leaves out.
 
-use super::conversation_rows::{find, has_all};
+use super::conversation_rows::{find, has_all, insert_conversation};
 use super::database::Database;
-use super::row::read_row;
+use super::new_run::{fresh_counters, fresh_usage};
 use super::statement::statements;
 use super::transaction::Transaction;
 use super::value::values;
-use crate::domain::change::RunCounters;
 use crate::domain::conversation::ForkedFrom;
 use crate::domain::ids::ConversationId;
-use crate::domain::model::Usage;
 use crate::store::copy::{self, Copied, CopiedDocument, CopyConversation, CopySource, CopyUntil, SourceRow, Written};
-use crate::store::rows::{decode_profile, encode, encode_storable};
+use crate::store::rows::{decode_profile, encode_storable};
 use crate::store::{IdempotencyClaim, Keyed, StoreResult};
 
 /// Rows that one statement writes, so that none takes long.
 const PIECE: usize = 500;
-
-macro_rules! values_of {
-    (postgres) => {
-        "jsonb_array_elements($6::jsonb) AS e (value)"
-    };
-    (sqlite) => {
-        "json_each($6) AS e"
-    };
-}
 
 statements! {
     // One statement, which reads the conversation as it is at one moment.
@@ -39,24 +28,18 @@ statements! {
          WINDOW said AS (ORDER BY r.first_seq, m.position)
          ORDER BY r.first_seq, m.position LIMIT $3"];
 
-    INSERT = ["INSERT INTO conversations
-             (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from, agent, model)
-         VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11)"];
-
-    INSERT_HEAD = ["INSERT INTO conversation_heads (conversation_id, owner_id) VALUES ($1, $2)"];
-
     INSERT_RUNS = ["INSERT INTO runs (id, conversation_id, owner_id, status, active, claim_cause, profile, agent, agent_version, model,
              counters, usage, first_seq, last_seq, finish_reason, error, created_at, finished_at, folded_at, is_copy, max_crashes)
          SELECT e.value ->> 0, $1, $2, e.value ->> 1, false, 'first', e.value ->> 2, e.value ->> 3, CAST(e.value ->> 4 AS bigint),
              e.value ->> 5, $3, $4, CAST(e.value ->> 6 AS bigint), CAST(e.value ->> 7 AS bigint), e.value ->> 8, e.value ->> 9,
              $5, $5, $5, true, CAST(e.value ->> 10 AS bigint)
-         FROM ", values_of];
+         FROM ", (elements "$6")];
 
     INSERT_MESSAGES = ["INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at, rating, comment,
              rated_at)
          SELECT e.value ->> 0, $1, $2, e.value ->> 1, CAST(e.value ->> 2 AS bigint), e.value ->> 3, e.value ->> 4, $3,
              e.value ->> 5, e.value ->> 6, CAST(e.value ->> 7 AS bigint)
-         FROM ", { postgres: "jsonb_array_elements($4::jsonb) AS e (value)", sqlite: "json_each($4) AS e" }];
+         FROM ", (elements "$4")];
 }
 
 /// Copies a conversation in one transaction.
@@ -109,30 +92,17 @@ async fn read(
     let Some(source) = find(tx, &request.owner, id).await? else { return Ok(Err(Copied::NoConversation)) };
     let bytes = request.limits.bytes;
     let rows = tx.fetch_all(SOURCE, values![id.as_str(), bytes, i64::from(request.limits.messages) + 1]).await?;
-    let found = rows.iter().map(|row| read_row!(row, SourceRow::read)).collect::<Result<Vec<_>, _>>()?;
+    let found = rows.iter().map(SourceRow::read).collect::<Result<Vec<_>, _>>()?;
     copy::select(source, &found, until, request.limits)
 }
 
 async fn insert(tx: &mut Transaction, request: &CopyConversation, written: &Written) -> StoreResult<()> {
-    let (made, owner, now) = (&written.conversation, request.owner.as_str(), request.now);
-    let id = made.id.as_str();
-    let conversation = values![
-        id,
-        owner,
-        &made.title,
-        made.status.as_str(),
-        now,
-        encode_storable("conversations", "tags", id, &made.tags)?,
-        made.system_prompt.as_deref(),
-        made.instructions.as_deref(),
-        made.forked_from.as_ref().map(|from| encode("conversations", "forked_from", id, from)).transpose()?,
-        made.agent.as_deref(),
-        made.model.as_deref(),
-    ];
-    tx.execute(INSERT, conversation).await?;
-    tx.execute(INSERT_HEAD, values![id, owner]).await?;
-    let counters = encode("runs", "counters", "", &RunCounters::default())?;
-    let usage = encode("runs", "usage", "", &Usage::default())?;
+    let (owner, now) = (request.owner.as_str(), request.now);
+    let id = written.conversation.id.as_str();
+    if !insert_conversation(tx, &request.owner, &written.conversation, now).await? {
+        return Err(sqlx::Error::RowNotFound.into());
+    }
+    let (counters, usage) = (fresh_counters()?, fresh_usage()?);
     for runs in written.runs.chunks(PIECE) {
         let rows = runs.iter().map(|run| {
             let (turn, reason) = (&run.turn, run.finish_reason.map(|reason| reason.as_str()));

@@ -6,17 +6,15 @@ use sqlx::AssertSqlSafe;
 
 use super::row::{Row, the_row};
 use super::statement::Statement;
-use super::transaction::Transaction;
+use super::transaction::{PostgresTransaction, Transaction};
 use super::value::{Value, bind_postgres, bind_sqlite, postgres_query, sqlite_query};
 use crate::store::StoreResult;
 use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
 use crate::store::postgres::errors::retried;
 use crate::store::sqlite::connection::SqliteStore;
 
-/// The way to a database.
 #[derive(Clone, Copy)]
 pub enum Database<'a> {
-    /// One of the pools of Postgres.
     Postgres(&'a Line),
     /// The writer of SQLite and its readers.
     Sqlite(&'a SqliteStore),
@@ -70,8 +68,8 @@ impl Database<'_> {
     pub async fn execute(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
         match self {
             Self::Postgres(line) => Ok(postgres_query(statement, values).execute(line).await?.rows_affected()),
-            Self::Sqlite(store) => {
-                let mut tx = Transaction::on_sqlite(store).await?;
+            Self::Sqlite(_) => {
+                let mut tx = self.begin().await?;
                 let changed = tx.execute(statement, values).await?;
                 tx.commit().await?;
                 Ok(changed)
@@ -83,8 +81,8 @@ impl Database<'_> {
     pub async fn returning(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(_) => self.fetch_optional(statement, values).await,
-            Self::Sqlite(store) => {
-                let mut tx = Transaction::on_sqlite(store).await?;
+            Self::Sqlite(_) => {
+                let mut tx = self.begin().await?;
                 let row = tx.fetch_optional(statement, values).await?;
                 tx.commit().await?;
                 Ok(row)
@@ -129,16 +127,19 @@ impl Database<'_> {
     /// Begins a transaction. On SQLite it waits for its turn.
     pub async fn begin(self) -> StoreResult<Transaction> {
         match self {
-            Self::Postgres(line) => Transaction::on_postgres(line).await,
-            Self::Sqlite(store) => Transaction::on_sqlite(store).await,
+            Self::Postgres(line) => Ok(Transaction::Postgres(PostgresTransaction::begin(line).await?)),
+            Self::Sqlite(store) => {
+                let (turn, tx) = store.write_in_turn().await?;
+                Ok(Transaction::Sqlite(tx, Some(turn)))
+            }
         }
     }
 
     /// Begins a transaction of a worker. On SQLite it does not wait behind the requests whose turn it is.
     pub async fn begin_at_once(self) -> StoreResult<Transaction> {
         match self {
-            Self::Postgres(line) => Transaction::on_postgres(line).await,
-            Self::Sqlite(store) => Transaction::on_sqlite_at_once(store).await,
+            Self::Postgres(_) => self.begin().await,
+            Self::Sqlite(store) => Ok(Transaction::Sqlite(store.write().await?, None)),
         }
     }
 

@@ -11,10 +11,10 @@ use super::statement::statements;
 use super::value::values;
 use crate::domain::feedback::{FeedbackRecord, Rating, Review};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::store::feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback, is_answer};
+use crate::store::feedback::{FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback, is_answer};
 use crate::store::pages::page_of;
 use crate::store::rows::word;
-use crate::store::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
+use crate::store::{FeedbackCursor, IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// Feedback of messages `m`. The runs of a conversation that is being deleted go first, and its messages with them.

@@ -11,9 +11,9 @@ use super::statement::statements;
 use super::value::{Value, values};
 use crate::domain::file::{FileOrigin, StoredFile};
 use crate::domain::ids::{FileId, UserId};
-use crate::store::files::{AttachedFile, FILES_PIECE, FileCursor, FileStore, NewFile};
+use crate::store::files::{AttachedFile, FILES_PIECE, FileStore, NewFile};
 use crate::store::pages::page_of;
-use crate::store::{Page, PageRequest, StoreResult};
+use crate::store::{FileCursor, Page, PageRequest, StoreResult};
 use crate::support::clock::UnixMillis;
 
 macro_rules! columns {
@@ -114,7 +114,7 @@ impl<B: Backend> FileStore for B {
         let limit = page.limit.clamp(1, 100);
         let before = page.after.as_ref().map(|after| after.0.as_str());
         let rows = self.database().fetch_all(PAGE, values![owner.as_str(), before, limit + 1]).await?;
-        let cursor = |file: &StoredFile| FileCursor(file.id.clone()).to_string();
+        let cursor = |file: &StoredFile| file.id.to_string();
         Ok(page_of(rows.iter().map(read_file).collect::<StoreResult<_>>()?, limit, cursor))
     }
 

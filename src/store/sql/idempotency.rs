@@ -16,10 +16,17 @@ use crate::store::{IdempotencyClaim, Keyed, StoreResult};
 statements! {
     RECORDED = ["SELECT fingerprint, outcome FROM idempotency_keys WHERE owner_id = $1 AND key = $2"];
 
+    DELETE_EXPIRED = ["DELETE FROM idempotency_keys WHERE created_at <= ", now, " - $1"];
+
     RECORD = ["INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES ($1, $2, $3, $4, ", now, ")"];
 }
 
 impl Database<'_> {
+    /// Deletes keys of this age. Returns how many.
+    pub async fn delete_expired_keys(self, age_ms: u64) -> StoreResult<u64> {
+        self.execute(DELETE_EXPIRED, values![age_ms]).await
+    }
+
     /// Runs a transaction that records its outcome under `key`, and again when the database rolled it back.
     ///
     /// If it met a row that is there already, another request with the same key may have come first, which no lock has kept

@@ -7,18 +7,19 @@ use async_trait::async_trait;
 
 use super::backend::Backend;
 use super::database::Database;
-use super::row::read_row;
-use super::run_rows::find_run;
+use super::row::Row;
 use super::statement::statements;
 use super::transaction::Transaction;
 use super::value::values;
 use crate::domain::approval::ToolGrant;
-use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
-use crate::domain::input::{InputRecord, InputState};
-use crate::store::rows::{encode_storable, read_input, unsigned};
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId};
+use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
+use crate::store::pages::page_of;
+use crate::store::rows::{encode_storable, read_json, read_optional_json, read_time, read_word, unsigned};
 use crate::store::{
     Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose,
 };
+use crate::support::clock::UnixMillis;
 
 macro_rules! columns {
     ($dialect:ident) => {
@@ -33,6 +34,12 @@ statements! {
          WHERE owner_id = $1 AND (created_at, id) < ($2, $3) AND (CAST($4 AS text) IS NULL OR state = $4)
            AND (kind = 'approval') = $5
          ORDER BY created_at DESC, id DESC LIMIT $6"];
+
+    // The questions of a claimed run on which it has not acted.
+    OPEN = ["SELECT ", columns, ", expires_at - ", now, " AS expires_in FROM input_requests
+         WHERE run_id = $1 AND state IN ('pending', 'answered') ORDER BY created_at, id"];
+
+    ATTEMPT = ["SELECT attempt FROM runs WHERE id = $1 AND owner_id = $2"];
 
     ANSWER = ["UPDATE input_requests SET state = 'answered', answer = $2, resolved_by = $3, resolved_at = ", now, "
          WHERE id = $1 AND owner_id = $3 AND state = 'pending' AND (expires_at IS NULL OR expires_at > ", now, ")
@@ -51,7 +58,7 @@ statements! {
 impl<B: Backend> InputStore for B {
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
         let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
-        row.as_ref().map(|row| read_row!(row, read_input)).transpose()
+        row.as_ref().map(read_input).transpose()
     }
 
     async fn input_requests(
@@ -63,17 +70,14 @@ impl<B: Backend> InputStore for B {
     ) -> StoreResult<Page<InputRecord>> {
         let limit = page.limit.clamp(1, 100);
         // The first page begins before the latest possible time.
-        let (created_at, id) = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.created_at, after.id.as_str()));
+        let (created_at, id) = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.at, after.id.as_str()));
         let state = state.map(InputState::as_str);
         let page = values![owner.as_str(), created_at, id, state, asked == Asked::Approvals, limit + 1];
         let rows = self.database().fetch_all(PAGE, page).await?;
-        let limit = limit as usize;
-        let items = rows.iter().take(limit).map(|row| read_row!(row, read_input)).collect::<StoreResult<Vec<_>>>()?;
-        let last = rows.get(limit.saturating_sub(1)).zip(items.last()).filter(|_| rows.len() > limit);
-        let next = last.map(|(row, last)| -> StoreResult<_> {
-            Ok(InputCursor { created_at: row.get("created_at")?, id: last.request.id.clone() }.to_string())
-        });
-        Ok(Page { items, next: next.transpose()? })
+        let items = rows.iter().map(|row| Ok((row.get("created_at")?, read_input(row)?))).collect::<StoreResult<Vec<_>>>()?;
+        let cursor = |(at, last): &(i64, InputRecord)| InputCursor { at: *at, id: last.request.id.clone() }.to_string();
+        let Page { items, next } = page_of(items, limit, cursor);
+        Ok(Page { items: items.into_iter().map(|(_, record)| record).collect(), next })
     }
 
     async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
@@ -126,7 +130,8 @@ async fn resolve_in(tx: &mut Transaction, resolve: &ResolveInput, key: Option<&I
     }
     let request = &record.request;
     tx.execute(WAKE, values![request.run_id.as_str()]).await?;
-    let attempt = find_run(tx, owner, &request.run_id).await?.map_or(0, |run| unsigned(run.attempt));
+    let attempt = tx.fetch_optional(ATTEMPT, values![request.run_id.as_str(), owner.as_str()]).await?;
+    let attempt = attempt.map(|row| row.only()).transpose()?.map_or(0, unsigned);
     let event = compose::input_answered(request, attempt, resolve);
     let events = tx.append(&request.conversation_id, base, vec![event]).await?;
     let resolved = Resolved::Answered { record, events };
@@ -136,5 +141,38 @@ async fn resolve_in(tx: &mut Transaction, resolve: &ResolveInput, key: Option<&I
 
 async fn find(tx: &mut Transaction, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
     let row = tx.fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
-    row.as_ref().map(|row| read_row!(row, read_input)).transpose()
+    row.as_ref().map(read_input).transpose()
+}
+
+/// Reads the questions of a claimed run on which it has not acted.
+pub(super) async fn open_questions(database: Database<'_>, run: &RunId) -> StoreResult<Vec<InputRequest>> {
+    let rows = database.fetch_all(OPEN, values![run.as_str()]).await?;
+    let questions = rows.iter().map(|row| {
+        let left: Option<i64> = row.get("expires_in")?;
+        let expires_in_ms = left.map(|left| u64::try_from(left).unwrap_or(0));
+        Ok(InputRequest { expires_in_ms, ..read_input(row)?.request })
+    });
+    questions.collect()
+}
+
+fn read_input(row: &Row) -> StoreResult<InputRecord> {
+    let (table, id) = ("input_requests", row.get::<String>("id")?);
+    let request = InputRequest {
+        conversation_id: ConversationId::from_stored(row.get("conversation_id")?),
+        run_id: RunId::from_stored(row.get("run_id")?),
+        call_id: row.get::<Option<String>>("call_id")?.map(CallId::from_stored),
+        kind: read_word(row, table, "kind", &id, InputKind::from_word)?,
+        question: read_json(row, table, "question", &id)?,
+        state: read_word(row, table, "state", &id, InputState::from_word)?,
+        answer: read_optional_json(row, table, "answer", &id)?,
+        expires_in_ms: None,
+        id: InputId::from_stored(id),
+    };
+    Ok(InputRecord {
+        request,
+        resolved_by: row.get("resolved_by")?,
+        created_at: UnixMillis(row.get("created_at")?).to_rfc3339(),
+        resolved_at: read_time(row, "resolved_at")?,
+        expires_at: read_time(row, "expires_at")?,
+    })
 }

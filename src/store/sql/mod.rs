@@ -32,10 +32,13 @@
 //!   error of the database it is over, and nothing is to be done.
 //! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
 
+mod accept;
 mod agents;
 mod audit;
 mod backend;
 mod budget;
+mod calls;
+mod cancel;
 mod conversation_rows;
 mod conversations;
 mod copy;
@@ -46,13 +49,17 @@ mod grants;
 mod idempotency;
 mod input;
 mod keys;
+mod load;
 mod log;
 mod mcp_logins;
 mod mcp_servers;
 mod named;
+mod new_run;
 mod per_backend;
 mod providers;
 mod registry;
+mod resume;
+mod retention;
 mod rewind;
 mod row;
 mod run_rows;
@@ -68,9 +75,16 @@ mod usage;
 mod users;
 mod value;
 
+pub(super) use accept::{accept_once, refused_files};
+pub(super) use backend::Backend;
+pub(super) use database::Database;
+pub(super) use load::{History, record};
+pub(super) use new_run::{fresh_counters, fresh_usage, profile_json};
 pub(super) use per_backend::PerBackend;
 pub use registry::statements;
+pub(super) use retention::count_expired;
 pub(super) use row::Row;
 pub use statement::Statement;
 pub(super) use statement::piece;
-pub(super) use value::Value;
+pub(super) use transaction::{PostgresTransaction, Transaction};
+pub(super) use value::{Value, values};

@@ -19,13 +19,9 @@ pub struct NamedRow<'a, I> {
     pub count: Statement,
     /// The number of the lock under which one request of an owner counts at a time: another one for each table.
     pub lock: i64,
-    /// The owner; `None` for the server.
     pub owner: Option<&'a UserId>,
-    /// The most rows that the owner may have.
     pub most: u32,
-    /// Its id.
     pub id: &'a I,
-    /// The request's key.
     pub key: Option<&'a IdempotencyClaim>,
 }
 

@@ -4,17 +4,21 @@
 
 use super::statement::Statement;
 use super::{
-    agents, audit, budget, conversation_rows, conversations, copy, feedback, files, grants, idempotency, input, keys, log,
-    mcp_logins, mcp_servers, providers, rewind, run_rows, runs, search, summaries, tickets, titles, tool_reviews, usage, users,
+    accept, agents, audit, budget, calls, cancel, conversation_rows, conversations, copy, feedback, files, grants, idempotency,
+    input, keys, load, log, mcp_logins, mcp_servers, new_run, providers, resume, retention, rewind, run_rows, runs, search,
+    summaries, tickets, titles, tool_reviews, usage, users,
 };
 
 /// Returns the statements of each aggregate with the name of its module.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
     vec![
+        ("accept", accept::STATEMENTS),
         ("agents", agents::STATEMENTS),
         ("audit", audit::STATEMENTS),
         ("budget", budget::STATEMENTS),
+        ("calls", calls::STATEMENTS),
+        ("cancel", cancel::STATEMENTS),
         ("conversation_rows", conversation_rows::STATEMENTS),
         ("conversations", conversations::STATEMENTS),
         ("copy", copy::STATEMENTS),
@@ -24,10 +28,14 @@ pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
         ("idempotency", idempotency::STATEMENTS),
         ("input", input::STATEMENTS),
         ("keys", keys::STATEMENTS),
+        ("load", load::STATEMENTS),
         ("log", log::STATEMENTS),
         ("mcp_logins", mcp_logins::STATEMENTS),
         ("mcp_servers", mcp_servers::STATEMENTS),
+        ("new_run", new_run::STATEMENTS),
         ("providers", providers::STATEMENTS),
+        ("resume", resume::STATEMENTS),
+        ("retention", retention::STATEMENTS),
         ("rewind", rewind::STATEMENTS),
         ("run_rows", run_rows::STATEMENTS),
         ("runs", runs::STATEMENTS),
@@ -38,5 +46,6 @@ pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
         ("tool_reviews", tool_reviews::STATEMENTS),
         ("usage", usage::STATEMENTS),
         ("users", users::STATEMENTS),
+        ("users::owned", users::owned::STATEMENTS),
     ]
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
 
+use super::accept::accept_in;
 use super::conversation_rows::find;
 use super::database::Database;
 use super::row::Row;
@@ -10,7 +11,7 @@ use super::transaction::Transaction;
 use super::value::values;
 use crate::domain::ids::{MessageId, RunId};
 use crate::store::rewind::{TakenOut, before_edit, is_the_users, taken_for_edit, taken_out};
-use crate::store::{AcceptRun, Accepted, Edited, IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult, compose, postgres, sqlite};
+use crate::store::{AcceptRun, Accepted, Edited, IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult, compose};
 
 statements! {
     OPEN_RUN = ["SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1"];
@@ -86,24 +87,10 @@ async fn edit_in(
         return Ok(Keyed::Fresh(Edited::NotTheUsers));
     }
     Ok(match accept_in(tx, accept, key).await? {
-        Keyed::Fresh(accepted) => Keyed::Fresh(Edited::from(accepted).after(events)),
-        Keyed::Replayed(_) | Keyed::Mismatch => Keyed::Mismatch,
+        Some(Keyed::Fresh(accepted)) => Keyed::Fresh(Edited::from(accepted).after(events)),
+        None => Keyed::Fresh(Accepted::NoConversation.into()),
+        Some(Keyed::Replayed(_) | Keyed::Mismatch) => Keyed::Mismatch,
     })
-}
-
-/// Accepts a message within a transaction, which the caller rolls back unless a message was stored.
-async fn accept_in(tx: &mut Transaction, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-    match tx {
-        Transaction::Postgres(tx) => {
-            let accepted = tx.work(async |connection| postgres::accept::accept_locked(connection, accept, key).await).await?;
-            Ok(accepted.unwrap_or(Keyed::Fresh(Accepted::NoConversation)))
-        }
-        Transaction::Sqlite(sqlite, _) => {
-            let accepted = sqlite::accept::accept_in(sqlite, accept).await?;
-            tx.record(key, &accepted).await?;
-            Ok(Keyed::Fresh(accepted))
-        }
-    }
 }
 
 async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {

@@ -8,11 +8,8 @@ use sqlx::{Decode, Row as _, Type};
 
 use crate::store::StoreResult;
 
-/// One row of a result.
 pub enum Row {
-    /// A row of Postgres.
     Postgres(PgRow),
-    /// A row of SQLite.
     Sqlite(SqliteRow),
 }
 
@@ -57,14 +54,3 @@ impl Row {
 pub(super) fn the_row(row: Option<Row>) -> StoreResult<Row> {
     Ok(row.ok_or(sqlx::Error::RowNotFound)?)
 }
-
-/// Reads a row by a function that reads the rows of any one database.
-macro_rules! read_row {
-    ($row:expr, $read:path) => {
-        match $row {
-            $crate::store::sql::Row::Postgres(row) => $read(row),
-            $crate::store::sql::Row::Sqlite(row) => $read(row),
-        }
-    };
-}
-pub(super) use read_row;

@@ -4,55 +4,32 @@
 
 use async_trait::async_trait;
 
+use super::calls;
+use super::cancel::cancel_once;
 use super::per_backend::PerBackend;
+use super::resume::{is_resumable, resume_once};
 use super::rewind::edit;
-use super::row::{Row, read_row};
-use super::run_rows::{BY_ID, run_columns};
+use super::row::Row;
+use super::run_rows::{BY_ID, RunRow, run_columns};
 use super::statement::statements;
 use super::value::values;
 use crate::domain::agent::AgentProfile;
 use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
-use crate::store::call_record::read_call_record;
-use crate::store::rows::{RunRow, decode, decode_profile, unsigned};
+use crate::store::pages::page_of;
+use crate::store::rows::{decode_profile, read_json};
 use crate::store::{
     AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
     RunCursor, RunFilter, RunStore, RunView, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 
-macro_rules! is_resumable {
-    (postgres) => {
-        crate::store::postgres::resume::is_resumable!("runs")
-    };
-    (sqlite) => {
-        crate::store::sqlite::resume::is_resumable!("runs")
-    };
-}
-
 statements! {
     PROFILE = ["SELECT profile FROM runs WHERE id = $1 AND owner_id = $2"];
 
     ACTIVE = ["SELECT ", run_columns, " FROM runs
          WHERE conversation_id = $1 AND owner_id = $2 AND active", { postgres: "", sqlite: " = 1" }];
-
-    // `written` are the arguments in the message, and `tool` is the tool's name at its server.
-    TOOL_CALL = ["SELECT t.id, t.run_id, t.message_id, t.name, t.server, t.arguments, t.state, t.outcome, t.repair, t.undoes,
-             t.started_at, t.ended_at, ", {
-        postgres: "(
-                 SELECT (p.value -> 'arguments')::text FROM json_array_elements(m.body::json -> 'parts') AS p (value)
-                 WHERE p.value ->> 'call_id' = t.id LIMIT 1
-             ) AS written,
-             (
-                 SELECT d.value ->> 'tool' FROM json_array_elements(s.definitions::json) AS d (value)
-                 WHERE d.value ->> 'name' = t.name LIMIT 1
-             ) AS tool",
-        sqlite: "(SELECT value -> 'arguments' FROM json_each(m.body, '$.parts') WHERE value ->> 'call_id' = t.id LIMIT 1) AS written,
-             (SELECT value ->> 'tool' FROM json_each(s.definitions) WHERE value ->> 'name' = t.name LIMIT 1) AS tool"
-    }, " FROM tool_calls t JOIN runs r ON r.id = t.run_id
-         LEFT JOIN messages m ON m.id = t.message_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
-         WHERE t.id = $1 AND t.run_id = $2 AND t.owner_id = $3"];
 
     EXPLAIN = ["SELECT ", run_columns, ", l.node_id, l.lease_until - clock.now AS expires_in, clock.now - l.claimed_at AS lease_age,
              runs.claimable_at - clock.now AS claimable_in,
@@ -117,7 +94,8 @@ impl<B: PerBackend> RunStore for B {
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
-        row.as_ref().map(|row| read_row!(row, RunRow::read)?.into_view()).transpose()
+        let view = |RunRow { run, first_seq, last_seq, .. }| RunView { run, first_seq, last_seq };
+        Ok(row.as_ref().map(RunRow::read).transpose()?.map(view))
     }
 
     async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
@@ -127,16 +105,21 @@ impl<B: PerBackend> RunStore for B {
             owner.as_str(),
             limit + 1,
             filter.conversation.as_ref().map(ConversationId::as_str),
-            after.map(|after| after.place),
+            after.map(|after| after.at),
             after.map(|after| after.id.as_str()),
             filter.status.map(RunStatus::as_str),
             filter.agent.as_deref(),
             filter.created_from.map(|from| from.0),
             filter.created_before.map(|before| before.0),
         ];
-        let rows = self.database().fetch_list(filter.statement(after), values).await?;
-        let found = rows.iter().map(|row| read_row!(row, RunRow::read)).collect::<Result<Vec<_>, _>>()?;
-        filter.page(found, limit as usize)
+        let rows = self.database().fetch_list(list_statement(filter, after), values).await?;
+        let found = rows.iter().map(RunRow::read).collect::<StoreResult<Vec<_>>>()?;
+        let cursor = |last: &RunRow| {
+            let at = if filter.conversation.is_some() { last.first_seq } else { last.created_at };
+            RunCursor { at, id: last.run.id.clone() }.to_string()
+        };
+        let Page { items, next } = page_of(found, limit, cursor);
+        Ok(Page { items: items.into_iter().map(|row| row.run).collect(), next })
     }
 
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
@@ -146,7 +129,7 @@ impl<B: PerBackend> RunStore for B {
 
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         let row = self.database().fetch_optional(ACTIVE, values![conversation.as_str(), owner.as_str()]).await?;
-        row.as_ref().map(|row| read_row!(row, RunRow::read)?.into_run()).transpose()
+        Ok(row.as_ref().map(RunRow::read).transpose()?.map(|row| row.run))
     }
 
     async fn cancel_run(
@@ -157,20 +140,21 @@ impl<B: PerBackend> RunStore for B {
         now: UnixMillis,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
-        self.cancel(owner, id, by, now, idempotency.as_ref()).await
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database.once(key, || cancel_once(database, owner, id, by, now, key)).await
     }
 
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
-        self.resume(&resume, idempotency.as_ref()).await
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database.once(key, || resume_once(database, &resume, key)).await
     }
 
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
-        PerBackend::call_batch(self, owner, run, call).await
+        calls::call_batch(self.database(), owner, run, call).await
     }
 
     async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
-        let row = self.database().fetch_optional(TOOL_CALL, values![call.as_str(), run.as_str(), owner.as_str()]).await?;
-        row.as_ref().map(|row| read_row!(row, read_call_record)).transpose()
+        calls::call_record(self.database(), owner, run, call).await
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
@@ -184,9 +168,27 @@ impl<B: PerBackend> RunStore for B {
     }
 }
 
+/// Returns the statement for a page of runs. Its parameters are the owner, the limit, the conversation, the cursor's time and id, the
+/// status, the agent, and the times.
+///
+/// It names only those that the filter uses: a condition that is always true would mislead the planner.
+fn list_statement(filter: &RunFilter, after: Option<&RunCursor>) -> String {
+    let order = if filter.conversation.is_some() { "first_seq" } else { "created_at" };
+    let conditions = [
+        filter.conversation.as_ref().map(|_| " AND conversation_id = $3".to_owned()),
+        after.map(|_| format!(" AND ({order}, id) < ($4, $5)")),
+        filter.status.map(|_| " AND status = $6".to_owned()),
+        filter.agent.as_ref().map(|_| " AND agent = $7".to_owned()),
+        filter.created_from.map(|_| " AND created_at >= $8".to_owned()),
+        filter.created_before.map(|_| " AND created_at < $9".to_owned()),
+    ];
+    let (columns, conditions) = (run_columns!(postgres), conditions.into_iter().flatten().collect::<String>());
+    format!("SELECT {columns} FROM runs WHERE owner_id = $1{conditions} ORDER BY {order} DESC, id DESC LIMIT $2")
+}
+
 /// Reads the row of [`EXPLAIN`].
 fn read_explanation(row: &Row, id: &RunId, owner_cap: u32) -> StoreResult<Explanation> {
-    let run = read_row!(row, RunRow::read)?;
+    let RunRow { run, crashes, cancel_requested_by, .. } = RunRow::read(row)?;
     let queue_position: Option<i64> = row.get("queue_position")?;
     let lease_node: Option<String> = row.get("node_id")?;
     let step = match row.get::<Option<i64>>("step")? {
@@ -198,7 +200,7 @@ fn read_explanation(row: &Row, id: &RunId, owner_cap: u32) -> StoreResult<Explan
     };
     Ok(Explanation {
         // The claim under way is counted, but has not ended badly.
-        crashes: unsigned(run.crashes).saturating_sub(u32::from(lease_node.is_some())),
+        crashes: crashes.saturating_sub(u32::from(lease_node.is_some())),
         lease_node: lease_node.map(NodeId::from_stored),
         lease_expires_in_ms: row.get("expires_in")?,
         lease_age_ms: row.get("lease_age")?,
@@ -208,11 +210,11 @@ fn read_explanation(row: &Row, id: &RunId, owner_cap: u32) -> StoreResult<Explan
         behind_run: row.get::<Option<String>>("behind_run")?.map(RunId::from_stored),
         live_leases: row.get("live_leases")?,
         resumable: row.get("resumable")?,
-        cancel_requested_by: run.cancel_requested_by.clone(),
+        cancel_requested_by,
         step,
-        questions: decode("input_requests", "question", id.as_str(), row.get("questions")?)?,
-        tools_under_way: decode("tool_calls", "name", id.as_str(), row.get("under_way")?)?,
+        questions: read_json(row, "input_requests", "questions", id.as_str())?,
+        tools_under_way: read_json(row, "tool_calls", "under_way", id.as_str())?,
         calls_asking: row.get("calls_asking")?,
-        run: run.into_run()?,
+        run,
     })
 }

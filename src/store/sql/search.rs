@@ -49,7 +49,7 @@ impl<B: Backend> SearchStore for B {
         let after = page.after.as_ref().map(|after| after.0.as_str());
         let rows = self.database().fetch_all(SEARCH, values![owner.as_str(), query, archived, after, limit + 1]).await?;
         let found = rows.iter().map(read).collect::<StoreResult<_>>()?;
-        Ok(page_of(found, limit, |found: &Found| SearchCursor(found.message.id.clone()).to_string()))
+        Ok(page_of(found, limit, |found: &Found| found.message.id.to_string()))
     }
 }
 

@@ -5,11 +5,8 @@
 /// One statement in both dialects. Its parameters are `$1`, `$2` and so on in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statement {
-    /// The name of its constant.
     pub name: &'static str,
-    /// The text for Postgres.
     pub postgres: &'static str,
-    /// The text for SQLite.
     pub sqlite: &'static str,
 }
 
@@ -39,6 +36,7 @@ pub(in crate::store) use statements;
 /// - `greatest`, `least`: the function that picks one of several values.
 /// - `for_update`: a row lock; SQLite has one writer and needs none.
 /// - `(in_list "$1")`: membership in a bound list of texts.
+/// - `(elements "$1")`: the rows `e` of a bound JSON array, with the column `value`.
 /// - `{ postgres: "..", sqlite: ".." }`: a text per dialect, where no word fits.
 /// - any other word: a macro of the module, called with the dialect.
 macro_rules! piece {
@@ -74,6 +72,12 @@ macro_rules! piece {
     };
     (sqlite (in_list $list:literal)) => {
         concat!("IN (SELECT value FROM json_each(", $list, "))")
+    };
+    (postgres (elements $list:literal)) => {
+        concat!("json_array_elements(CAST(", $list, " AS json)) AS e (value)")
+    };
+    (sqlite (elements $list:literal)) => {
+        concat!("json_each(", $list, ") AS e")
     };
     (postgres { postgres: $postgres:literal, sqlite: $sqlite:literal }) => {
         $postgres

@@ -36,10 +36,8 @@ macro_rules! select_definitions {
 
 statements! {
     // `$1` is a JSON array of pairs of owner and server.
-    OF_SERVERS = ["SELECT p.owner_id, p.server, p.tool, p.definition_hash, p.status FROM tool_pins p JOIN ", {
-        postgres: "json_array_elements(CAST($1 AS json)) AS place (value)",
-        sqlite: "json_each($1) AS place"
-    }, " ON p.owner_id = place.value ->> 0 AND p.server = place.value ->> 1"];
+    OF_SERVERS = ["SELECT p.owner_id, p.server, p.tool, p.definition_hash, p.status FROM tool_pins p
+         JOIN ", (elements "$1"), " ON p.owner_id = e.value ->> 0 AND p.server = e.value ->> 1"];
 
     DELETE_CHANGED = ["DELETE FROM tool_pins WHERE owner_id = $1 AND server = $2 AND tool = $3 AND status = 'changed'"];
 

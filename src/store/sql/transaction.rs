@@ -11,12 +11,11 @@ use super::row::{Row, the_row};
 use super::statement::Statement;
 use super::value::{Value, postgres_query, sqlite_query};
 use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
-use crate::store::sqlite::connection::{SqliteStore, Tx};
+use crate::store::sqlite::connection::Tx;
 use crate::store::{StoreError, StoreResult};
 
 /// A transaction that writes. What is neither committed nor rolled back is undone when it is dropped.
 pub enum Transaction {
-    /// On Postgres.
     Postgres(PostgresTransaction),
     /// On the writer of SQLite, which nothing else uses meanwhile, and the turn of its request, which a worker does not need.
     Sqlite(Tx, Option<OwnedSemaphorePermit>),
@@ -32,6 +31,16 @@ pub struct PostgresTransaction {
 }
 
 impl PostgresTransaction {
+    pub async fn begin(line: &Line) -> StoreResult<Self> {
+        let begun = line.unless_silent(ANSWER_LIMIT, async {
+            let connection = line.pool.acquire().await?;
+            let mut begun = Self { connection, line: line.clone(), is_open: true };
+            raw_sql("BEGIN").execute(&mut *begun.connection).await?;
+            Ok::<_, sqlx::Error>(begun)
+        });
+        Ok(begun.await?)
+    }
+
     /// Works on the connection itself, by statements of Postgres alone. An error of the database ends the transaction.
     ///
     /// A database that has answered undoes the transaction at once, and the connection is good for the next one.
@@ -73,28 +82,6 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))";
 const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, $2))";
 
 impl Transaction {
-    /// Begins a transaction on Postgres.
-    pub(super) async fn on_postgres(line: &Line) -> StoreResult<Self> {
-        let begun = line.unless_silent(ANSWER_LIMIT, async {
-            let connection = line.pool.acquire().await?;
-            let mut begun = PostgresTransaction { connection, line: line.clone(), is_open: true };
-            raw_sql("BEGIN").execute(&mut *begun.connection).await?;
-            Ok::<_, sqlx::Error>(begun)
-        });
-        Ok(Self::Postgres(begun.await?))
-    }
-
-    /// Begins a transaction on SQLite, when it is the caller's turn.
-    pub(super) async fn on_sqlite(store: &SqliteStore) -> StoreResult<Self> {
-        let (turn, tx) = store.write_in_turn().await?;
-        Ok(Self::Sqlite(tx, Some(turn)))
-    }
-
-    /// Begins a transaction on SQLite, before the requests that wait for their turn.
-    pub(super) async fn on_sqlite_at_once(store: &SqliteStore) -> StoreResult<Self> {
-        Ok(Self::Sqlite(store.write().await?, None))
-    }
-
     /// Waits until no other transaction holds the lock of this number for this owner, and holds it until the end.
     ///
     /// SQLite needs no lock: its transactions that write come one after the other.
@@ -119,6 +106,20 @@ impl Transaction {
                     .await
             }
             Self::Sqlite(..) => Ok(true),
+        }
+    }
+
+    /// Executes settings and locks of Postgres, which SQLite does not need.
+    pub async fn on_postgres(&mut self, statements: &'static str) -> StoreResult<()> {
+        match self {
+            Self::Postgres(tx) => {
+                tx.work(async |connection| {
+                    raw_sql(statements).execute(connection).await?;
+                    Ok(())
+                })
+                .await
+            }
+            Self::Sqlite(..) => Ok(()),
         }
     }
 
@@ -163,7 +164,6 @@ impl Transaction {
         }
     }
 
-    /// Commits what was written.
     pub async fn commit(self) -> StoreResult<()> {
         match self {
             Self::Postgres(tx) => tx.end("COMMIT").await,

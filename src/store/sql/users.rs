@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::backend::Backend;
 use super::keys::read_user;
-use super::statement::{Statement, statements};
+use super::statement::statements;
 use super::value::values;
 use crate::domain::ids::UserId;
 use crate::domain::principal::{User, UserRole};
@@ -27,7 +27,7 @@ statements! {
 
     GROUPS = ["SELECT groups FROM users WHERE id = $1"];
 
-    // Everything in the tables of `DELETE_OWNED`.
+    // Everything in the tables of `owned`.
     COUNT_OWNED = ["SELECT (SELECT count(*) FROM conversations WHERE owner_id = $1) AS conversations,
          (SELECT count(*) FROM stream_tickets WHERE owner_id = $1) + (SELECT count(*) FROM idempotency_keys WHERE owner_id = $1)
          + (SELECT count(*) FROM tool_grants WHERE owner_id = $1) + (SELECT count(*) FROM tool_pins WHERE owner_id = $1)
@@ -38,43 +38,31 @@ statements! {
          + (SELECT count(*) FROM spending WHERE owner_id = $1) AS records"];
 
     HAS_CONVERSATIONS = ["SELECT EXISTS (SELECT 1 FROM conversations WHERE owner_id = $1)"];
-
-    DELETE_AGENT_VERSIONS = ["DELETE FROM agent_versions WHERE agent_id IN (SELECT id FROM agents WHERE owner_id = $1)"];
-    DELETE_TICKETS = ["DELETE FROM stream_tickets WHERE owner_id = $1"];
-    DELETE_IDEMPOTENCY_KEYS = ["DELETE FROM idempotency_keys WHERE owner_id = $1"];
-    DELETE_GRANTS = ["DELETE FROM tool_grants WHERE owner_id = $1"];
-    DELETE_TOOL_REVIEWS = ["DELETE FROM tool_pins WHERE owner_id = $1"];
-    DELETE_AUDIT = ["DELETE FROM tool_audit WHERE owner_id = $1"];
-    DELETE_MCP_LOGINS = ["DELETE FROM mcp_logins WHERE owner_id = $1"];
-    DELETE_MCP_TOKENS = ["DELETE FROM mcp_tokens WHERE owner_id = $1"];
-    DELETE_MCP_SERVERS = ["DELETE FROM mcp_servers WHERE owner_id = $1"];
-    DELETE_PROVIDER_LOGINS = ["DELETE FROM provider_logins WHERE owner_id = $1"];
-    DELETE_PROVIDERS = ["DELETE FROM providers WHERE owner_id = $1"];
-    DELETE_AGENTS = ["DELETE FROM agents WHERE owner_id = $1"];
-    DELETE_FILES = ["DELETE FROM files WHERE owner_id = $1"];
-    DELETE_SPENDING = ["DELETE FROM spending WHERE owner_id = $1"];
-    // Their keys go with them.
-    DELETE_USER = ["DELETE FROM users WHERE id = $1"];
 }
 
 /// Removes a user with all rows, in this order. Pieces of files go with their files.
-const DELETE_OWNED: [Statement; 15] = [
-    DELETE_AGENT_VERSIONS,
-    DELETE_TICKETS,
-    DELETE_IDEMPOTENCY_KEYS,
-    DELETE_GRANTS,
-    DELETE_TOOL_REVIEWS,
-    DELETE_AUDIT,
-    DELETE_MCP_LOGINS,
-    DELETE_MCP_TOKENS,
-    DELETE_MCP_SERVERS,
-    DELETE_PROVIDER_LOGINS,
-    DELETE_PROVIDERS,
-    DELETE_AGENTS,
-    DELETE_FILES,
-    DELETE_SPENDING,
-    DELETE_USER,
-];
+pub(super) mod owned {
+    use super::statements;
+
+    statements! {
+        DELETE_AGENT_VERSIONS = ["DELETE FROM agent_versions WHERE agent_id IN (SELECT id FROM agents WHERE owner_id = $1)"];
+        DELETE_TICKETS = ["DELETE FROM stream_tickets WHERE owner_id = $1"];
+        DELETE_IDEMPOTENCY_KEYS = ["DELETE FROM idempotency_keys WHERE owner_id = $1"];
+        DELETE_GRANTS = ["DELETE FROM tool_grants WHERE owner_id = $1"];
+        DELETE_TOOL_REVIEWS = ["DELETE FROM tool_pins WHERE owner_id = $1"];
+        DELETE_AUDIT = ["DELETE FROM tool_audit WHERE owner_id = $1"];
+        DELETE_MCP_LOGINS = ["DELETE FROM mcp_logins WHERE owner_id = $1"];
+        DELETE_MCP_TOKENS = ["DELETE FROM mcp_tokens WHERE owner_id = $1"];
+        DELETE_MCP_SERVERS = ["DELETE FROM mcp_servers WHERE owner_id = $1"];
+        DELETE_PROVIDER_LOGINS = ["DELETE FROM provider_logins WHERE owner_id = $1"];
+        DELETE_PROVIDERS = ["DELETE FROM providers WHERE owner_id = $1"];
+        DELETE_AGENTS = ["DELETE FROM agents WHERE owner_id = $1"];
+        DELETE_FILES = ["DELETE FROM files WHERE owner_id = $1"];
+        DELETE_SPENDING = ["DELETE FROM spending WHERE owner_id = $1"];
+        // Their keys go with them.
+        DELETE_USER = ["DELETE FROM users WHERE id = $1"];
+    }
+}
 
 #[async_trait]
 impl<B: Backend> UserStore for B {
@@ -120,8 +108,8 @@ impl<B: Backend> UserStore for B {
             tx.rollback().await?;
             return Ok(false);
         }
-        for delete in DELETE_OWNED {
-            tx.execute(delete, values![user.as_str()]).await?;
+        for delete in owned::STATEMENTS {
+            tx.execute(*delete, values![user.as_str()]).await?;
         }
         tx.commit().await?;
         Ok(true)

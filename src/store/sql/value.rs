@@ -17,13 +17,9 @@ use crate::support::text::storable;
 /// Texts are bound without U+0000, which Postgres cannot hold: both databases store the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// A text or NULL.
     Text(Option<Cow<'a, str>>),
-    /// An integer or NULL.
     Integer(Option<i64>),
-    /// A truth value or NULL.
     Boolean(Option<bool>),
-    /// Bytes.
     Bytes(&'a [u8]),
     /// A list of texts, for `in_list`.
     Texts(Vec<Cow<'a, str>>),

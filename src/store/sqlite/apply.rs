@@ -4,29 +4,30 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::audit;
 use super::batch::Batch;
 use super::connection::Tx;
-use super::summaries::summarize;
-use super::{audit, budget, input};
 use crate::domain::audit::AuditOutcome;
+use crate::domain::budget::Amount;
 use crate::domain::change::{Change, ReleaseCause};
+use crate::domain::context::ContextSummary;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::handle::Handle;
-use crate::domain::ids::{CallId, ConversationId, GrantId, RunId};
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
+use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::problem::ProblemBody;
 use crate::domain::record::RunWrite;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
-use crate::store::rows::{encode, encode_storable, signed, storable_message};
-use crate::store::{StoreResult, compose};
+use crate::store::rows::{encode, encode_storable};
+use crate::store::{StoreResult, budget, compose};
 use crate::support::text::storable;
 
 const NOT_PLANNED: &str = "a tool call is started that is not planned";
 
-/// What a write did to its run.
+/// The effect of a write on its run.
 pub(super) enum Applied {
-    /// The run goes on.
     Goes,
     /// The run is over or was given up: its fence is void.
     Ended {
@@ -63,7 +64,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::Counters(counters) => patch.counters = Some(encode("runs", "counters", run.as_str(), counters)?),
             Change::Summarize(summary) => summarize(&mut batch, conversation, summary)?,
             Change::Usage(usage) => patch.usage = Some(encode("runs", "usage", run.as_str(), usage)?),
-            Change::Settle { day, amount } => budget::settle(&mut batch, run, *day, *amount),
+            Change::Settle { day, amount } => settle(&mut batch, run, *day, *amount),
             Change::StepStarted { step, kind } => {
                 batch.add(concat!(
                     "INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
@@ -72,7 +73,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                     " FROM runs WHERE id = ? ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
                        attempt = attempt + 1, usage = NULL, started_at = excluded.started_at, ended_at = NULL"
                 ));
-                batch.bind(signed(*step)).bind(kind.as_str()).bind(run.as_str());
+                batch.bind(i64::from(*step)).bind(kind.as_str()).bind(run.as_str());
             }
             Change::StepEnded { step, status, usage } => {
                 let usage = usage.as_ref().map(|usage| encode("run_steps", "usage", run.as_str(), usage)).transpose()?;
@@ -81,7 +82,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                     now!(),
                     " WHERE run_id = ? AND step = ?"
                 ));
-                batch.bind(status.as_str()).bind(usage).bind(run.as_str()).bind(signed(*step));
+                batch.bind(status.as_str()).bind(usage).bind(run.as_str()).bind(i64::from(*step));
                 batch.or_refused("a step ends that never began");
             }
             Change::AddMessage(message) => {
@@ -101,8 +102,8 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 finish_tool(&mut batch, run, call, outcome)?;
                 audit::insert(&mut batch, call, ended, outcome.duration_ms);
             }
-            Change::AskInput(request) => input::insert(&mut batch, request)?,
-            Change::InputClosed { id, state } => input::close(&mut batch, run, id, *state),
+            Change::AskInput(request) => insert_question(&mut batch, request)?,
+            Change::InputClosed { id, state } => close_question(&mut batch, run, id, *state),
             Change::Finish { status, finish_reason, error, joined: _ } => {
                 if !status.is_terminal() {
                     return Ok(Applied::Refused("a run ends with a status that is not terminal"));
@@ -193,8 +194,8 @@ fn freeze_tools(batch: &mut Batch, run: &RunId, tools: &[Arc<ToolDefinition>]) -
 }
 
 /// Stores a message at a place in its conversation. The owner is that of the conversation.
-pub(super) fn insert_message(batch: &mut Batch, message: &Message, position: i64) -> StoreResult<Message> {
-    let (message, body) = storable_message(message.clone())?;
+fn insert_message(batch: &mut Batch, message: &Message, position: i64) -> StoreResult<()> {
+    let body = encode_storable("messages", "body", message.id.as_str(), message)?;
     batch.add(concat!(
         "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
          SELECT ?, id, owner_id, ?, ?, ?, ?, ",
@@ -203,10 +204,10 @@ pub(super) fn insert_message(batch: &mut Batch, message: &Message, position: i64
     ));
     batch.bind(message.id.as_str()).bind(message.run_id.as_str()).bind(position).bind(message.role.as_str()).bind(body);
     batch.bind(message.conversation_id.as_str());
-    Ok(message)
+    Ok(())
 }
 
-pub(super) fn add_tool_calls(batch: &mut Batch, run: &RunId, calls: &[ToolCall]) -> StoreResult<()> {
+fn add_tool_calls(batch: &mut Batch, run: &RunId, calls: &[ToolCall]) -> StoreResult<()> {
     let mut rows = Vec::with_capacity(calls.len());
     for call in calls {
         let id = call.id.as_str();
@@ -290,7 +291,6 @@ fn finish_tool(batch: &mut Batch, run: &RunId, call: &CallId, outcome: &ToolOutc
     Ok(())
 }
 
-/// Ends a run.
 fn finish(
     batch: &mut Batch,
     run: &RunId,
@@ -310,12 +310,12 @@ fn finish(
     batch.bind(status.as_str()).bind(finish_reason.map(FinishReason::as_str)).bind(error).bind(last_seq).bind(run.as_str());
     batch.or_refused("a run ends twice");
     drop_lease(batch, run);
-    input::close_all(batch, run);
+    close_questions(batch, run);
     Ok(())
 }
 
 /// Makes the oldest run that is queued in the conversation its active one. False if there is none.
-pub(super) async fn promote_next(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<bool> {
+async fn promote_next(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<bool> {
     let promoted = sqlx::query(concat!(
         "UPDATE runs SET active = 1, claimable_at = ",
         now!(),
@@ -358,4 +358,66 @@ fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: Release
         );
         batch.bind(run.as_str()).bind(run.as_str());
     }
+}
+
+/// Books what a reserved call has used.
+fn settle(batch: &mut Batch, run: &RunId, day: i64, amount: Amount) {
+    let (tokens, cost) = budget::parts(amount);
+    let most = i64::try_from(budget::MOST).unwrap_or(i64::MAX);
+    batch.add(
+        "UPDATE spending SET tokens = min(tokens + ?, ?), cost = min(cost + ?, ?), held_tokens = 0, held_cost = 0, held_epoch = NULL
+         WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?) AND day = ? AND run_id = ?",
+    );
+    batch.bind(tokens).bind(most).bind(cost).bind(most).bind(run.as_str()).bind(day).bind(run.as_str());
+}
+
+fn summarize(batch: &mut Batch, conversation: &ConversationId, summary: &ContextSummary) -> StoreResult<()> {
+    let body = encode_storable("context_summaries", "body", conversation.as_str(), summary)?;
+    batch.add(concat!(
+        "INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
+         SELECT conversation_id, owner_id, ?, ?, ",
+        now!(),
+        " FROM conversation_heads WHERE conversation_id = ? ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body,
+           updated_at = excluded.updated_at"
+    ));
+    batch.bind(summary.covers.as_str()).bind(body).bind(conversation.as_str());
+    Ok(())
+}
+
+/// Stores a question of a run. The owner is that of the run.
+fn insert_question(batch: &mut Batch, request: &InputRequest) -> StoreResult<()> {
+    let question = encode_storable("input_requests", "question", request.id.as_str(), &request.question)?;
+    batch.add(concat!(
+        "INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at,
+             expires_at)
+         SELECT ?, conversation_id, id, owner_id, ?, ?, ?, ?, ",
+        now!(),
+        ", ",
+        now!(),
+        " + ? FROM runs WHERE id = ?"
+    ));
+    let call = request.call_id.as_ref().map(CallId::as_str);
+    batch.bind(request.id.as_str()).bind(call).bind(request.kind.as_str()).bind(question).bind(request.state.as_str());
+    batch.bind(request.expires_in_ms.map(|left| i64::try_from(left).unwrap_or(i64::MAX / 4))).bind(request.run_id.as_str());
+    Ok(())
+}
+
+fn close_question(batch: &mut Batch, run: &RunId, id: &InputId, state: InputState) {
+    batch.add(concat!(
+        "UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, ",
+        now!(),
+        ") WHERE id = ? AND run_id = ?"
+    ));
+    batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());
+}
+
+/// Closes the pending questions of a run that is over. Its worker has closed those it knew of, but the server of a call may have asked
+/// one at the last moment.
+fn close_questions(batch: &mut Batch, run: &RunId) {
+    batch.add(concat!(
+        "UPDATE input_requests SET state = 'cancelled', resolved_at = ",
+        now!(),
+        " WHERE run_id = ? AND state = 'pending'"
+    ));
+    batch.bind(run.as_str());
 }

@@ -8,9 +8,10 @@ use crate::domain::audit::AuditOutcome;
 use crate::domain::ids::{CallId, ConversationId};
 use crate::store::StoreResult;
 
-/// Keeps the ends of the calls `c`, of runs `r`, for which `which` holds: their outcome, and the milliseconds that somebody measured.
-/// Where those are 0 nobody may have, and the time since a call was started is what is known of one that was. A call may have been
-/// allowed and, when nobody knew what became of it, been asked about again: who answered last decided.
+/// Stores the ends of the calls `c`, of runs `r`, for which `which` holds: their outcome and their measured milliseconds.
+///
+/// A measured time of 0 may mean that it was not measured: then the time since the call's start is used. A call may have been approved
+/// and later asked about for its unknown outcome: the last answer decides.
 macro_rules! keep_ends {
     ($outcome:literal, $duration:literal, $which:literal) => {
         concat!(
@@ -33,14 +34,14 @@ macro_rules! keep_ends {
     };
 }
 
-/// Keeps the end of a call, whose row has its outcome already.
+/// Stores the end of a call, whose row has its outcome already.
 pub(super) fn insert(batch: &mut Batch, call: &CallId, outcome: AuditOutcome, duration_ms: u64) {
     batch.add(keep_ends!("?", "?", "c.id = ?"));
     batch.bind(outcome.as_str()).bind(i64::try_from(duration_ms).unwrap_or(i64::MAX)).bind(call.as_str());
 }
 
-/// The calls without an outcome of a conversation that is being deleted. Of those that may be under way nobody will hear how they
-/// end; the others are not made, and a denial that no worker has acted on is the reason for that.
+/// Stores the ends of calls without an outcome, of a conversation that is being deleted. How a started call ends is not seen any more.
+/// The others are not made, for a denial if there is one that no worker has acted on.
 pub(super) async fn insert_abandoned(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<()> {
     sqlx::query(keep_ends!(
         "CASE WHEN c.state = 'started' THEN 'unknown'

@@ -1,7 +1,7 @@
 //! Statements of a transaction that go to the connection's thread together: the way there and back takes longer than most of them.
 //!
-//! What they answer is not seen, but for whether each has changed anything. A text that is put together from the same statements is
-//! the same text, which the connection has prepared already.
+//! Their results are not read, except whether each has changed a row. The same statements make the same text, which the connection has
+//! prepared already.
 
 use futures_util::TryStreamExt as _;
 use sqlx::error::BoxDynError;
@@ -11,14 +11,13 @@ use sqlx::{Arguments as _, AssertSqlSafe, Either, Encode, Executor as _, Sqlite,
 use super::connection::Tx;
 use crate::store::StoreResult;
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Batch {
     text: String,
     arguments: SqliteArguments,
-    /// What is wrong if a statement changes nothing, for each of them.
+    /// The reason for refusal if a statement changes no row, for each statement.
     wants: Vec<Option<&'static str>>,
-    /// A value that is none for the database.
+    /// The first value that could not be encoded.
     unfit: Option<BoxDynError>,
 }
 
@@ -48,8 +47,7 @@ impl Batch {
         self
     }
 
-    /// Carries all of them out, if there are any, and is empty then. The first reason why they are refused: the transaction is to be given
-    /// up.
+    /// Executes all statements and empties the batch. Returns the first reason for refusal: the caller rolls the transaction back.
     pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
         let Self { text, arguments, wants, unfit } = std::mem::take(self);
         if wants.is_empty() {

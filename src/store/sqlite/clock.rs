@@ -1,8 +1,7 @@
-//! The clock of the machine may be set while the server runs, and a laptop may sleep. Leases and timers must not notice.
+//! Jumps of the machine's clock, which may be set while the server runs, or a laptop may sleep. Leases and timers move along.
 //!
-//! The database's clock is that of the machine, since there is no other process. Whoever decides by it lets it be compared with
-//! the monotonic clock first: if it has jumped, the times that something is decided by are moved by as much. Small corrections,
-//! as the machine makes all the time, are followed as they are.
+//! The database's clock is that of the machine, since there is no other process. Before a decision by it, it is compared with the
+//! monotonic clock. If it has jumped, leases and timers are shifted by as much. Small corrections are followed as they are.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use super::connection::Tx;
 use crate::store::StoreResult;
 use crate::support::clock::{Clock as _, SystemClock};
 
-/// Less is no jump.
+/// The smallest difference that counts as a jump.
 const JUMP: Duration = Duration::from_secs(1);
 
 /// A reading of the machine's clock, between two of the monotonic one.
@@ -27,12 +26,12 @@ struct Reading {
 impl Reading {
     fn now() -> Self {
         let before = Instant::now();
-        // What the database reads, too; asking it would make leases wait for a connection.
+        // The database reads the same clock; a statement for it would make leases wait for a connection.
         let wall_ms = SystemClock.now().0;
         Self { wall_ms, before, after: Instant::now() }
     }
 
-    /// By how many milliseconds the clock has jumped since `earlier`; however long it took to read it, never more than that.
+    /// Returns by how many milliseconds the clock has jumped since `earlier`, at least. The time that the readings took does not count.
     fn jump_since(&self, earlier: &Self) -> Option<i64> {
         let passed = |from: Instant, to: Instant| i64::try_from(to.saturating_duration_since(from).as_millis()).unwrap_or(i64::MAX);
         let wall = self.wall_ms.saturating_sub(earlier.wall_ms);
@@ -49,12 +48,12 @@ impl Reading {
     }
 }
 
-/// The last reading. Held while times are moved, so that nobody decides by half of them.
+/// The last reading. Locked while times are shifted, so that no decision sees half of them.
 #[derive(Default)]
 pub(super) struct MachineClock(Mutex<Option<Reading>>);
 
 impl SqliteStore {
-    /// Whether [`Self::follow_clock`] has something to do, or is at it. Never waits.
+    /// Returns whether [`Self::follow_clock`] has a jump to follow, or is at it. Never waits.
     pub(super) fn clock_may_have_jumped(&self) -> bool {
         match self.clock.0.try_lock() {
             Ok(last) => last.as_ref().and_then(|last| Reading::now().jump_since(last)).is_some(),
@@ -62,8 +61,7 @@ impl SqliteStore {
         }
     }
 
-    /// Reads the clock, and moves leases and timers with it if it has jumped since the last time. To be called before anything is
-    /// decided by them.
+    /// Reads the clock, and shifts leases and timers if it has jumped since the last reading. Called before decisions by them.
     pub(super) async fn follow_clock(&self) -> StoreResult<()> {
         let mut last = self.clock.0.lock().await;
         let reading = Reading::now();
@@ -81,7 +79,7 @@ impl SqliteStore {
     }
 }
 
-/// What has ended stays as it was shown.
+/// Shifts leases and timers. The times of ended runs stay.
 async fn shift(tx: &mut Tx, by_ms: i64) -> StoreResult<()> {
     for statement in [
         "UPDATE run_leases SET claimed_at = claimed_at + ?1, lease_until = lease_until + ?1",

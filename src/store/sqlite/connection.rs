@@ -3,10 +3,9 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, Sqlite, Transaction};
@@ -14,9 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::MachineClock;
 use super::clones::CloneMark;
-use crate::store::error::damage_was_met;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
-use crate::store::{CommonStore, Durability, Expired, RecordStore, Store, StoreError, StoreOptions, StoreResult};
+use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 
 /// A transaction on the writer or a reader.
 pub(in crate::store) type Tx = Transaction<'static, Sqlite>;
@@ -27,16 +25,12 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Whoever asks within this time after a write was taken hears the same: nobody can keep the disk busy by asking.
-const PING_PAUSE: Duration = Duration::from_secs(1);
-
 /// How many requests wait for the writer at a time. They share one batch of the log: with one turn, every message of a burst
-/// would wait for a batch of its own. With more turns a burst is accepted sooner, and the words of the runs under way come later:
-/// measured with 1,000 conversations, 4 turns, 16 and 64 kept a first token waiting for 2.4, 1.8 and 1.1 s and each word for 73,
-/// 132 and 348 ms.
+/// would wait for a batch of its own. With more turns a burst is accepted sooner, and the tokens of runs under way come later:
+/// measured with 1,000 conversations, 4, 16 and 64 turns delayed a first token by 2.4, 1.8 and 1.1 s and each word by 73, 132 and 348 ms.
 const TURNS: usize = 16;
 
-/// How long a request waits for its turn. A burst that waits in line is no sign of a database that is gone.
+/// How long a request waits for its turn. A queue of a burst does not mean that the database is gone.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The write-ahead log is folded into the file after so many pages (16 MiB). A busy page is written to the log by every batch
@@ -46,23 +40,21 @@ const CHECKPOINT_PAGES: &str = "4000";
 /// Readers run beside the writer and beside each other; more than the machine has cores bring nothing.
 const READERS: u32 = 4;
 
-/// The store on SQLite.
 pub struct SqliteStore {
     /// One connection: the queue for it is the order of writes.
-    writer: SqlitePool,
-    readers: SqlitePool,
-    /// Whose turn it is among those who write for a request.
+    pub(super) writer: SqlitePool,
+    pub(super) readers: SqlitePool,
+    /// Permits to write for a request.
     turns: Arc<Semaphore>,
-    /// Whether the machine's clock goes on as it should.
     pub(super) clock: MachineClock,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub(super) owner_cap: u32,
     /// When a write that asked whether the database takes writes was last taken. Held while one asks.
-    took_write: tokio::sync::Mutex<Option<Instant>>,
+    pub(super) took_write: tokio::sync::Mutex<Option<Instant>>,
     /// Held while this process is the one server of the data folder.
-    lock: Mutex<Option<File>>,
-    /// Of that one server, unless nobody looks for copies.
-    clone_mark: Option<CloneMark>,
+    pub(super) lock: Mutex<Option<File>>,
+    /// The mark of that server, unless copies are overlooked.
+    pub(super) clone_mark: Option<CloneMark>,
 }
 
 impl SqliteStore {
@@ -115,7 +107,7 @@ impl SqliteStore {
         })
     }
 
-    /// Begins a write of a worker. Nobody else writes until it ends.
+    /// Begins a write of a worker. No other write runs until it ends.
     pub(in crate::store) async fn write(&self) -> StoreResult<Tx> {
         loop {
             let tx = self.begin_write().await?;
@@ -128,13 +120,13 @@ impl SqliteStore {
         }
     }
 
-    /// The same, whatever the machine's clock has done.
+    /// Begins a write without a look at the machine's clock.
     pub(super) async fn begin_write(&self) -> StoreResult<Tx> {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
-    /// Begins a write for a request. Only a few of those wait for the writer at a time, the others wait here: however many
-    /// requests there are, the log and the leases of the runs under way are soon next.
+    /// Begins a write for a request. Only a few requests wait for the writer at a time, and the others wait here, so that the log and the
+    /// leases of runs under way are soon next.
     pub(in crate::store) async fn write_in_turn(&self) -> StoreResult<(OwnedSemaphorePermit, Tx)> {
         let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
@@ -146,7 +138,7 @@ impl SqliteStore {
         Ok(self.readers.begin().await?)
     }
 
-    /// For a read of one statement.
+    /// Returns the pool for reads of one statement.
     pub(in crate::store) fn reader(&self) -> &SqlitePool {
         &self.readers
     }
@@ -172,7 +164,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// A folder that is made here is nobody else's to read.
+/// Makes the folder if it is missing, readable by this user only.
 fn make_folder(folder: &Path) -> StoreResult<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
@@ -181,7 +173,7 @@ fn make_folder(folder: &Path) -> StoreResult<()> {
     made.map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
 }
 
-/// The operating system gives the lock back when the process ends, however it ends.
+/// Locks the folder. The operating system releases the lock when the process ends, however it ends.
 fn lock_folder(folder: &Path) -> StoreResult<File> {
     let path = folder.join("capstan.lock");
     let opened = File::options().create(true).truncate(false).write(true).open(&path);
@@ -214,85 +206,10 @@ async fn migrate(writer: &SqlitePool, path: &Path) -> StoreResult<()> {
     })
 }
 
-#[async_trait]
-impl CommonStore for SqliteStore {
-    async fn ping(&self) -> StoreResult<()> {
-        if damage_was_met() {
-            return Err(StoreError::Damaged(sqlx::Error::Io(std::io::Error::other("it was met before"))));
-        }
-        let mut took_write = self.took_write.lock().await;
-        if took_write.is_some_and(|at| at.elapsed() < PING_PAUSE) {
-            return Ok(());
-        }
-        // Only a commit tells whether the disk takes one. This one changes nothing that anybody reads.
-        sqlx::query("PRAGMA user_version = 0").execute(&self.writer).await?;
-        *took_write = Some(Instant::now());
-        Ok(())
-    }
-
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    fn caps_owners(&self) -> bool {
-        self.owner_cap > 0
-    }
-
-    fn records(&self) -> &(dyn RecordStore + 'static) {
-        self
-    }
-}
-
-#[async_trait]
-impl Store for SqliteStore {
-    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
-        let deleted = sqlx::query(concat!("DELETE FROM idempotency_keys WHERE created_at <= ", now!(), " - ?"));
-        let deleted = deleted.bind(i64::try_from(age_ms).unwrap_or(i64::MAX)).execute(&self.writer);
-        Ok(deleted.await?.rows_affected())
-    }
-
-    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
-        let counts = sqlx::query_as(concat!(
-            "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= ",
-            now!(),
-            "), (SELECT count(*) FROM idempotency_keys WHERE created_at <= ",
-            now!(),
-            " - ?1), (SELECT count(*) FROM tool_audit WHERE at <= ",
-            now!(),
-            " - ?2), (SELECT count(*) FROM spending WHERE day < ",
-            now!(),
-            " / 86400000 - 1), (
-                 SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash)
-             )"
-        ))
-        .bind(i64::try_from(keys_ms).unwrap_or(i64::MAX))
-        .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
-        .fetch_one(self.reader())
-        .await?;
-        Ok(Expired::of(counts))
-    }
-
-    async fn leave_mark(&self) -> StoreResult<()> {
-        match &self.clone_mark {
-            Some(clone_mark) => clone_mark.leave(&self.writer).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn close(&self) {
-        if let Err(error) = self.leave_mark().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the last mark by which copies are noticed could not be left");
-        }
-        // The writer goes last: the last connection folds the write-ahead log into the file, which a reader may not do.
-        self.readers.close().await;
-        self.writer.close().await;
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{CommonStore as _, Store as _};
 
     #[tokio::test]
     async fn a_full_disk_costs_one_connection_and_no_more() {

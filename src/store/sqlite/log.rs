@@ -1,10 +1,9 @@
-//! The log: group commit, appends by use cases, reads.
+//! The log writer: group commit.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use serde_json::json;
 use sqlx::Row as _;
 
@@ -13,11 +12,11 @@ use super::apply::{Applied, apply};
 use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::change::Change;
-use crate::domain::event::{NewEvent, StoredEvent};
-use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::event::NewEvent;
+use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::record::RunWrite;
-use crate::store::rows::{UNREADABLE, encode, read_event, stored};
-use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, StoreError, StoreResult, compose};
+use crate::store::rows::{UNREADABLE, encode};
+use crate::store::{Committed, Refused, StoreError, StoreResult, compose};
 use crate::support::clock::UnixMillis;
 
 /// The head of a conversation's log as a transaction sees and changes it.
@@ -32,86 +31,23 @@ struct Head {
 
 /// How a try to commit a batch ended.
 enum Attempt {
-    /// It is committed.
     Committed(Vec<Result<Committed, Refused>>),
     /// The write at this place breaks a rule of the rows. Nothing is committed: the batch is to be made again without it.
     Refused(usize),
 }
 
-#[async_trait]
-impl LogStore for SqliteStore {
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+impl SqliteStore {
+    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let mut refused = HashSet::new();
         loop {
             match self.try_commit(writes, &refused).await? {
                 Attempt::Committed(answers) => return Ok(answers),
-                // What the same run wrote after it would leave a hole in the log.
+                // A later write of the same run would leave a hole in the log.
                 Attempt::Refused(at) => refused.extend((at..writes.len()).filter(|later| writes[*later].fence == writes[at].fence)),
             }
         }
     }
 
-    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
-        let rows = sqlx::query(
-            "SELECT seq, run_id, attempt, kind, at, data FROM (
-                 SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
-                     SELECT seq, run_id, attempt, kind, at, data FROM events
-                     WHERE conversation_id = ? AND owner_id = ? AND seq > ? ORDER BY seq LIMIT ?
-                 ) AS page
-             ) WHERE before < ? ORDER BY seq",
-        )
-        .bind(conversation.as_str())
-        .bind(owner.as_str())
-        .bind(after)
-        .bind(limit.clamp(1, 1_000))
-        .bind(SQL_PAGE_BYTES)
-        .fetch_all(self.reader())
-        .await?;
-        rows.iter().map(|row| Ok(read_event(row, conversation)?)).collect()
-    }
-
-    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
-        let row: Option<(i64, Option<i64>)> = sqlx::query_as(
-            "SELECT h.last_seq, (SELECT min(e.seq) FROM events e WHERE e.conversation_id = h.conversation_id)
-             FROM conversation_heads h WHERE h.conversation_id = ? AND h.owner_id = ?",
-        )
-        .bind(conversation.as_str())
-        .bind(owner.as_str())
-        .fetch_optional(self.reader())
-        .await?;
-        Ok(row.map(|(head, oldest)| LogBounds { oldest: oldest.unwrap_or(head + 1), head }))
-    }
-
-    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
-        let rows: Vec<(String, i64)> = sqlx::query_as(
-            "SELECT conversation_id, last_seq FROM conversation_heads
-             WHERE conversation_id IN (SELECT value FROM json_each(?)) AND last_seq > 0",
-        )
-        .bind(json!(conversations).to_string())
-        .fetch_all(self.reader())
-        .await?;
-        Ok(rows.into_iter().map(|(id, head)| (ConversationId::from_stored(id), head)).collect())
-    }
-
-    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
-        let mut news = Vec::new();
-        // No other process writes: this is for what was stored and, since its task died, not published.
-        for (conversation, seq) in after {
-            let owner: Option<String> = sqlx::query_scalar("SELECT owner_id FROM conversation_heads WHERE conversation_id = ?")
-                .bind(conversation.as_str())
-                .fetch_optional(self.reader())
-                .await?;
-            let Some(owner) = owner else { continue };
-            let events = self.events(&UserId::from_stored(owner), conversation, *seq, limit).await?;
-            if !events.is_empty() {
-                news.push((conversation.clone(), events));
-            }
-        }
-        Ok(news)
-    }
-}
-
-impl SqliteStore {
     async fn try_commit(&self, writes: &[RunWrite], refused: &HashSet<usize>) -> StoreResult<Attempt> {
         let mut tx = self.write().await?;
         let mut heads = read_heads(&mut tx, writes).await?;
@@ -257,32 +193,4 @@ impl<'a> Rows<'a> {
         batch.bind(rows);
         Ok(())
     }
-}
-
-/// Appends events of a use case, which needs no fence: it changes nothing that a worker decides about.
-pub(in crate::store) async fn append(
-    tx: &mut Tx,
-    conversation: &ConversationId,
-    events: Vec<NewEvent>,
-) -> StoreResult<Vec<StoredEvent>> {
-    if events.is_empty() {
-        return Ok(Vec::new());
-    }
-    let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
-    let (head, owner): (i64, String) = sqlx::query_as(
-        "UPDATE conversation_heads SET last_seq = last_seq + ? WHERE conversation_id = ? RETURNING last_seq, owner_id",
-    )
-    .bind(count)
-    .bind(conversation.as_str())
-    .fetch_one(&mut **tx)
-    .await?;
-    let owner = owner.into();
-    let mut rows = Rows::default();
-    for (seq, event) in (head - count + 1..).zip(&events) {
-        rows.push(conversation, &owner, seq, event, None);
-    }
-    let mut batch = Batch::default();
-    rows.insert(&mut batch)?;
-    batch.run(tx).await?;
-    Ok((head - count + 1..).zip(events).map(|(seq, event)| stored(event, conversation, seq)).collect())
 }

@@ -12,26 +12,17 @@ macro_rules! now {
     };
 }
 
-pub(super) mod accept;
 mod apply;
 mod audit;
 mod batch;
-mod budget;
-mod cancel;
 mod clock;
 mod clones;
 pub(super) mod connection;
-mod conversations;
-mod files;
-mod idempotency;
-mod input;
+mod delete;
 mod load;
-pub(super) mod log;
+mod log;
 mod per_backend;
 mod queue;
-pub(super) mod resume;
-mod retention;
-mod runs;
-mod summaries;
+mod store;
 
 pub use connection::SqliteStore;

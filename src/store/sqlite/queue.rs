@@ -9,11 +9,12 @@ use sqlx::{Row as _, SqliteExecutor};
 
 use super::SqliteStore;
 use super::connection::Tx;
-use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::ids::{NodeId, RunId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unnamed_lease, unsigned};
+use crate::store::rows::{Words, decode, read_claim, readable_claims, unnamed_lease};
+use crate::store::sql::Row;
 use crate::store::{
     Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease,
 };
@@ -84,7 +85,7 @@ impl QueueStore for SqliteStore {
             .bind(fence.conversation_id.as_str())
             .bind(fence.run_id.as_str())
             .bind(fence.epoch)
-            .bind(signed(attempt))
+            .bind(i64::from(attempt))
             .fetch_optional(&mut *tx)
             .await?;
             return Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }));
@@ -154,8 +155,7 @@ impl QueueStore for SqliteStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         let lost: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
-        // A lease that is gone, or of another epoch, has been ended by somebody else; one that ends here is told from a crash
-        // exactly once.
+        // A lease that is gone, or of another epoch, has ended otherwise. One that ends here is told from a crash exactly once.
         let held: Vec<String> = sqlx::query_scalar(
             "SELECT l.run_id FROM json_each(?) AS lost JOIN run_leases l
              ON l.run_id = lost.value ->> 0 AND l.epoch = lost.value ->> 1",
@@ -171,7 +171,7 @@ impl QueueStore for SqliteStore {
         .await?;
         take_away(&mut tx, &held, None).await?;
         tx.commit().await?;
-        // Nobody else writes meanwhile.
+        // No other transaction writes meanwhile.
         Ok(Vec::new())
     }
 
@@ -194,7 +194,7 @@ impl QueueStore for SqliteStore {
         }
         let mut tx = self.write().await?;
         if asked_at.elapsed() >= SLOW {
-            // While the disk stood still, nobody could renew: those who are alive wait for this very connection, to say so.
+            // While the disk stood still, no worker could renew: live workers wait for this very connection.
             return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
         // What has expired since it was counted may have done so while this waited for a disk that held the renewals up, too.
@@ -216,8 +216,8 @@ impl QueueStore for SqliteStore {
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
         take_away(&mut tx, &foreign, Some(ClaimCause::Crash)).await?;
-        // Only who waits has a time to wait for, unless he was answered, woken or cancelled meanwhile, or taken from a worker before he went on.
-        // Anybody else stands in the queue since before, however the clock was set.
+        // Only a waiting run has a time to wait for, unless it was answered, woken or cancelled meanwhile, or taken from a worker before
+        // it went on. Any other run is in the queue already, however the clock was set.
         sqlx::query(concat!(
             "UPDATE runs SET claimable_at = ",
             now!(),
@@ -395,29 +395,14 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     .bind(millis(lease_ms))
     .execute(&mut **tx)
     .await?;
-    let claims = rows.iter().map(|row| {
-        let id: String = row.try_get("id")?;
-        let conversation: String = row.try_get("conversation_id")?;
-        let queued_ms: i64 = row.try_get("queued_ms")?;
-        Ok(Claim {
-            owner: UserId::from_stored(row.try_get("owner_id")?),
-            cause: claim_cause(&id, row.try_get("claim_cause")?),
-            queued_ms: u64::try_from(queued_ms).unwrap_or(0),
-            trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
-            crashes: unsigned(row.try_get("crashes")?),
-            claimed_at,
-            fence: Fence {
-                epoch: epochs.get(&conversation).copied().unwrap_or_default(),
-                run_id: RunId::from_stored(id),
-                conversation_id: ConversationId::from_stored(conversation),
-            },
-        })
-    });
-    Ok(readable_claims(claims))
+    Ok(readable_claims(rows.into_iter().map(Row::Sqlite).map(|row| {
+        let epoch = epochs.get(row.get::<&str>("conversation_id")?).copied().unwrap_or_default();
+        read_claim(&row, epoch, claimed_at)
+    })))
 }
 
-/// Takes runs away from workers that are dead or late, or give them up: their fences are void from here on. `cause` is that of the next
-/// claim, if it is another one from here on.
+/// Takes runs away from workers that are dead or late, or give them up: their fences are void from here on. `cause`: the cause of the
+/// next claim, if it changes.
 async fn take_away(tx: &mut Tx, runs: &[String], cause: Option<ClaimCause>) -> StoreResult<()> {
     if runs.is_empty() {
         return Ok(());

@@ -34,10 +34,10 @@ impl InputStore for ModelStore {
         let found = found.filter(|found| (found.request.kind == InputKind::Approval) == (asked == Asked::Approvals));
         let mut asked: Vec<_> = found.map(|asked| (millis(&asked.created_at), asked.request.id.clone(), asked.clone())).collect();
         asked.sort_by(|one, other| (other.0, &other.1).cmp(&(one.0, &one.1)));
-        asked.retain(|(at, id, _)| page.after.as_ref().is_none_or(|after| (*at, id) < (after.created_at, &after.id)));
+        asked.retain(|(at, id, _)| page.after.as_ref().is_none_or(|after| (*at, id) < (after.at, &after.id)));
         let more = asked.len() > page.limit as usize;
         asked.truncate(page.limit as usize);
-        let last = asked.last().filter(|_| more).map(|(at, id, _)| InputCursor { created_at: *at, id: id.clone() }.to_string());
+        let last = asked.last().filter(|_| more).map(|(at, id, _)| InputCursor { at: *at, id: id.clone() }.to_string());
         Ok(Page { items: asked.into_iter().map(|(.., asked)| asked).collect(), next: last })
     }
 

@@ -198,11 +198,11 @@ impl RunStore for ModelStore {
         let place = |row: &RunRow| if filter.conversation.is_some() { row.first_seq } else { created(row).0 };
         let mut found: Vec<_> = state.runs.values().filter(is_wanted).map(|row| (place(row), row.run.id.clone(), row)).collect();
         found.sort_by(|(one, one_id, _), (other, other_id, _)| (other, other_id).cmp(&(one, one_id)));
-        let after = page.after.as_ref().map(|after| (after.place, after.id.clone()));
+        let after = page.after.as_ref().map(|after| (after.at, after.id.clone()));
         found.retain(|(place, id, _)| after.as_ref().is_none_or(|(at, last)| (place, id) < (at, last)));
         let more = found.len() > page.limit as usize;
         found.truncate(page.limit as usize);
-        let next = found.last().filter(|_| more).map(|(place, id, _)| RunCursor { place: *place, id: id.clone() }.to_string());
+        let next = found.last().filter(|_| more).map(|(at, id, _)| RunCursor { at: *at, id: id.clone() }.to_string());
         Ok(Page { items: found.into_iter().map(|(.., row)| row.view().run).collect(), next })
     }
 

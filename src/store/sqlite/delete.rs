@@ -1,0 +1,57 @@
+//! A conversation is deleted, with all that belongs to it.
+
+use super::SqliteStore;
+use super::audit::insert_abandoned;
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::store::{DeletedConversation, Statement, StoreResult};
+
+/// Without its head the conversation takes no write of any run.
+const REMOVE: [&str; 10] = [
+    "DELETE FROM conversation_heads WHERE conversation_id = ?",
+    "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+    "DELETE FROM run_steps WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+    "DELETE FROM input_requests WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+    "DELETE FROM context_summaries WHERE conversation_id = ?",
+    "DELETE FROM tool_grants WHERE conversation_id = ?",
+    "DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+    "DELETE FROM messages WHERE conversation_id = ?",
+    "DELETE FROM events WHERE conversation_id = ?",
+    "DELETE FROM runs WHERE conversation_id = ?",
+];
+
+impl SqliteStore {
+    pub(super) async fn delete(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        only_if: Option<(Statement, u64)>,
+    ) -> StoreResult<Option<DeletedConversation>> {
+        // Dropping the transaction rolls it back.
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        if let Some((condition, age_ms)) = only_if {
+            let age_ms = i64::try_from(age_ms).unwrap_or(i64::MAX);
+            let holds: bool = sqlx::query_scalar(condition.sqlite).bind(age_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
+            if !holds {
+                return Ok(None);
+            }
+        }
+        let deleted = sqlx::query("DELETE FROM conversations WHERE id = ? AND owner_id = ?")
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .execute(&mut *tx)
+            .await?;
+        if deleted.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let active: Option<String> = sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
+            .bind(id.as_str())
+            .fetch_optional(&mut *tx)
+            .await?;
+        insert_abandoned(&mut tx, id).await?;
+        for statement in REMOVE {
+            sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
+        Ok(Some(DeletedConversation { active_run: active.map(RunId::from_stored) }))
+    }
+}
