@@ -54,9 +54,11 @@ pub enum ToolChoices {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchemaForm {
+    /// `response_format` with the schema.
     JsonSchema,
     /// `response_format` asks for any JSON object, and the system prompt shows the schema.
     JsonObject,
+    /// The system prompt shows the schema.
     Prompt,
 }
 
