@@ -14,7 +14,7 @@ use super::frames::{ByteStream, Frames, Framing};
 use super::limits::StreamLimits;
 use super::lines::LineFrames;
 use super::schema::{self, schema_profiles};
-use super::sse::SseFrames;
+use super::sse::sse_frames;
 use super::stream::{AnswerDecoder, Events, StreamAdapter};
 use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
@@ -91,7 +91,7 @@ impl Chunking {
 
 fn frames_of(framing: Framing, bytes: ByteStream) -> Frames {
     match framing {
-        Framing::Events => Box::pin(SseFrames::new(bytes)),
+        Framing::Events => sse_frames(bytes),
         Framing::Lines => Box::pin(LineFrames::new(bytes)),
     }
 }

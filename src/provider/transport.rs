@@ -13,7 +13,7 @@ use super::failure::RequestNames;
 use super::frames::{Frames, Framing};
 use super::limits::{Deadline, SILENCE, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
-use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
+use super::sse::{MAX_EVENT_BYTES, sse_frames, too_large};
 use super::{failure, monitor};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::clock::UnixMillis;
@@ -106,7 +106,7 @@ where
             }
             Some(_) => {
                 let head = futures_util::stream::iter(head.into_iter().map(Ok));
-                return Ok(Answer::Events(Box::pin(SseFrames::new(Box::pin(head.chain(rest))))));
+                return Ok(Answer::Events(sse_frames(Box::pin(head.chain(rest)))));
             }
             None if head.len() > 1024 => return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank")),
             None => match timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))? {
@@ -128,7 +128,7 @@ fn goes_on(body: &[u8]) -> bool {
 /// Returns the events of a whole body.
 fn events(body: Vec<u8>) -> Frames {
     let body = Bytes::from(body.trim_ascii_start().to_vec());
-    Box::pin(SseFrames::new(Box::pin(futures_util::stream::iter([Ok(body)]))))
+    sse_frames(Box::pin(futures_util::stream::iter([Ok(body)])))
 }
 
 /// White space, or part of a UTF-8 byte order mark.
