@@ -215,8 +215,7 @@ pub(super) struct Change {
     pub(super) adaptation: Adaptation,
 }
 
-/// Leaves the refused parts out of a request, which was sent as `body`. Returns `None`, and changes nothing, if the request holds no
-/// such part.
+/// Leaves the refused parts out of a request, which was sent as `body`. Returns `None` if the request holds no such part.
 pub(super) fn adapt(
     request: &mut Cow<'_, ModelRequest>,
     refusal: Refusal,

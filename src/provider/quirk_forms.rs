@@ -177,8 +177,7 @@ pub struct SchemaRules {
     pub drop: Vec<String>,
     /// Whether `$ref` is understood. If not, its target replaces it.
     pub refs: bool,
-    /// Whether the parameters of a tool may be a union (`anyOf`, `oneOf`, `allOf`) at the top. If not, one object has the properties of
-    /// all branches.
+    /// Whether parameters may be a union (`anyOf`, `oneOf`, `allOf`) at the top. If not, one object has all properties.
     pub top_unions: bool,
 }
 

@@ -1,7 +1,6 @@
 //! The deviations of one provider's chat completions from OpenAI's own, as data. Settings and records call them `accent`.
 //!
-//! Owns the differences in requests and in reasoning within the text. Must not know connections, keys or answers: one decoder reads
-//! the answers of all providers.
+//! Owns the differences in requests and in reasoning within the text. Must not know connections, keys or decoders.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +24,7 @@ pub struct Quirks {
     /// The URL of requests. `{base}` is the base URL, with `/v1` if it has no path; `{host}` is the base URL as it is; `{model}` is the
     /// model's name. Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
     pub url: String,
-    /// The URL of Responses, for requests that the provider refuses over chat completions: OpenAI's newer models refuse tools. Empty
-    /// if there is none.
+    /// The URL of Responses, for models that refuse tools over chat completions. Empty if there is none.
     pub responses_url: String,
     /// The header that bears the key: `authorization` as a bearer token, any other one the bare key (Azure: `api-key`).
     pub key_header: String,

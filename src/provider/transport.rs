@@ -25,8 +25,7 @@ const MAX_HEADER_BYTES: usize = 32 * 1024;
 /// The most bytes of an error's body that are read.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// An answer that has begun, by its first byte. The content type does not count: gateways send events as JSON, JSON as events, and
-/// both as text.
+/// An answer that has begun, by its first byte: gateways send events as JSON, JSON as events, and both as text.
 pub(super) enum Answer {
     Events(Frames),
     /// One whole JSON document.

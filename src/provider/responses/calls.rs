@@ -131,8 +131,7 @@ impl Calls {
         if call_id.is_empty() { None } else { self.calls.iter().rposition(|call| call.call_id == call_id) }
     }
 
-    /// Finds the call of an event: at its position, or with its id, or the open one. Of several at one position, the id or being open
-    /// decides.
+    /// Finds the call of an event: at its position, or with its id, or the open one.
     fn at(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
         let with = |is: &dyn Fn(&Call) -> bool| -> Vec<usize> {
             self.calls.iter().enumerate().filter(|(_, call)| is(call)).map(|(at, _)| at).collect()
