@@ -141,40 +141,26 @@ fn name_of(name: Option<&str>, media_type: &str) -> String {
 }
 
 impl Exclusions {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    fn judge(&self, parts: &[Shown<'_>]) -> Vec<Option<Reason>> {
-        let mut reasons: Vec<Option<Reason>> = parts
-            .iter()
-            .map(|part| {
-                let unsupported = self.kinds.iter().find(|kind| part.is(**kind)).map(|kind| Reason::Unsupported(*kind));
-                let is_broken = || !self.broken.is_empty() && self.broken.contains(&hash(part));
-                unsupported.or_else(|| is_broken().then_some(Reason::Broken))
-            })
-            .collect();
+    /// Decides about each shown part of a request, in their order.
+    fn judge(&self, request: &ModelRequest) -> Vec<(PartKind, Option<Reason>)> {
+        let judge = |part: Shown<'_>| {
+            let unsupported = self.kinds.iter().find(|kind| part.is(**kind)).map(|kind| Reason::Unsupported(*kind));
+            let is_broken = || !self.broken.is_empty() && self.broken.contains(&hash(&part));
+            (part.kind, unsupported.or_else(|| is_broken().then_some(Reason::Broken)))
+        };
+        let mut reasons: Vec<_> = shown(request).into_iter().map(judge).collect();
         if let Some(most) = self.most_images {
-            let images =
-                parts.iter().zip(&mut reasons).rev().filter(|(part, reason)| part.kind == PartKind::Image && reason.is_none());
+            let images = reasons.iter_mut().rev().filter(|(kind, reason)| *kind == PartKind::Image && reason.is_none());
             images.skip(most).for_each(|(_, reason)| *reason = Some(Reason::TooMany(most)));
         }
         reasons
     }
 
-    /// Replaces the excluded parts by notes. Returns their number.
-    fn apply(&self, request: &mut Cow<'_, ModelRequest>) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
-        let reasons = {
-            let parts = shown(request);
-            let kinds: Vec<PartKind> = parts.iter().map(|part| part.kind).collect();
-            kinds.into_iter().zip(self.judge(&parts)).collect::<Vec<_>>()
-        };
-        let count = reasons.iter().filter(|(_, reason)| reason.is_some()).count();
-        if count == 0 {
-            return 0;
+    /// Replaces the excluded parts by notes. Returns whether there were any.
+    fn apply(&self, request: &mut Cow<'_, ModelRequest>) -> bool {
+        let reasons = self.judge(request);
+        if reasons.iter().all(|(_, reason)| reason.is_none()) {
+            return false;
         }
         let mut reasons = reasons.into_iter();
         for part in request.to_mut().messages.iter_mut().flat_map(|message| &mut message.parts) {
@@ -202,7 +188,7 @@ impl Exclusions {
                 Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
             }
         }
-        count
+        true
     }
 
     fn add(&mut self, other: Self) {
@@ -229,8 +215,7 @@ pub(super) struct Change {
     pub(super) adaptation: Adaptation,
 }
 
-/// Leaves the refused parts out of a request, which was sent as `body`. Returns `None`, and changes nothing, if the request holds no
-/// such part.
+/// Leaves the refused parts out of a request, which was sent as `body`. Returns `None` if the request holds no such part.
 pub(super) fn adapt(
     request: &mut Cow<'_, ModelRequest>,
     refusal: Refusal,
@@ -258,7 +243,7 @@ pub(super) fn adapt(
             }
         }
     };
-    if exclusions.apply(request) == 0 {
+    if !exclusions.apply(request) {
         return None;
     }
     let adaptation = Adaptation { change: change.to_owned(), reason: error.message.clone() };

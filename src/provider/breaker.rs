@@ -160,8 +160,7 @@ impl Watched {
     }
 }
 
-/// An answer that is dropped while it comes, for example because its model broke it, is a success of the provider. One that is
-/// dropped while it is awaited counts for nothing.
+/// An answer that is dropped while it comes is a success of the provider. One that is dropped while it is awaited does not count.
 impl Drop for Watched {
     fn drop(&mut self) {
         if self.is_speaking {

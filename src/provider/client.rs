@@ -78,8 +78,7 @@ impl ClientOptions {
         Ok(Connection { http, headers, secrets })
     }
 
-    /// Sets the limits for all models and, over those, for single ones. Limits for all also hold for models that are known to
-    /// think long.
+    /// Sets the limits of all models, which also hold for models that are known to think long, and over those of single ones.
     pub fn set_limits<'a>(&mut self, all: &CallLimits, single: impl IntoIterator<Item = (&'a str, CallLimits)>) {
         self.limits = StreamLimits::default().with(all);
         self.patient = !all.limits_answers();
@@ -157,8 +156,7 @@ impl<D: Dialect> DialectClient<D> {
         Ok(Self { dialect, provider: Arc::new(Provider { options, connection, models, learned: Learned::default() }) })
     }
 
-    /// Returns the headers of one request. Each also holds the values that are configured under its name, because a header of a
-    /// request replaces the one of all requests.
+    /// Returns the headers of one request, joined with the configured values, because they replace those of all requests.
     fn headers_of(&self, request: &ModelRequest) -> HeaderMap {
         let mut all = HeaderMap::new();
         for (name, own) in &self.dialect.request_headers(request) {

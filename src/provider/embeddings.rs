@@ -33,8 +33,7 @@ pub const MAX_DIMENSIONS: usize = 65_536;
 
 #[async_trait]
 pub trait EmbeddingClient: Send + Sync {
-    /// Returns the vectors of texts, in their order, all with the same number of dimensions. A text above the limit is cut. No failed
-    /// request is retried.
+    /// Returns the vectors of texts, in their order, all with as many dimensions. A long text is cut. No request is retried.
     async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError>;
 }
 
@@ -82,8 +81,7 @@ impl Default for EmbeddingLimits {
     }
 }
 
-/// Returns the client of embeddings of a kind of provider, or `None` if its dialect has none. The base URL is that of a client of
-/// models.
+/// Returns the client of embeddings at the base URL of a provider, or `None` if its dialect has none.
 pub fn client(
     kind: ProviderKind,
     options: ClientOptions,

@@ -13,7 +13,6 @@ use super::error_facts::{
     Rank, error_facts, is_specific, kind_of_code, kind_of_status, kind_of_words, kind_without_status, refuses_reasoning,
     vendor_code,
 };
-use super::refused_tool;
 use super::wait::{self, retry_after};
 use crate::domain::model::{ErrorDetails, ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
@@ -67,8 +66,7 @@ pub(super) fn from_event(error: &Value) -> ModelError {
     ModelError { status, retry_after_ms, details, ..ModelError::new(kind, &words) }
 }
 
-/// Fails if an event, or a whole answer, is an error without the form of one: a list that holds it (Google), or an envelope that only
-/// one gateway has.
+/// Fails if an event, or a whole answer, is an error in another form: a list with it (Google), or an envelope of one gateway.
 pub(super) fn check_unannounced(data: &str) -> Result<(), ModelError> {
     let Ok(answer) = serde_json::from_str::<Value>(data) else { return Ok(()) };
     let fails = |value: &&Value| value.as_object().is_some_and(says_failure);
@@ -145,7 +143,7 @@ impl ErrorBody {
         if is_of_the_answer || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
             return None;
         }
-        refused_tool::find(self.places.iter().map(String::as_str).chain([self.words.as_str()]), tools)
+        refused_tool(self.places.iter().map(String::as_str).chain([self.words.as_str()]), tools)
     }
 
     /// Returns whether the provider refuses reasoning: signed or encrypted for others, or of an item that it does not have.
@@ -154,8 +152,7 @@ impl ErrorBody {
         all.into_iter().any(|text| refuses_reasoning(text))
     }
 
-    /// Reads an error object: at the top, under `error` or `detail`, in a list, or in the first choice. Nested ones have the more exact
-    /// code, so they are read first.
+    /// Reads an error object: at the top, below another field, in a list, or in the first choice. The innermost code is exact.
     fn take(&mut self, value: &Value, depth: u8) {
         if depth > 4 {
             return;
@@ -261,8 +258,7 @@ impl ErrorBody {
         self.retry_after_ms.or_else(in_words)
     }
 
-    /// Returns the words and the details. Fields that only the words name are copied to the details, because the redaction takes such a
-    /// name for a key.
+    /// Returns the words and the details. Names of fields in the words become details, because the redaction takes them for keys.
     fn into_parts(self) -> (String, Option<Box<ErrorDetails>>) {
         const MOST_FIELDS: usize = 16;
         let has_index = |word: &&str| word.contains('.') || word.contains('[');
@@ -279,6 +275,47 @@ impl ErrorBody {
             self.words = text.to_owned();
         }
     }
+}
+
+/// Returns the refused tool of a request by these texts: paths of fields, then words. Of several, the first.
+fn refused_tool<'a>(texts: impl Iterator<Item = &'a str> + Clone, tools: &[Arc<ToolDefinition>]) -> Option<String> {
+    let at = |index: usize| tools.get(index).map(|tool| tool.name.clone());
+    texts.clone().find_map(index_in).and_then(at).or_else(|| texts.clone().find_map(|text| name_in(text, tools)))
+}
+
+/// Finds the index in `tools[2].function.parameters`, `tools.2.custom.input_schema`, `tools[0].function_declarations[2].name`.
+fn index_in(text: &str) -> Option<usize> {
+    error_facts()
+        .refused_tool
+        .lists
+        .iter()
+        .find_map(|list| text.match_indices(list.as_str()).find_map(|(at, _)| index_at(text, at, list)))
+}
+
+fn index_at(text: &str, at: usize, list: &str) -> Option<usize> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if text.get(..at)?.ends_with(is_of_name) {
+        return None;
+    }
+    let rest = text.get(at + list.len()..)?;
+    let rest = rest.strip_prefix(['[', '.'])?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| rest.split_at(end).0);
+    digits.parse().ok()
+}
+
+fn name_in(text: &str, tools: &[Arc<ToolDefinition>]) -> Option<String> {
+    // Has the byte positions of the text, because only ASCII letters change.
+    let lower = text.to_ascii_lowercase();
+    error_facts().refused_tool.names.iter().find_map(|[before, after]| {
+        lower.match_indices(before.as_str()).find_map(|(at, _)| {
+            let from = at + before.len();
+            let length = lower.get(from..)?.find(after.as_str())?;
+            let name = text.get(from..from + length)?;
+            // Gemini's names may have an underscore before ours.
+            let is_named = |tool: &&Arc<ToolDefinition>| tool.name == name || name.strip_prefix('_') == Some(tool.name.as_str());
+            tools.iter().find(is_named).map(|tool| tool.name.clone())
+        })
+    })
 }
 
 fn classify(status: Option<u16>, said: &ErrorBody) -> ModelErrorKind {

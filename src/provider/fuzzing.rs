@@ -14,7 +14,7 @@ use super::frames::{ByteStream, Frames, Framing};
 use super::limits::StreamLimits;
 use super::lines::LineFrames;
 use super::schema::{self, schema_profiles};
-use super::sse::SseFrames;
+use super::sse::sse_frames;
 use super::stream::{AnswerDecoder, Events, StreamAdapter};
 use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
@@ -91,7 +91,7 @@ impl Chunking {
 
 fn frames_of(framing: Framing, bytes: ByteStream) -> Frames {
     match framing {
-        Framing::Events => Box::pin(SseFrames::new(bytes)),
+        Framing::Events => sse_frames(bytes),
         Framing::Lines => Box::pin(LineFrames::new(bytes)),
     }
 }
@@ -227,8 +227,7 @@ fn check_said(wire: Wire, body: &[u8], said: &Said) {
     }
 }
 
-/// Returns whether the bytes have no reason to stop: then a call is whole only if its arguments are. With a reason, the model may have
-/// written any arguments.
+/// Returns whether the bytes have no reason to stop: then a call is whole only if its arguments are JSON.
 fn ends_without_reason(wire: Wire, body: &[u8]) -> bool {
     let word: &[u8] = match wire {
         Wire::ChatCompletions => b"finish_reason",
@@ -255,8 +254,7 @@ fn size(event: &ModelEvent) -> usize {
     }
 }
 
-/// Checks pieces of tool calls in any order, with or without index, id and name. Each byte pair is a piece. Needs the context of a tokio
-/// runtime.
+/// Checks calls from byte pairs, each a piece with or without index, id and name. Needs the context of a tokio runtime.
 pub fn check_calls(data: &[u8]) {
     let (_, pieces) = divided(data);
     let mut body = String::new();

@@ -54,8 +54,7 @@ fn read_model(model: &Value) -> Option<ModelEntry> {
     (!name.is_empty()).then_some(entry)
 }
 
-/// Reads OpenRouter's prices: US dollars for one token, as text. A negative one means that another provider decides. Of the prices of
-/// longer requests, the lowest size counts.
+/// Reads OpenRouter's prices: US dollars for one token, as text; negative if unknown. Of longer requests the lowest size counts.
 fn read_prices(pricing: &Value) -> Option<Prices> {
     fn price(pricing: &Value, key: &str) -> Option<Price> {
         let dollars: f64 = pricing[key].as_str()?.parse().ok()?;

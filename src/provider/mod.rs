@@ -1,7 +1,6 @@
 //! Models: one trait, one folder per wire dialect, and the offline `demo` model.
 //!
-//! Owns connections to providers and their keys. Must not know runs, events or the database: it is asked for one answer and
-//! streams it.
+//! Owns connections to providers and their keys. Must not know runs, events or the database.
 
 mod adapt;
 pub mod anthropic;
@@ -30,11 +29,9 @@ mod monitor;
 pub mod ollama;
 pub mod openai;
 pub mod openrouter;
-mod priced;
 mod quirk_forms;
 mod quirks;
 mod refusals;
-mod refused_tool;
 pub mod responses;
 mod router;
 mod schema;
@@ -49,8 +46,7 @@ mod wait;
 pub use self::client::ClientOptions;
 pub use self::dialects::client;
 pub use self::limits::StreamLimits;
-pub use self::model_client::{ModelClient, ModelStream, SetupError};
-pub use self::priced::priced;
+pub use self::model_client::{ModelClient, ModelStream, SetupError, priced};
 pub use self::quirk_forms::ThoughtsInText;
 pub use self::quirks::Quirks;
 pub use self::router::Router;

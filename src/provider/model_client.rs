@@ -6,9 +6,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::domain::context::Capacity;
+use crate::domain::cost::Prices;
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest};
 use crate::domain::provider::ModelEntry;
@@ -33,6 +34,13 @@ pub trait ModelClient: Send + Sync {
     async fn capacity(&self, _owner: &UserId, _model: &str) -> Capacity {
         Capacity::default()
     }
+}
+
+/// Puts the prices before an answer, so that its reader knows the cost even if the answer breaks off.
+#[must_use]
+pub fn priced(stream: ModelStream, prices: Option<Prices>) -> ModelStream {
+    let Some(prices) = prices else { return stream };
+    Box::pin(stream::iter([Ok(ModelEvent::Prices(prices))]).chain(stream))
 }
 
 /// A provider that cannot be used as it is configured. The messages name the setting, never its value if that is a secret.

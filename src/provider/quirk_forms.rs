@@ -54,9 +54,11 @@ pub enum ToolChoices {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchemaForm {
+    /// `response_format` with the schema.
     JsonSchema,
     /// `response_format` asks for any JSON object, and the system prompt shows the schema.
     JsonObject,
+    /// The system prompt shows the schema.
     Prompt,
 }
 
@@ -175,8 +177,7 @@ pub struct SchemaRules {
     pub drop: Vec<String>,
     /// Whether `$ref` is understood. If not, its target replaces it.
     pub refs: bool,
-    /// Whether the parameters of a tool may be a union (`anyOf`, `oneOf`, `allOf`) at the top. If not, one object has the properties of
-    /// all branches.
+    /// Whether parameters may be a union (`anyOf`, `oneOf`, `allOf`) at the top. If not, one object has all properties.
     pub top_unions: bool,
 }
 

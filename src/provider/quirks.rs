@@ -1,7 +1,6 @@
 //! The deviations of one provider's chat completions from OpenAI's own, as data. Settings and records call them `accent`.
 //!
-//! Owns the differences in requests and in reasoning within the text. Must not know connections, keys or answers: one decoder reads
-//! the answers of all providers.
+//! Owns the differences in requests and in reasoning within the text. Must not know connections, keys or decoders.
 
 use std::collections::BTreeMap;
 
@@ -18,35 +17,42 @@ use super::quirk_forms::{
 use super::stream::ReasoningTags;
 use crate::domain::model::{ModelError, ReasoningEffort};
 
-/// The quirks of a provider. The default is that of OpenAI.
+/// The quirks of a provider; `quirk_forms.rs` explains the forms. The default is that of OpenAI.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quirks {
-    /// The URL of requests. `{base}` is the base URL, with `/v1` if it has no path; `{host}` is the base URL as it is.
-    /// Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
+    /// The URL of requests. `{base}` is the base URL, with `/v1` if it has no path; `{host}` is the base URL as it is; `{model}` is the
+    /// model's name. Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
     pub url: String,
-    /// The URL of Responses, for requests that the provider refuses over chat completions: OpenAI's newer models refuse tools. Empty
-    /// if there is none.
+    /// The URL of Responses, for models that refuse tools over chat completions. Empty if there is none.
     pub responses_url: String,
     /// The header that bears the key: `authorization` as a bearer token, any other one the bare key (Azure: `api-key`).
     pub key_header: String,
+    /// The name of the limit of output tokens.
     pub output_limit: OutputLimit,
     /// Models that know the limit as `max_completion_tokens` only, by the start of their bare names.
     pub new_limit_models: Vec<String>,
+    /// The role of the system prompt.
     pub system: SystemPlace,
     /// Whether streamed requests ask for usage (`stream_options`). Servers that refuse unknown fields send it unasked.
     pub stream_usage: bool,
+    /// The form of the ids of tool calls.
     pub call_ids: CallIdRule,
+    /// The values of `tool_choice` that the provider takes.
     pub tool_choices: ToolChoices,
     /// The word for "must call a tool" (Mistral: `any`).
     pub required_choice: String,
+    /// The form in which a request asks for structured output.
     pub output_schema: SchemaForm,
+    /// The form of the reasoning effort.
     pub effort: EffortForm,
+    /// The provider's words for the efforts; an empty word is not sent.
     pub effort_words: EffortWords,
     /// The words of single models, by the start of their bare names; the longest counts.
     pub efforts_of: BTreeMap<String, EffortWords>,
     /// Models that refuse `temperature`, `top_p` and `stop`, by the start of their bare names; the longest counts.
     pub fixed_sampling: BTreeMap<String, bool>,
+    /// Whether answers may begin with reasoning between tags.
     pub thoughts_in_text: ThoughtsInText,
     /// Models that write reasoning between tags, by a part of their bare names.
     pub think_models: Vec<String>,
@@ -55,14 +61,19 @@ pub struct Quirks {
     pub think_opened: Vec<String>,
     /// The opening and the closing tags.
     pub think_tags: Vec<[String; 2]>,
+    /// The form in which the model gets its own reasoning back.
     pub reasoning: ReasoningForm,
+    /// The messages of which it gets its reasoning back.
     pub reasoning_of: ReasoningSpan,
     /// Text in place of missing reasoning, for providers that refuse messages without it. Only for forms that are a text.
     pub reasoning_filler: Option<String>,
+    /// The messages without reasoning that get the filler.
     pub filler_of: FillerSpan,
     /// Whether models see images; if not, a note replaces each.
     pub images: bool,
+    /// The place of the images of tool results.
     pub tool_images: ToolImages,
+    /// The form of files.
     pub files: FileForm,
     /// Whether the result of a tool has the tool's name.
     pub result_names: bool,
@@ -70,6 +81,7 @@ pub struct Quirks {
     pub user_after_tools: bool,
     /// Whether an answer of calls alone goes back with the content `null`, or with an empty text.
     pub null_content: bool,
+    /// The parts of JSON Schema that the provider refuses in tools and answers.
     pub schemas: SchemaRules,
     /// Fields of the body under other names (Mistral: `seed = "random_seed"`).
     pub rename: BTreeMap<String, String>,

@@ -13,7 +13,7 @@ use super::failure::RequestNames;
 use super::frames::{Frames, Framing};
 use super::limits::{Deadline, SILENCE, StreamLimits, Timed, over_total, timeout};
 use super::lines::LineFrames;
-use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
+use super::sse::{MAX_EVENT_BYTES, sse_frames, too_large};
 use super::{failure, monitor};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::clock::UnixMillis;
@@ -25,8 +25,7 @@ const MAX_HEADER_BYTES: usize = 32 * 1024;
 /// The most bytes of an error's body that are read.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// An answer that has begun, by its first byte. The content type does not count: gateways send events as JSON, JSON as events, and
-/// both as text.
+/// An answer that has begun, by its first byte: gateways send events as JSON, JSON as events, and both as text.
 pub(super) enum Answer {
     Events(Frames),
     /// One whole JSON document.
@@ -106,7 +105,7 @@ where
             }
             Some(_) => {
                 let head = futures_util::stream::iter(head.into_iter().map(Ok));
-                return Ok(Answer::Events(Box::pin(SseFrames::new(Box::pin(head.chain(rest))))));
+                return Ok(Answer::Events(sse_frames(Box::pin(head.chain(rest)))));
             }
             None if head.len() > 1024 => return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank")),
             None => match timeout_at(whole.at, rest.next()).await.map_err(|_| over_total(whole.limit))? {
@@ -128,7 +127,7 @@ fn goes_on(body: &[u8]) -> bool {
 /// Returns the events of a whole body.
 fn events(body: Vec<u8>) -> Frames {
     let body = Bytes::from(body.trim_ascii_start().to_vec());
-    Box::pin(SseFrames::new(Box::pin(futures_util::stream::iter([Ok(body)]))))
+    sse_frames(Box::pin(futures_util::stream::iter([Ok(body)])))
 }
 
 /// White space, or part of a UTF-8 byte order mark.

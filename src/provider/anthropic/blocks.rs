@@ -116,8 +116,8 @@ impl Blocks {
         let mut known = self.find(index);
         // Some gateways begin one block for reasoning and text together.
         let is_of_another = |at: &usize| {
-            let kind = self.blocks.get(*at).map(|block| &block.kind);
-            matches!((&*delta.kind.0, kind), ("text_delta", Some(Kind::Thinking { .. })) | ("thinking_delta", Some(Kind::Text)))
+            let kinds = (&*delta.kind.0, &self.blocks[*at].kind);
+            matches!(kinds, ("text_delta", Kind::Thinking { .. }) | ("thinking_delta", Kind::Text))
         };
         if let Some(at) = known.filter(is_of_another) {
             self.end(at, answer);

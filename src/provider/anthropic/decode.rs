@@ -90,8 +90,7 @@ impl StreamAdapter for MessagesAdapter {
 }
 
 impl MessagesAdapter {
-    /// Returns the finish of a whole answer. The reason to stop comes after the last block and decides. The end mark adds nothing, and
-    /// gateways leave it out.
+    /// Returns the finish of a whole answer. The reason to stop, which comes last, decides; gateways leave out the end mark.
     fn judge_end(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         match answer.finish {
             // The last block of a cut or refused answer has no end. A cut call is never carried out.

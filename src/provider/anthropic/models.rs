@@ -36,8 +36,7 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    /// Returns the traits of a model. Gateways put words of their own before a name, and write versions with a dot, Vertex with an
-    /// `@`.
+    /// Returns the traits of a model. Gateways put words before a name, and write versions with a dot, Vertex with an `@`.
     pub(super) fn of(model: &str) -> Self {
         let name = model.find("claude-").and_then(|at| model.get(at..)).unwrap_or_default();
         MODELS.get().find(&name.replace(['.', '@'], "-")).unwrap_or_default()

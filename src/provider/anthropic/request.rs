@@ -137,8 +137,7 @@ fn offered(tools: &[Arc<ToolDefinition>], caches: bool) -> Vec<WireTool<'_>> {
     wire
 }
 
-/// Names the tools of a history whose request offers none, such as that of a last summary. The provider refuses a request with
-/// calls of tools that it does not name.
+/// Names the tools of a history whose request offers none: the provider refuses calls of tools that have no definition.
 fn former(history: &[Message]) -> Vec<WireTool<'_>> {
     let names: BTreeSet<&str> = history.iter().flat_map(Message::tool_calls).map(|call| call.name.as_str()).collect();
     let former = |name| WireTool {

@@ -86,8 +86,7 @@ fn facts(bare: &str, provider: Option<&str>) -> ModelFacts {
     }
 }
 
-/// Returns whether the rest of a model's name only says which edition it is: nothing, `-latest`, or a date such as `-2025-08-07`,
-/// `-20250514`, `@20250514` or `-0709`.
+/// Returns whether the rest of a name is an edition: empty, `-latest`, or a date such as `-2025-08-07`, `@20250514` or `-0709`.
 fn is_same_model(rest: &str) -> bool {
     let Some(edition) = rest.strip_prefix(['-', '@']) else { return rest.is_empty() };
     let digits = edition.split('-').map(|part| if part.bytes().all(|byte| byte.is_ascii_digit()) { part.len() } else { 0 });

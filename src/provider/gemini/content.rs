@@ -14,8 +14,7 @@ use crate::support::text;
 /// <https://ai.google.dev/gemini-api/docs/thought-signatures#faqs>.
 const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// The part with a signature that is not that of a call, and the length of its text. The signature goes back to the same part,
-/// but one shown text may have come in several parts.
+/// The part with a signature outside of calls. One shown text may have come in several parts, so its length is kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SignedPart {
     pub(super) is_thought: bool,

@@ -1,8 +1,7 @@
 //! Arguments of a call that come in pieces, each with its path:
 //! <https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling#streaming-fc>.
 //!
-//! No request asks for them, but gateways may. Pieces that do not fit fail the answer, so that no call has other arguments than the
-//! model wrote.
+//! No request asks for them, but gateways may. Pieces that do not fit fail the answer: no arguments are invented.
 
 use serde_json::{Map, Value};
 

@@ -8,8 +8,7 @@ use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, ReasoningTags, StreamAdapter, TokenFigures, finish_without_calls, incomplete, is_cut, reported,
 };
 
-/// The tags around the reasoning of models whose template does not separate it. Ollama serves any model, so other tags are left alone:
-/// a prompt may ask for them.
+/// The tags of models whose template does not separate reasoning. Other tags are left alone, because a prompt may ask for them.
 const TAGS: [&str; 2] = ["<think>", "</think>"];
 
 const UNFINISHED: &str = "the answer ended before Ollama said that it is done";

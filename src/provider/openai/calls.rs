@@ -329,8 +329,7 @@ impl Call {
         }
     }
 
-    /// Reads name and arguments from the form of Text Generation Inference: `{"function": {"_name": "f", "x": 1}}`, perhaps followed by
-    /// end tokens. Only an offered name counts.
+    /// Reads the form of Text Generation Inference: `{"function": {"_name": "f", "x": 1}}`, perhaps with end tokens behind it.
     fn unwrap(&mut self, offered: &[String]) {
         let mut values = serde_json::Deserializer::from_str(&self.arguments).into_iter::<Value>();
         let Some(Ok(Value::Object(mut outer))) = values.next() else { return };

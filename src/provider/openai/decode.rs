@@ -107,8 +107,7 @@ impl StreamAdapter for ChatCompletionsAdapter {
 }
 
 impl ChatCompletionsAdapter {
-    /// Judges an answer without a reason to stop. Some servers send the end mark but no reason; only the mark tells them from a cut
-    /// connection.
+    /// Judges an answer without a reason to stop. Only the end mark, which some servers send, tells it from a cut connection.
     fn unstated_finish(&self, answer: &AnswerAssembler) -> Result<ModelFinish, ModelError> {
         if answer.ended && answer.has_content() && self.calls.all_complete() {
             return Ok(ModelFinish::Stop);

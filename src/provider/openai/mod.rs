@@ -1,7 +1,6 @@
 //! OpenAI's chat completions, which most providers and local servers speak with quirks of their own.
 //!
-//! Facts: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`], which are data; one decoder reads the
-//! answers of all providers.
+//! Facts: <https://platform.openai.com/docs/api-reference/chat>. Requests differ by [`Quirks`]; one decoder reads all answers.
 
 mod calls;
 mod decode;
@@ -31,8 +30,7 @@ use super::responses::Responses;
 use super::stream::{AnswerAssembler, AnswerDecoder};
 use crate::domain::model::{ModelError, ModelRequest};
 
-/// Returns a client of an endpoint that speaks chat completions, and perhaps Responses beside them for some of its models.
-/// A base URL without any path gets `/v1`.
+/// Returns a client of chat completions, and of Responses for models that need it. A base URL without a path gets `/v1`.
 pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
     let base = without_operation(&options.base_url);
     let beside = (!quirks.responses_url.is_empty()).then(|| Responses::at(&base, quirks.clone())).transpose()?;

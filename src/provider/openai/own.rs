@@ -1,5 +1,4 @@
-//! Fields that go back to the provider with a message unchanged: Gemini's thought signatures without a call, and Copilot's encrypted
-//! reasoning.
+//! Fields that go back with a message unchanged: Gemini's thought signatures without a call, Copilot's encrypted reasoning.
 //!
 //! Facts about the wire: <https://ai.google.dev/gemini-api/docs/thought-signatures>.
 

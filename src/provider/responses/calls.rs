@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::items::Place;
 use super::wire::Item;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
-use crate::provider::stream::AnswerAssembler;
+use crate::provider::stream::{AnswerAssembler, incomplete};
 use crate::support::json::is_same;
 use crate::support::text;
 
@@ -49,7 +49,7 @@ impl Calls {
             return Ok(());
         }
         let at = self.at(place, answer)?;
-        let call = self.call(at)?;
+        let call = &mut self.calls[at];
         if call.whole {
             return Err(ambiguous("arguments follow those that were whole"));
         }
@@ -59,7 +59,7 @@ impl Calls {
 
     pub(super) fn arguments(&mut self, place: Place<'_>, whole: &str, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         let at = self.at(place, answer)?;
-        self.call(at)?.take_whole(at, whole, answer)
+        self.calls[at].take_whole(at, whole, answer)
     }
 
     pub(super) fn item(&mut self, place: Place<'_>, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
@@ -68,7 +68,7 @@ impl Calls {
             None => {
                 let at = self.at(place, answer)?;
                 // Another id at the same position is a new call without earlier events, or a second id of the same call.
-                if self.call(at)?.may_be(item) { at } else { self.open(place, answer)? }
+                if self.calls[at].may_be(item) { at } else { self.open(place, answer)? }
             }
         };
         self.complete(at, item, answer)
@@ -76,7 +76,7 @@ impl Calls {
 
     fn complete(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
         self.know(at, item, answer)?;
-        let call = self.call(at)?;
+        let call = &mut self.calls[at];
         if item.status.0 != "incomplete" {
             call.take_whole(at, &item.arguments.0, answer)?;
         }
@@ -100,11 +100,11 @@ impl Calls {
             None => {
                 let at = self.open(Place { output: None, id: &item.id.0 }, answer)?;
                 // A position that no event has.
-                self.call(at)?.output = Some(i64::MIN + i64::try_from(at).unwrap_or(i64::MAX));
+                self.calls[at].output = Some(i64::MIN + i64::try_from(at).unwrap_or(i64::MAX));
                 at
             }
         };
-        let call = self.call(at)?;
+        let call = &mut self.calls[at];
         call.answered = true;
         if call.done { Ok(()) } else { self.complete(at, item, answer) }
     }
@@ -116,10 +116,7 @@ impl Calls {
                 return Err(ambiguous("a call has no name"));
             }
             if !call.whole && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_err() {
-                return Err(ModelError::new(
-                    ModelErrorKind::IncompleteStream,
-                    "the answer ended within the arguments of a tool call",
-                ));
+                return Err(incomplete("the answer ended within the arguments of a tool call"));
             }
         }
         Ok(())
@@ -130,36 +127,31 @@ impl Calls {
         answer.open_call()
     }
 
-    fn call(&mut self, at: usize) -> Result<&mut Call, ModelError> {
-        self.calls.get_mut(at).ok_or_else(|| ambiguous("there is none"))
-    }
-
     fn with_call_id(&self, call_id: &str) -> Option<usize> {
         if call_id.is_empty() { None } else { self.calls.iter().rposition(|call| call.call_id == call_id) }
     }
 
-    /// Finds the call of an event: at its position, or with its id, or the open one. Of several at one position, the id or being open
-    /// decides.
+    /// Finds the call of an event: at its position, or with its id, or the open one.
     fn at(&mut self, place: Place<'_>, answer: &mut AnswerAssembler) -> Result<usize, ModelError> {
-        let all = || self.calls.iter().enumerate();
-        let has_id = |call: &Call| !place.id.is_empty() && call.id == place.id;
-        let mut there: Vec<usize> = match place.output {
-            Some(output) => all().filter(|(_, call)| call.output == Some(output)).map(|(at, _)| at).collect(),
-            None => Vec::new(),
+        let with = |is: &dyn Fn(&Call) -> bool| -> Vec<usize> {
+            self.calls.iter().enumerate().filter(|(_, call)| is(call)).map(|(at, _)| at).collect()
         };
+        let has_id = |call: &Call| !place.id.is_empty() && call.id == place.id;
+        let mut there = with(&|call| place.output.is_some() && call.output == place.output);
         if there.is_empty() {
-            there = all().filter(|(_, call)| has_id(call)).map(|(at, _)| at).collect();
+            there = with(&has_id);
         }
         if there.is_empty() {
-            there = all()
-                .filter(|(_, call)| !call.done && (place.output.is_none() || call.output.is_none()))
-                .map(|(at, _)| at)
-                .collect();
+            there = with(&|call| !call.done && (place.output.is_none() || call.output.is_none()));
         }
         if there.len() > 1 {
-            let with_id: Vec<usize> = there.iter().copied().filter(|at| self.calls.get(*at).is_some_and(has_id)).collect();
-            let open: Vec<usize> = there.iter().copied().filter(|at| self.calls.get(*at).is_some_and(|call| !call.done)).collect();
-            there = if with_id.len() == 1 { with_id } else { open };
+            let mut with_id = there.clone();
+            with_id.retain(|at| has_id(&self.calls[*at]));
+            if with_id.len() == 1 {
+                there = with_id;
+            } else {
+                there.retain(|at| !self.calls[*at].done);
+            }
         }
         match there.as_slice() {
             [at] => Ok(*at),
@@ -170,7 +162,7 @@ impl Calls {
 
     /// Takes in id and name, and starts the call once it has its name.
     fn know(&mut self, at: usize, item: &Item<'_>, answer: &mut AnswerAssembler) -> Result<(), ModelError> {
-        let call = self.call(at)?;
+        let call = &mut self.calls[at];
         if call.call_id.is_empty() {
             item.call_id.0.as_ref().clone_into(&mut call.call_id);
         }

@@ -143,9 +143,7 @@ impl Texts {
                 item.parts.len() - 1
             }
         };
-        if let Some((_, said)) = item.parts.get_mut(part) {
-            said.push_str(text);
-        }
+        item.parts[part].1.push_str(text);
         match item.kind {
             Kind::Message => answer.text(text.into()),
             Kind::Reasoning => answer.reasoning(text.into()),

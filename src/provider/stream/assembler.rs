@@ -82,7 +82,7 @@ impl AnswerAssembler {
 
     /// Emits an event and counts what the model wrote of it.
     pub(in crate::provider) fn emit(&mut self, event: ModelEvent) {
-        self.usage.add(match &event {
+        self.usage.answer_bytes += match &event {
             ModelEvent::Text(text) => {
                 self.text_bytes += text.len();
                 text.len()
@@ -97,7 +97,7 @@ impl AnswerAssembler {
             | ModelEvent::Prices(_)
             | ModelEvent::Adapted(_)
             | ModelEvent::Finished(_) => 0,
-        });
+        };
         self.ready.push_back(event);
     }
 
@@ -125,7 +125,7 @@ impl AnswerAssembler {
         if bytes > 0 {
             self.emit(ModelEvent::Restarted);
             self.text_bytes = 0;
-            self.usage.subtract(bytes);
+            self.usage.answer_bytes = self.usage.answer_bytes.saturating_sub(bytes);
         }
     }
 
@@ -170,7 +170,7 @@ impl AnswerAssembler {
     pub(in crate::provider) fn restart(&mut self) {
         (self.calls, self.text_bytes, self.finish) = (0, 0, None);
         (self.ended, self.is_message, self.refused) = (false, false, false);
-        self.usage.restart();
+        self.usage = UsageCounter::new(self.usage.request_bytes);
         self.emit(ModelEvent::Restarted);
     }
 
@@ -188,7 +188,7 @@ impl AnswerAssembler {
 
     /// Whether the answer has as many tokens as the request allows.
     pub(in crate::provider) fn is_at_limit(&self) -> bool {
-        let output = self.usage.reported_output();
+        let output = self.usage.figures.output.filter(|_| self.usage.is_reported());
         self.max_output_tokens.zip(output).is_some_and(|(limit, output)| output >= u64::from(limit))
     }
 

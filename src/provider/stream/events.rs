@@ -46,25 +46,20 @@ impl<A: StreamAdapter> Events<A> {
     }
 
     fn take(&mut self, progress: Result<Progress, ModelError>) {
-        match progress {
-            Ok(Progress::Open) => {
-                // An answer that begins anew is not closing any more.
-                if let State::Closing(_) | State::MayGoOn = self.state {
-                    self.state = State::Open;
-                }
+        self.state = match (progress, &self.state) {
+            // An answer that begins anew is not closing any more.
+            (Ok(Progress::Open), State::Closing(_) | State::MayGoOn) => State::Open,
+            (Ok(Progress::Closing), State::Open | State::MayGoOn) => {
+                State::Closing(Box::pin(tokio::time::sleep(self.limits.after_finish)))
             }
-            Ok(Progress::MayGoOn) => self.state = State::MayGoOn,
-            Ok(Progress::Closing) => {
-                if let State::Open | State::MayGoOn = self.state {
-                    self.state = State::Closing(Box::pin(tokio::time::sleep(self.limits.after_finish)));
-                }
-            }
-            Ok(Progress::Whole) => self.state = State::Draining(Box::pin(tokio::time::sleep(DRAIN))),
-            Err(error) => {
+            (Ok(Progress::Open | Progress::Closing), _) => return,
+            (Ok(Progress::MayGoOn), _) => State::MayGoOn,
+            (Ok(Progress::Whole), _) => State::Draining(Box::pin(tokio::time::sleep(DRAIN))),
+            (Err(error), _) => {
                 self.failed = Some(error);
-                self.state = State::Over;
+                State::Over
             }
-        }
+        };
     }
 
     fn frame(&mut self, frame: &Frame) {

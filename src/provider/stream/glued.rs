@@ -5,8 +5,7 @@ use serde_json::value::RawValue;
 
 const DONE: &str = "[DONE]";
 
-/// Returns the events in a frame, if they are several or stand in a list. Text behind the last whole event is another event, so that
-/// nothing is lost.
+/// Returns the events in a frame, if they are several or stand in a list. Text behind the last whole event is another event.
 pub(in crate::provider) fn events(data: &str) -> Option<Vec<&str>> {
     let data = data.trim();
     if data.starts_with('[') {
@@ -38,8 +37,7 @@ pub(in crate::provider) fn list(data: &str) -> Option<Vec<&str>> {
     are_objects.then_some(items)
 }
 
-/// Returns whether a character follows a brace that JSON does not have there, outside of its strings. It is cheap, because it looks at
-/// every event.
+/// Returns whether a character follows a brace that JSON does not have there, outside of strings. Cheap, as all events come here.
 fn may_go_on(data: &str) -> bool {
     data.match_indices('}').any(|(at, _)| {
         let rest = data.as_bytes().get(at + 1..).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Separates reasoning from the text of an answer. Models write it at the beginning, between tags such as `<think>` and `</think>`, and
-//! some servers leave it there.
+//! Separates reasoning from text: models write it first, between tags such as `<think>`, and some servers leave it there.
 //!
 //! Owns the text that is held back until its kind is known. Must not know a dialect.
 
@@ -258,8 +257,7 @@ impl ReasoningTags {
         }
     }
 
-    /// Returns whether the text before a closing tag can be reasoning that the prompt has opened. A model that writes about such tags also
-    /// names the opening one, or quotes them.
+    /// Returns whether text before a closing tag can be reasoning. A model that explains such tags names the opening one or quotes.
     fn is_reasoning(&self, before: &str) -> bool {
         let opens = self.marks.iter().any(|[open, _]| before.contains(open.as_str()));
         !opens && !before.ends_with(['`', '"', '\'', '“', '‘', '«', '(', '['])

@@ -21,28 +21,15 @@ pub(in crate::provider) struct TokenFigures {
 
 #[derive(Debug)]
 pub(in crate::provider) struct UsageCounter {
-    request_bytes: usize,
-    answer_bytes: usize,
-    figures: TokenFigures,
+    pub(super) request_bytes: usize,
+    /// Bytes that the model wrote: text, reasoning, names and arguments.
+    pub(super) answer_bytes: usize,
+    pub(super) figures: TokenFigures,
 }
 
 impl UsageCounter {
     pub(super) fn new(request_bytes: usize) -> Self {
         Self { request_bytes, answer_bytes: 0, figures: TokenFigures::default() }
-    }
-
-    /// Adds bytes that the model wrote: text, reasoning, names or arguments.
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.answer_bytes = self.answer_bytes.saturating_add(bytes);
-    }
-
-    /// Subtracts bytes that come again as something else.
-    pub(super) fn subtract(&mut self, bytes: usize) {
-        self.answer_bytes = self.answer_bytes.saturating_sub(bytes);
-    }
-
-    pub(super) fn restart(&mut self) {
-        *self = Self::new(self.request_bytes);
     }
 
     /// Takes in counts. Each replaces an earlier one.
@@ -59,11 +46,6 @@ impl UsageCounter {
 
     pub(super) fn is_reported(&self) -> bool {
         self.figures.input.is_some() && self.figures.output.is_some()
-    }
-
-    /// Returns the tokens of the answer, unless they are an estimate.
-    pub(super) fn reported_output(&self) -> Option<u64> {
-        self.figures.output.filter(|_| self.is_reported())
     }
 
     pub(super) fn usage(&self) -> Usage {
