@@ -38,7 +38,6 @@ pub enum StreamStart {
     Stream(Reader),
     /// The client has every event and the run is over: it need not come back.
     Finished {
-        /// What was asked for.
         scope: Scope,
         last_seq: i64,
     },

@@ -103,7 +103,7 @@ impl Service {
         Ok((state_hash, ProviderLogin { owner, browser_hash: hash_key(&secrets.browser), key_hash, verifier }))
     }
 
-    /// Begins a login, in the place of an earlier one of the same owner. `callback` is where the browser comes back to, without the state,
+    /// Begins a login, which replaces an earlier one of the same owner. `callback` is where the browser comes back to, without the state,
     /// which is added as `?state=`.
     pub async fn begin_login(&self, access: &Access, callback: &str) -> Result<BegunLogin> {
         let endpoints = &self.provider_deps()?.endpoints;

@@ -48,7 +48,7 @@ fn failed(reason: String) -> Error {
 }
 
 impl Service {
-    /// Begins a login at a server, in the place of an earlier one of the same user there. `callback` is where the browser comes back to.
+    /// Begins a login at a server, which replaces an earlier one of the same user there. `callback` is where the browser comes back to.
     pub async fn begin_mcp_login(&self, access: &Access, id: &McpServerId, callback: &str) -> Result<BegunLogin> {
         let server = self.steerable_mcp_server(access.principal(), id).await?;
         let target = self.login_target(&server)?;
@@ -137,7 +137,7 @@ impl Service {
     fn login_target(&self, server: &AnyMcpServer) -> Result<Target> {
         let deps = self.mcp_deps()?;
         let (config, owner) = match server {
-            AnyMcpServer::Kept(record) => {
+            AnyMcpServer::Stored(record) => {
                 (open_mcp_server(&self.provider_deps()?.vault, record, &deps.rules).config, record.owner.clone())
             }
             AnyMcpServer::Configured(server) => (deps.servers.configured_entry(&server.id), None),

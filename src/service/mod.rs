@@ -55,7 +55,6 @@ mod user_counts;
 
 pub use access::Access;
 pub use agents::{AgentPatch, AgentRef, AnyAgent, NewAgent, ShownAgent};
-pub use audit::AuditOf;
 pub use configured::{AnyProvider, ConfiguredProvider};
 pub use conversations::{ConversationPatch, NewConversationRequest};
 pub use endpoints::{Endpoints, ProviderDeps, Target, Unfit};
@@ -79,7 +78,7 @@ pub use named::OwnerScope;
 pub use providers::{NewProvider, ProviderPatch, TestedProvider, is_name as is_provider_name, open_target};
 pub use resume::RetryCall;
 pub use retention::{FoldMode, FoldStep, Folder};
-pub use runs::{Started, Waited};
+pub use runs::{MAX_WAIT_SECONDS, Started, Waited};
 pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
 pub use tickets::{NewTicket, Redeemed, ShownFrom};

@@ -219,7 +219,7 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
     }
     let never_began = match call.state {
         ToolCallState::Denied => true,
-        // A call that may run again is also cancelled when its run ends during it. One that may not is cancelled only before anything was
+        // A call that may run again is also cancelled when its run ends during it. Another one is cancelled only before anything was
         // sent; but its server may have let go of an earlier round of it. Where the same call was made beside it, as when a rule of the loop
         // refused it for that, making this one is making that one twice.
         ToolCallState::Cancelled => !call.replay.may_repeat() && call.handle.is_none() && !has_twin,

@@ -39,6 +39,9 @@ impl Started {
     }
 }
 
+/// The longest that a request waits for a run.
+pub const MAX_WAIT_SECONDS: u64 = 60;
+
 /// A run after a wait.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {
@@ -206,7 +209,7 @@ impl Service {
     pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<Waited> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);
-        let limit = Duration::from_secs(self.wait_seconds(seconds));
+        let limit = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
         let settled = tokio::time::timeout(limit, async {
             while !is_settled(&self.run(principal, id).await?) && self.settles(id, &tail).await {}
             Result::Ok(())
@@ -216,10 +219,6 @@ impl Service {
         }
         let run = self.run(principal, id).await?;
         Ok(if is_settled(&run) { Waited::Settled(run) } else { Waited::StillGoing(run) })
-    }
-
-    pub fn wait_seconds(&self, seconds: u64) -> u64 {
-        seconds.min(self.limits.max_wait_seconds)
     }
 
     /// Waits until the run's row is worth reading again; false if no more events will come.

@@ -48,7 +48,7 @@ pub enum StreamItem {
     Event(SharedEvent),
     /// The state at `head`, instead of the events up to it.
     Snapshot(Box<Snapshot>),
-    /// The stream does not continue at the client's cursor. What follows is what a client without a cursor gets.
+    /// The stream does not continue at the client's cursor. It goes on like that of a client without a cursor.
     Reset {
         reason: ResetReason,
         oldest: i64,

@@ -42,15 +42,12 @@ pub trait FindModel: Send + Sync {
 pub struct ServiceLimits {
     /// Characters of all text of one message.
     pub max_message_chars: usize,
-    pub max_message_parts: usize,
     /// Runs of one principal that are not terminal; 0 for no limit.
     pub max_active_runs: u32,
     /// Conversations of one principal that are not archived; 0 for no limit.
     pub max_conversations: u32,
-    /// What all runs of one principal may spend on one day together.
+    /// The budget of all runs of one principal on one day.
     pub day: Allowance,
-    /// The longest that a request may wait for a run.
-    pub max_wait_seconds: u64,
     pub max_agents: u32,
     /// Characters of the comment of a rating.
     pub max_feedback_chars: usize,
@@ -72,11 +69,9 @@ impl Default for ServiceLimits {
     fn default() -> Self {
         Self {
             max_message_chars: 100_000,
-            max_message_parts: 64,
             max_active_runs: 0,
             max_conversations: 0,
             day: Allowance::default(),
-            max_wait_seconds: 60,
             max_agents: 100,
             max_feedback_chars: 4_000,
             copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },

@@ -54,7 +54,7 @@ pub(crate) async fn connect(
         });
     };
     // A little above the limit, so that a message that is just too large is refused with its own close code.
-    let most = app.options.limits.ws_max_message_bytes + BUFFER_BYTES;
+    let most = session::MAX_MESSAGE_BYTES + BUFFER_BYTES;
     let upgrade = upgrade
         .protocols([PROTOCOL])
         .max_message_size(most)
