@@ -1,7 +1,6 @@
 //! Conversations and their messages.
 
 use serde::Deserialize;
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 use super::idempotency::{Replay, RequestKey, keyed};
@@ -159,9 +158,8 @@ impl Service {
             agent: choice.agent,
             model: choice.model,
         };
-        let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
-        let (owner, id) = (principal.user_id.clone(), id.clone());
-        self.whole(async move {
+        let (owner, id, now) = (principal.user_id.clone(), id.clone(), self.clock.now());
+        self.whole(|store, hub| async move {
             let changed = store.change_conversation(&owner, &id, &change, now).await?;
             let (conversation, events) = changed.ok_or(Error::NotFound("conversation"))?;
             publish(&hub, &id, events);
@@ -182,8 +180,8 @@ impl Service {
         let policy = self.default_profile.context.clone();
         let compact = Compact { owner, conversation, policy, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub, id) = (Arc::clone(&self.store), Arc::clone(&self.hub), id.clone());
-        self.whole(async move {
+        let id = id.clone();
+        self.whole(|store, hub| async move {
             let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
             match compacted {
                 Compacted::Done { messages, summary, events } => {
@@ -201,9 +199,8 @@ impl Service {
 
     /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
     pub async fn delete_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        self.whole(async move {
+        self.whole(|store, hub| async move {
             let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
             failpoint::reached("C27");
             if let Some(run) = &deleted.active_run {

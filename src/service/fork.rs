@@ -44,8 +44,7 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let store = Arc::clone(&self.store);
-        let copied = self.whole(async move { keyed(store.copy_conversation(copy, claim).await?) });
+        let copied = self.whole(|store, _hub| async move { keyed(store.copy_conversation(copy, claim).await?) });
         let (copied, replay) = copied.await?;
         let conversation = match copied {
             Copied::Conversation(conversation) => *conversation,

@@ -661,7 +661,6 @@ fn opened(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secret
 }
 
 /// Returns a record as it is connected to, by the present settings.
-
 pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> KeptServer {
     let secrets = opened(vault, record).map_err(|error| {
         tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be opened");

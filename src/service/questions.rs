@@ -1,7 +1,5 @@
 //! Questions to a human, and their answers.
 
-use std::sync::Arc;
-
 use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
@@ -53,8 +51,7 @@ impl Service {
         what: &'static str,
     ) -> Result<(InputRecord, Replay)> {
         let claim = self.claim(&resolve.owner, key);
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
-        self.whole(async move {
+        self.whole(|store, hub| async move {
             let (resolved, replay) = keyed(store.resolve_input(resolve, claim).await?)?;
             failpoint::reached("C18-answered");
             match resolved {

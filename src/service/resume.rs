@@ -2,8 +2,6 @@
 //!
 //! A terminal run stays terminal: a new run goes on after it, and its messages replace the earlier ones.
 
-use std::sync::Arc;
-
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -93,7 +91,6 @@ impl Service {
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
         let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
-
         // A user may undo a call also after they have left the groups of its agent.
         if !is_undone {
             self.admit_again(principal, id).await?;
@@ -102,9 +99,8 @@ impl Service {
         let most = self.limits.max_active_runs;
         let resume = ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs: most, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (run, replay) = self
-            .whole(async move {
+            .whole(|store, hub| async move {
                 let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
                 match resumed {
                     Resumed::Run { run, events } => {

@@ -108,9 +108,9 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), admission.max_active_runs);
-        let (edits, most_files, most_conversations) = (request.edits, accept.max_files, accept.max_conversations);
-        let accepted = self.whole(async move {
+        let (edits, most) = (request.edits, admission.max_active_runs);
+        let (most_files, most_conversations) = (accept.max_files, accept.max_conversations);
+        let accepted = self.whole(|store, hub| async move {
             failpoint::reached("C01");
             let written = match edits {
                 None => store.accept_run(accept, claim).await.map(keyed),
@@ -240,9 +240,8 @@ impl Service {
     /// Asks for a run to be cancelled. A run that is over stays as it is.
     pub async fn cancel_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
         let (claim, now) = (self.claim(&principal.user_id, key), self.clock.now());
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        let cancelled = self.whole(async move {
+        let cancelled = self.whole(|store, hub| async move {
             let (cancelled, replay) = keyed(store.cancel_run(&owner, &id, "user", now, claim).await?)?;
             failpoint::reached("C20-asked");
             let run = match cancelled {

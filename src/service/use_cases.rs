@@ -11,10 +11,10 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use super::access::KeysInUse;
-use super::begun_logins::BegunLogins;
 use super::endpoints::ProviderDeps;
 use super::error::{Error, Result};
 use super::key_cache::KeyCache;
+use super::login_counter::LoginCounter;
 use super::mcp_deps::McpDeps;
 use super::uploads::Uploads;
 use crate::documents::FileDeps;
@@ -113,7 +113,7 @@ pub struct Service {
     pub(super) mcp_servers: Option<McpDeps>,
     pub(super) files: FileDeps,
     pub(super) uploads: Uploads,
-    pub(super) begun_logins: BegunLogins,
+    pub(super) login_counter: LoginCounter,
 }
 
 impl Service {
@@ -137,7 +137,7 @@ impl Service {
             mcp_servers: None,
             files: FileDeps::default(),
             uploads: Uploads::default(),
-            begun_logins: BegunLogins::default(),
+            login_counter: LoginCounter::default(),
         }
     }
 
@@ -159,7 +159,11 @@ impl Service {
 
     /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped with it, at any
     /// `await`; between a commit and its events that would keep them from all subscribers.
-    pub(super) async fn whole<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(super) async fn whole<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<dyn ServiceStore>, Arc<Hub>) -> F,
+    ) -> Result<T> {
+        let work = work(Arc::clone(&self.store), Arc::clone(&self.hub));
         match self.commits.spawn(work.in_current_span()).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
