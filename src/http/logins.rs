@@ -118,11 +118,7 @@ pub(crate) async fn finish(
 
 /// Returns the caller with a key, or that of a server without keys.
 pub(super) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Option<Principal>> {
-    let is_open = match &app.options.auth {
-        Auth::Open(_) => true,
-        Auth::Keys => false,
-    };
-    if !is_open && !headers.contains_key(AUTHORIZATION) {
+    if app.options.auth == Auth::Keys && !headers.contains_key(AUTHORIZATION) {
         return Ok(None);
     }
     Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))

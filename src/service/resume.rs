@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::approvals::checked_arguments;
+use super::approvals::arguments_for;
 use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
@@ -165,11 +165,7 @@ impl Service {
                 }
                 let tool = tools.iter().find(|tool| tool.name == call.name);
                 let tool = tool.ok_or_else(|| Error::Conflict(format!("the run has no tool {:?}", call.name)))?;
-                let key_argument = match &tool.replay {
-                    ReplayClass::Keyed { argument } => Some(argument.as_str()),
-                    _ => None,
-                };
-                let checked = |arguments| checked_arguments(&tool.parameters, key_argument, arguments);
+                let checked = |arguments| arguments_for(tool, arguments);
                 // A call that does not fit the schema was answered by an error to the model, and never sent.
                 let was_sendable = checked(call.arguments.clone()).is_ok();
                 let arguments = retry.arguments.clone().map(checked).transpose()?;
