@@ -106,7 +106,7 @@ impl Agent {
             revision: None,
         };
         let agent = match shown.agent {
-            AnyAgent::Kept(record) => {
+            AnyAgent::Stored(record) => {
                 let version = record.current();
                 let AgentRecord { id, owner, name, description, pinned, latest, profile, created_at, updated_at, revision } =
                     *record;

@@ -20,7 +20,7 @@ use crate::service::InputCursor;
 /// Which approvals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Standing {
+pub(crate) enum UnresolvedState {
     /// Those that want a decision.
     Pending,
     /// Those whose time is over.
@@ -29,7 +29,7 @@ pub(crate) enum Standing {
     Cancelled,
 }
 
-impl Standing {
+impl UnresolvedState {
     fn state(self) -> InputState {
         match self {
             Self::Pending => InputState::Pending,
@@ -42,10 +42,10 @@ impl Standing {
 /// Which approvals.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct StandingParams {
+pub(crate) struct ApprovalParams {
     /// Only those that stand there; `pending` for those that want a decision.
     #[param(inline)]
-    status: Option<Standing>,
+    status: Option<UnresolvedState>,
 }
 
 /// Answers that hold for later calls.
@@ -57,15 +57,15 @@ pub(crate) struct GrantsBody {
 
 /// Calls that a human has to allow, newest first
 #[utoipa::path(
-    get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(StandingParams, PageParams),
+    get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(ApprovalParams, PageParams),
     responses((status = 200, description = "A page", body = ListBody<Approval>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     caller: Caller,
-    Params(filter): Params<StandingParams>,
+    Params(filter): Params<ApprovalParams>,
     Paging(page): Paging<InputCursor>,
 ) -> Answer<Response> {
-    let state = filter.status.map(Standing::state);
+    let state = filter.status.map(UnresolvedState::state);
     let found = caller.app.service.approvals(&caller.principal, state, &page).await?;
     let rest = page::query([("status", state.map(InputState::as_str))]);
     Ok(page::answer(found, page.limit, "/api/v1/approvals", &rest))

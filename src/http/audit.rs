@@ -10,10 +10,8 @@ use super::page::{self, PageParams, Paging};
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::domain::audit::{AuditOutcome, AuditRecord};
-use crate::domain::ids::{RunId, UserId};
-use crate::service::{AuditCursor, AuditOf, Error};
-
-const ALL: &str = "all";
+use crate::domain::ids::RunId;
+use crate::service::{AuditCursor, Error};
 
 /// The longest name that is looked for, in bytes. Models write long ones.
 const MAX_NAME: usize = 256;
@@ -35,18 +33,6 @@ pub(crate) struct AuditParams {
     owner: Option<String>,
 }
 
-/// Reads the owner of a query.
-pub(crate) fn whose(owner: Option<&str>) -> Answer<AuditOf> {
-    Ok(match owner {
-        None => AuditOf::Own,
-        Some(ALL) => AuditOf::All,
-        Some(owner) => {
-            let user = UserId::parse(owner).map_err(|_| Error::invalid("the query's owner is neither a user's id nor all"))?;
-            AuditOf::User(user)
-        }
-    })
-}
-
 /// What became of every call of a tool, newest first
 ///
 /// One row for each call that has ended, written with its outcome and never changed. It outlives its run and its conversation, for
@@ -64,13 +50,12 @@ pub(crate) async fn list(
     if tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
         return Err(Error::invalid(format!("the query's tool is longer than {MAX_NAME} bytes")).into());
     }
-    let of = whose(owner.as_deref())?;
     let rest = page::query([
         ("run_id", run_id.as_ref().map(RunId::as_str)),
         ("tool", tool.as_deref()),
         ("outcome", outcome.map(AuditOutcome::as_str)),
         ("owner", owner.as_deref()),
     ]);
-    let found = caller.app.service.tool_audit(&caller.principal, of, run_id, tool, outcome, &page).await?;
+    let found = caller.app.service.tool_audit(&caller.principal, owner.as_deref(), run_id, tool, outcome, &page).await?;
     Ok(page::answer(found, page.limit, "/api/v1/audit", &rest))
 }

@@ -15,7 +15,7 @@ use super::request::request_host;
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
 use crate::domain::ticket::TicketTarget;
-use crate::service::{Access, Redeemed, ShownFrom};
+use crate::service::{Access, Redeemed, TicketOrigin};
 
 /// The principal of a request that passed [`require`].
 pub(crate) struct Caller {
@@ -50,7 +50,7 @@ pub(crate) async fn require(State(app): State<App>, request: Request, next: Next
 /// Does the same for the routes of event streams, which a ticket in the URL opens, too.
 pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
     let access = match stream_ticket(&request)? {
-        Some((ticket, target)) => by_ticket(&app, &ticket, &target, shown_from(request.headers(), ShownFrom::Unsaid)).await?,
+        Some((ticket, target)) => by_ticket(&app, &ticket, &target, shown_from(request.headers(), TicketOrigin::Unsaid)).await?,
         None => Some(by_header(&app, request.method(), request.uri(), request.headers()).await?),
     };
     serve(access.ok_or_else(unauthorized)?, request, next).await
@@ -83,7 +83,7 @@ pub(crate) async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &H
 }
 
 /// Redeems a ticket; `None` if it is not valid for this target.
-pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, from: ShownFrom<'_>) -> Answer<Option<Access>> {
+pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, from: TicketOrigin<'_>) -> Answer<Option<Access>> {
     let local = match &app.options.auth {
         Auth::Open(principal) => Some(principal),
         Auth::Keys => None,
@@ -96,9 +96,9 @@ pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, fr
 }
 
 /// Returns the Origin header, or what its absence means.
-pub(crate) fn shown_from<'a>(headers: &'a HeaderMap, absent: ShownFrom<'a>) -> ShownFrom<'a> {
+pub(crate) fn shown_from<'a>(headers: &'a HeaderMap, absent: TicketOrigin<'a>) -> TicketOrigin<'a> {
     // A header that is no text is no origin of any ticket.
-    headers.get(ORIGIN).map_or(absent, |origin| ShownFrom::Origin(origin.to_str().unwrap_or_default()))
+    headers.get(ORIGIN).map_or(absent, |origin| TicketOrigin::Origin(origin.to_str().unwrap_or_default()))
 }
 
 #[derive(Deserialize)]

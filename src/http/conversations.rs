@@ -242,28 +242,28 @@ pub(crate) struct MessageParams {
 }
 
 /// The direction in which a list of messages is read.
-enum Reading {
+enum Direction {
     Forwards(PageRequest<MessageCursor>),
     Backwards { before: Option<BeforeCursor>, limit: u32 },
 }
 
 impl MessageParams {
-    fn reading(&self, page: &PageParams) -> Answer<Reading> {
+    fn direction(&self, page: &PageParams) -> Answer<Direction> {
         let limit = page::limit(page.limit)?;
         let before = match (self.before.as_deref(), page.cursor.as_deref()) {
-            (None, None) => return Ok(Reading::Forwards(PageRequest { limit, after: None })),
+            (None, None) => return Ok(Direction::Forwards(PageRequest { limit, after: None })),
             (Some(_), Some(_)) => return Err(Error::invalid("give one of before and cursor").into()),
-            (Some(""), None) => return Ok(Reading::Backwards { before: None, limit }),
+            (Some(""), None) => return Ok(Direction::Backwards { before: None, limit }),
             (Some(before), None) => page::decode(before),
             // The next_cursor of a page that was read backwards leads on backwards.
             (None, Some(cursor)) => match page::decode(cursor) {
                 Ok(before) => Ok(before),
-                Err(InvalidCursor) => return Ok(Reading::Forwards(page.request()?)),
+                Err(InvalidCursor) => return Ok(Direction::Forwards(page.request()?)),
             },
         };
         let invalid =
             |InvalidCursor| Error::InvalidCursor("give before of a snapshot, or next_cursor of the page before".to_owned());
-        Ok(Reading::Backwards { before: Some(before.map_err(invalid)?), limit })
+        Ok(Direction::Backwards { before: Some(before.map_err(invalid)?), limit })
     }
 }
 
@@ -282,11 +282,11 @@ pub(crate) async fn messages(
     Params(params): Params<PageParams>,
     Params(which): Params<MessageParams>,
 ) -> Answer<Response> {
-    let (mut found, limit, name) = match which.reading(&params)? {
-        Reading::Forwards(request) => {
+    let (mut found, limit, name) = match which.direction(&params)? {
+        Direction::Forwards(request) => {
             (caller.app.service.messages(&caller.principal, &id, &request).await?, request.limit, "cursor")
         }
-        Reading::Backwards { before, limit } => {
+        Direction::Backwards { before, limit } => {
             (caller.app.service.earlier_messages(&caller.principal, &id, before, limit).await?, limit, "before")
         }
     };

@@ -19,7 +19,7 @@ use super::types::AcceptedBody;
 use crate::domain::principal::Principal;
 use crate::domain::run::Run;
 use crate::domain::trace::TraceId;
-use crate::service::{Access, Replay, RequestKey, Service, StartRun, Waited};
+use crate::service::{Access, MAX_WAIT_SECONDS, Replay, RequestKey, Service, StartRun, Waited};
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
@@ -61,7 +61,7 @@ impl Delivery {
             (Wants::Json, wait) => {
                 headers.extend(location.map(|location| (LOCATION, location)));
                 if let Some(seconds) = wait {
-                    applied(self.service(), &mut headers, seconds);
+                    applied(&mut headers, seconds);
                 }
             }
         }
@@ -105,8 +105,8 @@ impl Delivery {
     }
 }
 
-pub(crate) fn applied(service: &Service, headers: &mut HeaderMap, seconds: u64) {
-    if let Ok(value) = HeaderValue::from_str(&format!("wait={}", service.wait_seconds(seconds))) {
+pub(crate) fn applied(headers: &mut HeaderMap, seconds: u64) {
+    if let Ok(value) = HeaderValue::from_str(&format!("wait={}", seconds.min(MAX_WAIT_SECONDS))) {
         headers.insert(PREFERENCE_APPLIED, value);
     }
 }

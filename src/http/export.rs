@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -13,8 +13,7 @@ use super::auth::Caller;
 use super::extract::{Id, Params};
 use super::problem::{Answer, Problem};
 use crate::domain::ids::ConversationId;
-use crate::domain::message::Message;
-use crate::service::{Error, ExportForm, MessageCursor, Page, PageRequest};
+use crate::service::{Error, ExportForm, MessageCursor, PageRequest};
 
 /// Messages that are read at a time.
 const PAGE: u32 = 100;
@@ -51,37 +50,22 @@ pub(crate) async fn export(
     let service = Arc::clone(&app.service);
     let beginning = service.export_beginning(&principal, &id, form).await?;
     let disposition = format!("attachment; filename=\"{id}.{}\"", form.extension());
-    let pages = stream::try_unfold(Position::Beginning(beginning), move |position| {
+    // The state is the cursor of the next messages; `None` after the last ones.
+    let pages = stream::try_unfold(Some(None::<MessageCursor>), move |cursor| {
         let (service, principal, id) = (Arc::clone(&service), principal.clone(), id.clone());
         async move {
-            let (text, after) = match position {
-                Position::Over => return Ok(None),
-                Position::Beginning(text) => return Ok(Some((text, Position::Messages(None)))),
-                Position::Messages(after) => {
-                    let first = after.is_none();
-                    let page = service.messages(&principal, &id, &PageRequest { limit: PAGE, after }).await.map_err(cut_off)?;
-                    (form.messages(&page.items, first), next(&page))
-                }
-            };
-            let piece = match after {
-                Some(after) => (text, Position::Messages(Some(after))),
-                None => (text + form.end(), Position::Over),
-            };
-            Ok::<_, std::io::Error>(Some(piece))
+            let Some(after) = cursor else { return Ok(None) };
+            let first = after.is_none();
+            let page = service.messages(&principal, &id, &PageRequest { limit: PAGE, after }).await.map_err(cut_off)?;
+            let text = form.messages(&page.items, first);
+            Ok(Some(match page.next.as_deref().and_then(|next| next.parse().ok()) {
+                Some(next) => (text, Some(Some(next))),
+                None => (text + form.end(), None),
+            }))
         }
     });
-    Ok(([(CONTENT_TYPE, media_type.to_owned()), (CONTENT_DISPOSITION, disposition)], Body::from_stream(pages)).into_response())
-}
-
-/// The next piece of a document.
-enum Position {
-    Beginning(String),
-    Messages(Option<MessageCursor>),
-    Over,
-}
-
-fn next(page: &Page<Message>) -> Option<MessageCursor> {
-    page.next.as_deref().and_then(|next| next.parse().ok())
+    let document = Body::from_stream(stream::once(async { Ok::<_, std::io::Error>(beginning) }).chain(pages));
+    Ok(([(CONTENT_TYPE, media_type.to_owned()), (CONTENT_DISPOSITION, disposition)], document).into_response())
 }
 
 /// Cuts the answer off, because it has begun. The cause is logged like that of every problem.

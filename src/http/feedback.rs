@@ -6,7 +6,6 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::audit::whose;
 use super::auth::Caller;
 use super::extract::{Id, Ids, Input, Params};
 use super::idempotency::replayed;
@@ -111,8 +110,7 @@ pub(crate) async fn list(
     Paging(page): Paging<FeedbackCursor>,
 ) -> Answer<Response> {
     let FeedbackParams { rating, owner, reviewed } = filter;
-    let of = whose(owner.as_deref())?;
-    let found = caller.app.service.feedback(&caller.principal, of, (rating, reviewed), &page).await?;
+    let found = caller.app.service.feedback(&caller.principal, owner.as_deref(), (rating, reviewed), &page).await?;
     let rest = page::query([
         ("rating", rating.map(Rating::as_str)),
         ("owner", owner.as_deref()),

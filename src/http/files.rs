@@ -156,7 +156,6 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
     let encoded = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
     let text = |value: String| HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static("attachment"));
     // A browser must not run the content, so it gets no precise type.
-
     let media_type =
         if file.media_type.starts_with("text/") { "text/plain; charset=utf-8".to_owned() } else { file.media_type.clone() };
     HeaderMap::from_iter([

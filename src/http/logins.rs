@@ -16,7 +16,7 @@ use super::providers::Provider;
 use super::request::{host_name, request_host};
 use super::types::EmptyBody;
 use crate::domain::principal::{Principal, UserRole};
-use crate::service::{Access, BegunLogin, ComesBack, Error};
+use crate::service::{Access, Error, LoginParty, StartedLogin};
 
 const CALLBACK: &str = "/api/v1/providers/openrouter/callback";
 
@@ -55,7 +55,7 @@ pub(crate) async fn begin(
 }
 
 /// Answers with a login that has begun, and binds it to the browser by a cookie.
-pub(super) fn begun(login: BegunLogin, site: &str, cookie: &str, callback: &str) -> Response {
+pub(super) fn begun(login: StartedLogin, site: &str, cookie: &str, callback: &str) -> Response {
     let secure = if site.starts_with("https://") { "; Secure" } else { "" };
     let age = login.lifetime_seconds;
     // Lax, because the browser comes from another site.
@@ -85,8 +85,8 @@ pub(crate) struct CallbackParams {
 }
 
 /// Returns who comes back from a login: the caller with a key, or else the browser with its cookie.
-pub(super) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<ComesBack<'a>> {
-    caller.map(ComesBack::Caller).or(browser.map(ComesBack::Browser)).ok_or_else(auth::unauthorized)
+pub(super) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
+    caller.map(LoginParty::Caller).or(browser.map(LoginParty::Browser)).ok_or_else(auth::unauthorized)
 }
 
 /// Ends a login at OpenRouter
@@ -118,11 +118,7 @@ pub(crate) async fn finish(
 
 /// Returns the caller with a key, or that of a server without keys.
 pub(super) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Option<Principal>> {
-    let is_open = match &app.options.auth {
-        Auth::Open(_) => true,
-        Auth::Keys => false,
-    };
-    if !is_open && !headers.contains_key(AUTHORIZATION) {
+    if app.options.auth == Auth::Keys && !headers.contains_key(AUTHORIZATION) {
         return Ok(None);
     }
     Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))

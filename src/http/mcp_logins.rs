@@ -15,7 +15,7 @@ use super::problem::Answer;
 use super::types::EmptyBody;
 use crate::domain::ids::McpServerId;
 use crate::domain::problem::ProblemBody;
-use crate::service::{Access, CameBack, Error, login_mark};
+use crate::service::{Access, Error, LoginCallback, login_mark};
 
 const CALLBACK: &str = "/api/v1/mcp-servers/callback";
 
@@ -105,6 +105,6 @@ pub(crate) async fn finish(
     let name = format!("{COOKIE}_{}", login_mark(&state));
     let browser = cookie(&headers, &name);
     let who = returned(caller.as_ref(), browser.as_deref())?;
-    let (principal, shown) = app.service.finish_mcp_login(who, CameBack { state, code, issuer, error }).await?;
+    let (principal, shown) = app.service.finish_mcp_login(who, LoginCallback { state, code, issuer, error }).await?;
     Ok(ended(&headers, "You are logged in.", McpServer::of(shown, &principal), &name, CALLBACK))
 }

@@ -83,7 +83,7 @@ impl McpServer {
         let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
         let (id, name, entry, enabled, scope, record) = match shown.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, ShownScope::Config, None),
-            AnyMcpServer::Kept(record) => {
+            AnyMcpServer::Stored(record) => {
                 // The entry of a server of the operator's is shown to administrators only.
                 let (scope, sees_entry) = ShownScope::of(record.owner.as_ref(), viewer);
                 let entry = sees_entry.then(|| record.entry.clone());

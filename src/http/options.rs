@@ -23,14 +23,11 @@ pub struct HttpLimits {
     pub body_timeout: Duration,
     /// The interval of pings of an event stream.
     pub sse_ping: Duration,
-    pub ws_max_message_bytes: usize,
     pub ws_ping: Duration,
     /// How long a WebSocket may be silent, pongs included.
     pub ws_silence: Duration,
     /// How long the first frame with a key may take.
     pub ws_auth_timeout: Duration,
-    /// How long a peer may take to accept what is sent to it.
-    pub ws_write_timeout: Duration,
     pub ws_max_subscriptions: usize,
     pub ws_max_per_principal: usize,
 }
@@ -41,11 +38,9 @@ impl Default for HttpLimits {
             max_body_bytes: 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             sse_ping: Duration::from_secs(15),
-            ws_max_message_bytes: 1024 * 1024,
             ws_ping: Duration::from_secs(20),
             ws_silence: Duration::from_secs(45),
             ws_auth_timeout: Duration::from_secs(10),
-            ws_write_timeout: Duration::from_secs(20),
             ws_max_subscriptions: 64,
             ws_max_per_principal: 1_000,
         }

@@ -91,7 +91,7 @@ impl Provider {
 
     fn of_any(provider: AnyProvider, viewer: &Principal) -> Self {
         let ConfiguredProvider { id, name, kind, base_url, has_key } = match provider {
-            AnyProvider::Kept(record) => return Self::of(*record, viewer),
+            AnyProvider::Stored(record) => return Self::of(*record, viewer),
             AnyProvider::Configured(provider) => provider,
         };
         let base_url = match viewer.role {

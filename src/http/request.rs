@@ -134,7 +134,6 @@ pub(crate) fn request_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&
 }
 
 /// Returns a host without its port and without the brackets of an IPv6 address.
-
 pub(crate) fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split(']').next().unwrap_or_default();

@@ -86,7 +86,7 @@ pub(crate) async fn get(
         return Ok(etag::tagged(&request, StatusCode::OK, &run));
     };
     let mut headers = HeaderMap::new();
-    applied(&app.service, &mut headers, seconds);
+    applied(&mut headers, seconds);
     let (status, run) = match app.service.wait_for_run(&principal, &id, seconds).await? {
         Waited::Settled(run) => (StatusCode::OK, run),
         Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),

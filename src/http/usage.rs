@@ -4,7 +4,6 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::audit::whose;
 use super::auth::Caller;
 use super::extract::Params;
 use super::page::{self, PageParams, Paging};
@@ -44,8 +43,7 @@ pub(crate) async fn list(
     if !(1..=MAX_USAGE_DAYS).contains(&days) {
         return Err(Error::invalid(format!("the query's days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
     }
-    let of = whose(filter.owner.as_deref())?;
-    let found = caller.app.service.usage(&caller.principal, of, days, &page).await?;
+    let found = caller.app.service.usage(&caller.principal, filter.owner.as_deref(), days, &page).await?;
     let rest = page::query([("days", Some(&*days.to_string())), ("owner", filter.owner.as_deref())]);
     Ok(page::answer(found, page.limit, "/api/v1/usage", &rest))
 }

@@ -51,7 +51,7 @@ pub(super) struct KeyInUse {
 }
 
 impl KeyInUse {
-    /// A key that nobody looks up: it lasts as long as the process. For one that may be revoked, see [`KeysInUse::enter`].
+    /// Makes a key that is not checked again: it lasts as long as the process. For one that may be revoked, see [`KeysInUse::enter`].
     pub(super) fn unwatched(hash: String) -> Arc<Self> {
         Arc::new(Self { hash, revoked: CancellationToken::new() })
     }

@@ -175,7 +175,7 @@ fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 23] {
     ]
 }
 
-/// So many retries are anybody's to choose.
+/// Any member may choose so many retries.
 const FEW_RETRIES: u64 = 5;
 
 #[cfg(test)]

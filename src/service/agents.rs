@@ -95,7 +95,7 @@ pub struct AgentPatch {
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
     /// A user keeps it.
-    Kept(Box<AgentRecord>),
+    Stored(Box<AgentRecord>),
     Preset(Preset),
     /// The one of the settings, of this name.
     Default(String),
@@ -104,26 +104,26 @@ pub enum AnyAgent {
 impl AnyAgent {
     fn cursor(&self) -> AgentCursor {
         let (name, id) = match self {
-            Self::Kept(record) => (record.name.clone(), record.id.clone()),
+            Self::Stored(record) => (record.name.clone(), record.id.clone()),
             Self::Preset(preset) => (preset.name.to_owned(), preset.id.clone()),
             Self::Default(name) => (name.clone(), id_of(name)),
         };
         AgentCursor { name, id }
     }
 
-    /// Returns the groups that it is for; none for everybody. An agent that a member makes for themselves cannot leave those of `base`.
+    /// Returns the groups that it is for; none if it is for all users. An agent that a member makes for themselves cannot leave those of `base`.
     fn groups(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
             Self::Default(_) | Self::Preset(_) => base.groups.clone(),
-            Self::Kept(record) if record.owner.is_some() => base.groups.clone(),
-            Self::Kept(record) => groups_in(base, &record.profile),
+            Self::Stored(record) if record.owner.is_some() => base.groups.clone(),
+            Self::Stored(record) => groups_in(base, &record.profile),
         }
     }
 
     /// Returns the groups whose members may read it. Its owner may read it, also where they may not use it.
     fn readers(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
-            Self::Kept(record) => readers_in(base, record, &record.profile),
+            Self::Stored(record) => readers_in(base, record, &record.profile),
             Self::Preset(_) | Self::Default(_) => self.groups(base),
         }
     }
@@ -136,11 +136,11 @@ fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocum
     }
 }
 
-/// The groups that a version of an agent of everybody is for.
+/// Returns the groups that a version of an agent of the server is for.
 fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
     match document.get("groups") {
         None => base.groups.clone(),
-        // An unreadable list lets nobody in: no group has an empty name.
+        // An unreadable list admits no member: no group has an empty name.
         Some(said) => serde_json::from_value(said.clone()).unwrap_or_else(|_| BTreeSet::from([String::new()])),
     }
 }
@@ -214,7 +214,7 @@ impl Service {
     /// Returns a page of those that the principal may read, by name. It may be short although others follow.
     pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<ShownAgent>> {
         let kept = self.store.agents(&principal.user_id, page).await?;
-        let Page { items, next } = page_of_all(kept, AnyAgent::Kept, self.agents_of_the_program(), page, AnyAgent::cursor);
+        let Page { items, next } = page_of_all(kept, AnyAgent::Stored, self.agents_of_the_program(), page, AnyAgent::cursor);
         let base = &self.default_profile;
         let groups: Vec<_> = items.iter().map(|agent| agent.groups(base)).collect();
         let membership = self.membership(principal, &groups).await?;
@@ -338,17 +338,17 @@ impl Service {
             }
             AnyAgent::Default(_) => return Ok((base.clone(), false)),
             AnyAgent::Preset(preset) => (preset.name.to_owned(), 1, preset.profile, Source::Program),
-            AnyAgent::Kept(record) => {
+            AnyAgent::Stored(record) => {
                 let current = record.current();
                 let document = match number.filter(|number| *number != current) {
                     None => record.profile,
                     Some(number) => self.store.agent_version(&record.id, number).await?.ok_or_else(|| no_version(number))?.profile,
                 };
-                let source = if record.owner.is_some() { Source::Own } else { Source::Everybody };
+                let source = if record.owner.is_some() { Source::Own } else { Source::Server };
                 (record.name, number.unwrap_or(current), document, source)
             }
         };
-        if number.is_some() && matches!(source, Source::Everybody) {
+        if number.is_some() && matches!(source, Source::Server) {
             self.admit(principal, &name, &groups_in(base, &document)).await?;
         }
         let cannot = |InvalidProfile { field, reason }| {
@@ -358,7 +358,7 @@ impl Service {
         match (source, principal.role) {
             (Source::Own, UserRole::Member) => within(base, &profile).map_err(cannot)?,
             (Source::Program, UserRole::Member) => bring_within(base, &mut profile),
-            (Source::Own | Source::Program, UserRole::Admin) | (Source::Everybody, _) => {}
+            (Source::Own | Source::Program, UserRole::Admin) | (Source::Server, _) => {}
         }
         Ok((profile, document.contains_key("model")))
     }
@@ -399,12 +399,12 @@ impl Service {
             AgentRef::Name(name) if is_name(name) => self.store.agent_named(&principal.user_id, name).await?,
             AgentRef::Name(_) => None,
         };
-        Ok(record.map(|record| AnyAgent::Kept(Box::new(record))))
+        Ok(record.map(|record| AnyAgent::Stored(Box::new(record))))
     }
 
     async fn kept_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         match self.any_agent(principal, agent).await? {
-            Some(AnyAgent::Kept(record)) => Ok(*record),
+            Some(AnyAgent::Stored(record)) => Ok(*record),
             Some(AnyAgent::Preset(_)) => Err(Error::conflict(
                 "this agent comes with the program and has one version; make one of your own with its profile to change it",
             )),
@@ -499,7 +499,7 @@ impl Service {
                 }
                 profile
             }),
-            AnyAgent::Kept(record) => {
+            AnyAgent::Stored(record) => {
                 let profile = profile_of(base, &record.name, record.current(), &record.profile);
                 profile.and_then(|profile| match (&record.owner, viewer.role) {
                     (Some(_), UserRole::Member) => within(base, &profile).map(|()| profile),
@@ -519,7 +519,7 @@ impl Service {
 /// The maker of an agent that a run asks for.
 enum Source {
     Own,
-    Everybody,
+    Server,
     Program,
 }
 

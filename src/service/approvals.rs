@@ -8,10 +8,9 @@ use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalScope, ApprovalT
 use crate::domain::ids::{GrantId, InputId};
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
 use crate::domain::principal::Principal;
-use crate::domain::tool::MAX_NESTING;
+use crate::domain::tool::{MAX_NESTING, ReplayClass, ToolDefinition};
 use crate::store::{Asked, InputCursor, NewGrant, Page, PageRequest, ResolveInput};
 use crate::support::json::is_deeper_than;
-use crate::support::text;
 use crate::tools::schema;
 
 const APPROVAL: &str = "approval";
@@ -111,18 +110,23 @@ impl Service {
         let arguments = arguments
             .map(|arguments| checked_arguments(&terms.parameters, terms.key_argument.as_deref(), arguments))
             .transpose()?;
-        let limit = self.limits.max_message_chars;
-        if reason.as_deref().unwrap_or_default().chars().count() > limit {
-            return Err(Error::field("/reason", format!("at most {limit} characters are accepted")));
-        }
-        let text = reason.map(|reason| text::storable(&reason).into_owned());
+        let text = self.answer_text("/reason", reason)?;
         let scope = (decision == Decision::Allow).then(|| scope.unwrap_or_default());
         Ok(InputAnswer { choice: decision.as_str().to_owned(), text, content: None, scope, arguments })
     }
 }
 
+/// Checks arguments for a call of a tool that a run has.
+pub(super) fn arguments_for(tool: &ToolDefinition, arguments: Value) -> Result<Value> {
+    let key_argument = match &tool.replay {
+        ReplayClass::Keyed { argument } => Some(argument.as_str()),
+        _ => None,
+    };
+    checked_arguments(&tool.parameters, key_argument, arguments)
+}
+
 /// Checks arguments that a human has edited. The key argument is not theirs to set, and is put in when the call is made.
-pub(super) fn checked_arguments(parameters: &Value, key_argument: Option<&str>, arguments: Value) -> Result<Value> {
+fn checked_arguments(parameters: &Value, key_argument: Option<&str>, arguments: Value) -> Result<Value> {
     let Value::Object(mut given) = arguments else {
         return Err(Error::field("/arguments", "must be a JSON object with the arguments by name"));
     };

@@ -7,25 +7,21 @@ use crate::domain::ids::{CallId, RunId, UserId};
 use crate::domain::principal::{Principal, UserRole};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AuditOf {
-    Own,
-    User(UserId),
-    All,
-}
+/// The word for all owners in a query.
+const ALL: &str = "all";
 
 impl Service {
     /// A page of ended calls, newest first.
     pub async fn tool_audit(
         &self,
         principal: &Principal,
-        of: AuditOf,
+        owner: Option<&str>,
         run: Option<RunId>,
         tool: Option<String>,
         outcome: Option<AuditOutcome>,
         page: &PageRequest<AuditCursor>,
     ) -> Result<Page<AuditRecord>> {
-        let owner = owner_of(principal, of, "the calls of others are an administrator's to see")?;
+        let owner = owner_of(principal, owner, "the calls of others are an administrator's to see")?;
         Ok(self.store.tool_audit(&AuditFilter { owner, run, tool, outcome }, page).await?)
     }
 
@@ -34,13 +30,16 @@ impl Service {
     }
 }
 
-/// Returns the owner whose rows are meant; `None` for all owners.
-pub(super) fn owner_of(principal: &Principal, of: AuditOf, refusal: &'static str) -> Result<Option<UserId>> {
-    match (of, principal.role) {
-        (AuditOf::Own, _) => Ok(Some(principal.user_id.clone())),
-        (AuditOf::User(user), UserRole::Admin) => Ok(Some(user)),
-        (AuditOf::User(user), UserRole::Member) if user == principal.user_id => Ok(Some(user)),
-        (AuditOf::All, UserRole::Admin) => Ok(None),
-        (AuditOf::User(_) | AuditOf::All, UserRole::Member) => Err(Error::Forbidden(refusal)),
+/// Reads the owner whose rows are wanted, the principal if none is named; `None` for all owners.
+pub(super) fn owner_of(principal: &Principal, owner: Option<&str>, refusal: &'static str) -> Result<Option<UserId>> {
+    let invalid = |_| Error::invalid("the query's owner is neither a user's id nor all");
+    let wanted = match owner {
+        None => Some(principal.user_id.clone()),
+        Some(ALL) => None,
+        Some(owner) => Some(UserId::parse(owner).map_err(invalid)?),
+    };
+    match principal.role {
+        UserRole::Member if wanted.as_ref() != Some(&principal.user_id) => Err(Error::Forbidden(refusal)),
+        UserRole::Member | UserRole::Admin => Ok(wanted),
     }
 }

@@ -30,21 +30,21 @@ impl ConfiguredProvider {
 /// A provider, by where it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnyProvider {
-    Kept(Box<ProviderRecord>),
+    Stored(Box<ProviderRecord>),
     Configured(ConfiguredProvider),
 }
 
 impl AnyProvider {
     pub fn name(&self) -> &str {
         match self {
-            Self::Kept(record) => &record.name,
+            Self::Stored(record) => &record.name,
             Self::Configured(provider) => &provider.name,
         }
     }
 
     pub(super) fn cursor(&self) -> ProviderCursor {
         let id = match self {
-            Self::Kept(record) => &record.id,
+            Self::Stored(record) => &record.id,
             Self::Configured(provider) => &provider.id,
         };
         ProviderCursor { name: self.name().to_owned(), id: id.clone() }

@@ -1,10 +1,10 @@
 //! Conversations and their messages.
 
 use serde::Deserialize;
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 use super::idempotency::{Replay, RequestKey, keyed};
+use super::input::bounded;
 use super::named::given;
 use super::runs::publish;
 use super::{Error, ExportForm, Result, Service};
@@ -81,7 +81,7 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
         let NewConversationRequest { id, title, system_prompt, instructions, agent, model } = request;
-        let title = title.as_deref().map(|title| self.title("/title", title)).transpose()?.unwrap_or_default();
+        let title = title.as_deref().map(|title| one_line("/title", title)).transpose()?.unwrap_or_default();
         let choice = AgentChoice { agent: agent.filter(|name| !name.is_empty()), model: model.filter(|name| !name.is_empty()) };
         self.check_choice(principal, &choice).await?;
         let new = NewConversation {
@@ -149,7 +149,7 @@ impl Service {
         self.conversation(principal, id).await?;
         self.check_choice(principal, &choice).await?;
         let change = ConversationChange {
-            title: title.map(|title| self.title("/title", &title)).transpose()?,
+            title: title.map(|title| one_line("/title", &title)).transpose()?,
             pinned,
             archived,
             tags: tags.map(|tags| cleaned_tags("/tags", tags)).transpose()?,
@@ -158,9 +158,8 @@ impl Service {
             agent: choice.agent,
             model: choice.model,
         };
-        let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
-        let (owner, id) = (principal.user_id.clone(), id.clone());
-        self.whole(async move {
+        let (owner, id, now) = (principal.user_id.clone(), id.clone(), self.clock.now());
+        self.whole(|store, hub| async move {
             let changed = store.change_conversation(&owner, &id, &change, now).await?;
             let (conversation, events) = changed.ok_or(Error::NotFound("conversation"))?;
             publish(&hub, &id, events);
@@ -181,8 +180,8 @@ impl Service {
         let policy = self.default_profile.context.clone();
         let compact = Compact { owner, conversation, policy, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub, id) = (Arc::clone(&self.store), Arc::clone(&self.hub), id.clone());
-        self.whole(async move {
+        let id = id.clone();
+        self.whole(|store, hub| async move {
             let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
             match compacted {
                 Compacted::Done { messages, summary, events } => {
@@ -200,9 +199,8 @@ impl Service {
 
     /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
     pub async fn delete_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        self.whole(async move {
+        self.whole(|store, hub| async move {
             let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
             failpoint::reached("C27");
             if let Some(run) = &deleted.active_run {
@@ -242,28 +240,16 @@ impl Service {
         let found = self.store.earlier_messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))?;
         Ok(found.into_page())
     }
+}
 
-    pub(super) fn title(&self, pointer: &str, title: &str) -> Result<String> {
-        // A title is one line.
-
-        let title = title.replace(char::is_control, " ");
-        let title = title.trim();
-        let chars = title.chars().count();
-        if chars > MAX_TITLE_CHARS {
-            return Err(Error::field(pointer, format!("has {chars} characters; at most {MAX_TITLE_CHARS} are accepted")));
-        }
-        Ok(text::storable(title).into_owned())
-    }
+/// Puts a title on one line.
+pub(super) fn one_line(pointer: &str, title: &str) -> Result<String> {
+    bounded(pointer, title.replace(char::is_control, " ").trim(), MAX_TITLE_CHARS)
 }
 
 /// A part of the system prompt, without space around it.
 pub(super) fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
-    let Some(text) = text else { return Ok(None) };
-    let text = text.trim();
-    match text.chars().count() {
-        0..=MAX_PROMPT_CHARS => Ok(Some(text::storable(text).into_owned())),
-        count => Err(Error::field(pointer, format!("has {count} characters; at most {MAX_PROMPT_CHARS} are accepted"))),
-    }
+    text.map(|text| bounded(pointer, text.trim(), MAX_PROMPT_CHARS)).transpose()
 }
 
 /// Each tag once, in the order given, without space around it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::owned_log::{OwnedLog, PAGE};
 use super::snapshot::take_snapshot;
-use super::stream::{Afresh, Reader, ResetReason, Scope, StreamItem, is_gone};
+use super::stream::{Reader, ResetReason, Restart, Scope, StreamItem, is_gone};
 use super::{Error, Result, Service};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId};
@@ -38,7 +38,6 @@ pub enum StreamStart {
     Stream(Reader),
     /// The client has every event and the run is over: it need not come back.
     Finished {
-        /// What was asked for.
         scope: Scope,
         last_seq: i64,
     },
@@ -98,7 +97,7 @@ impl Service {
         let bounds = bounds(&log, id).await?;
         let mut first = Vec::new();
         let scope = Scope::Conversation(id.clone());
-        let afresh = Afresh::Snapshot(Arc::clone(&self.store));
+        let afresh = Restart::Snapshot(Arc::clone(&self.store));
         if let Some(Cursor(after)) = after {
             if after <= bounds.head {
                 let mut reader = Reader::new(log, tail, scope, after, afresh);
@@ -126,14 +125,14 @@ impl Service {
         let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
         let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
         if cursor > bounds.head {
-            let mut reader = Reader::new(log, tail, scope, begin, Afresh::From(begin));
+            let mut reader = Reader::new(log, tail, scope, begin, Restart::From(begin));
             (reader.head, reader.first) = (bounds.head, vec![in_future(bounds)]);
             return Ok(StreamStart::Stream(reader));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
         }
-        let mut reader = Reader::new(log, tail, scope, cursor, Afresh::From(begin));
+        let mut reader = Reader::new(log, tail, scope, cursor, Restart::From(begin));
         reader.head = bounds.head;
         Ok(StreamStart::Stream(reader))
     }
@@ -148,7 +147,7 @@ impl Service {
         replay: super::Replay,
     ) -> Reader {
         let begin = first_seq - 1;
-        let reader = Reader::new(self.log(principal), tail, scope, begin, Afresh::From(begin));
+        let reader = Reader::new(self.log(principal), tail, scope, begin, Restart::From(begin));
         match replay {
             super::Replay::Fresh => reader.at_the_tail(),
             super::Replay::Replayed => reader,

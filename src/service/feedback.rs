@@ -1,16 +1,16 @@
 //! Ratings of answers.
 
-use super::audit::{AuditOf, owner_of};
+use super::audit::owner_of;
 use super::idempotency::{Replay, RequestKey, keyed};
+use super::input::bounded;
 use super::{Error, Result, Service};
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
 use crate::domain::principal::{Principal, UserRole};
 use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, GiveFeedback, Page, PageRequest};
-use crate::support::text;
 
 impl Service {
-    /// Stores a rating in the place of an earlier one. Only messages of a model can be rated.
+    /// Stores a rating, which replaces an earlier one. Only messages of a model can be rated.
     pub async fn give_feedback(
         &self,
         principal: &Principal,
@@ -45,11 +45,11 @@ impl Service {
     pub async fn feedback(
         &self,
         principal: &Principal,
-        of: AuditOf,
+        owner: Option<&str>,
         (rating, reviewed): (Option<Rating>, Option<bool>),
         page: &PageRequest<FeedbackCursor>,
     ) -> Result<Page<FeedbackRecord>> {
-        let owner = owner_of(principal, of, "the feedback of others is an administrator's to see")?;
+        let owner = owner_of(principal, owner, "the feedback of others is an administrator's to see")?;
         Ok(self.store.feedback(&FeedbackFilter { owner, rating, reviewed }, page).await?)
     }
 
@@ -64,10 +64,6 @@ impl Service {
 
     pub(super) fn comment(&self, pointer: &str, comment: Option<String>) -> Result<Option<String>> {
         let Some(comment) = comment.as_deref().map(str::trim).filter(|comment| !comment.is_empty()) else { return Ok(None) };
-        let (chars, limit) = (comment.chars().count(), self.limits.max_feedback_chars);
-        if chars > limit {
-            return Err(Error::field(pointer, format!("has {chars} characters; at most {limit} are accepted")));
-        }
-        Ok(Some(text::storable(comment).into_owned()))
+        bounded(pointer, comment, self.limits.max_feedback_chars).map(Some)
     }
 }

@@ -136,7 +136,7 @@ impl Poll<'_> {
                     tracing::error!(conversation.id = %conversation, head, "the database has lost events that it had confirmed");
                     hub.went_back(conversation, *head);
                 }
-                // What this process published needs no hint: its subscribers have it.
+                // Events that this process published need no hint: the subscribers have them.
                 Some(head) if *head > before.max(hub.published(conversation)) => hub.has_grown(conversation),
                 // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made here at
                 // this moment. The subscribers read the store, which knows.

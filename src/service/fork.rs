@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::conversations::one_line;
 use super::idempotency::{Replay, RequestKey, keyed};
 use super::{Error, Result, Service};
 use crate::domain::conversation::Conversation;
@@ -19,7 +20,7 @@ impl Service {
         title: Option<String>,
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
-        let title = title.as_deref().map(|title| self.title("/title", title)).transpose()?;
+        let title = title.as_deref().map(|title| one_line("/title", title)).transpose()?;
         self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
     }
 
@@ -43,8 +44,7 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let store = Arc::clone(&self.store);
-        let copied = self.whole(async move { keyed(store.copy_conversation(copy, claim).await?) });
+        let copied = self.whole(|store, _hub| async move { keyed(store.copy_conversation(copy, claim).await?) });
         let (copied, replay) = copied.await?;
         let conversation = match copied {
             Copied::Conversation(conversation) => *conversation,

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use utoipa::ToSchema;
 
 use super::choices::imported_choice;
-use super::conversations::{cleaned_tags, layer};
+use super::conversations::{cleaned_tags, layer, one_line};
 use super::idempotency::{Replay, RequestKey};
 use super::input::picture;
 use super::{Error, Result, Service};
@@ -110,7 +110,7 @@ impl Service {
         let ImportedConversation { title, tags, system_prompt, instructions, agent, model, rest: _ } = conversation;
         let choice = imported_choice(AgentChoice { agent, model })?;
         let document = CopiedDocument {
-            title: self.title("/conversation/title", &title)?,
+            title: one_line("/conversation/title", &title)?,
             tags: cleaned_tags("/conversation/tags", tags)?,
             system_prompt: layer("/conversation/system_prompt", system_prompt)?.filter(|text| !text.is_empty()),
             instructions: layer("/conversation/instructions", instructions)?.filter(|text| !text.is_empty()),

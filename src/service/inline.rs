@@ -13,6 +13,9 @@ use crate::domain::ids::UserId;
 use crate::domain::message::{BinaryContent, FilePart, Part, ToolContent};
 use crate::support::json;
 
+const NOT_BASE64: &str =
+    "must hold the file in base64, as in data:application/pdf;base64,JVBERi0...; or upload it with POST /api/v1/files";
+
 pub(super) fn inline_file(part: &Part) -> Option<&FilePart> {
     match part {
         Part::File(file) if has_data(file) => Some(file),
@@ -58,23 +61,26 @@ impl Service {
             let pointer = format!("{pointer}/{index}");
             match part {
                 Part::File(file) if has_data(file) => {
-                    let kept = self.keep_file_part(owner, file, &format!("{pointer}/url")).await?;
+                    let pointer = format!("{pointer}/url");
+                    let bytes = bytes_of(file).ok_or_else(|| Error::file(&pointer, NOT_BASE64))?;
+                    let described = (FileOrigin::Upload, &*file.media_type, file.name.as_deref());
+                    let kept = self.keep_bytes(owner, described, bytes, &pointer).await?;
                     let file = FilePart::stored(file.id.clone(), &kept);
                     *part = if kept.is_picture() { Part::Image(file) } else { Part::File(file) };
                 }
                 Part::Image(picture) if has_data(picture) => {
                     let bytes = bytes_of(picture).unwrap_or_default();
-                    let (kind, name) = (&picture.media_type, picture.name.as_deref());
-                    let kept = self.keep_content(owner, kind, name, bytes, &format!("{pointer}/url")).await?;
+                    let described = (FileOrigin::Content, &*picture.media_type, picture.name.as_deref());
+                    let kept = self.keep_bytes(owner, described, bytes, &format!("{pointer}/url")).await?;
                     *picture = FilePart::stored(picture.id.clone(), &kept);
                 }
                 Part::ToolResult(result) => {
                     for (place, content) in result.content.iter_mut().enumerate() {
                         let (ToolContent::Image(binary) | ToolContent::File(binary)) = content else { continue };
                         let Some(bytes) = binary.data.as_deref().and_then(decoded).map(Bytes::from) else { continue };
-                        let (kind, name) = (&binary.media_type, binary.name.as_deref());
+                        let described = (FileOrigin::Content, &*binary.media_type, binary.name.as_deref());
                         let pointer = format!("{pointer}/content/{place}/data");
-                        *binary = BinaryContent::stored(&self.keep_content(owner, kind, name, bytes, &pointer).await?);
+                        *binary = BinaryContent::stored(&self.keep_bytes(owner, described, bytes, &pointer).await?);
                     }
                 }
                 Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
@@ -83,44 +89,29 @@ impl Service {
         Ok(())
     }
 
-    async fn keep_file_part(&self, owner: &UserId, file: &FilePart, pointer: &str) -> Result<StoredFile> {
-        let Some(bytes) = bytes_of(file) else {
-            let words =
-                "must hold the file in base64, as in data:application/pdf;base64,JVBERi0...; or upload it with POST /api/v1/files";
-            return Err(Error::file(pointer, words));
-        };
-        self.bound_bytes(&bytes, pointer)?;
-        let name = file.name.as_deref().map_or_else(|| default_name(&file.media_type), shown_name);
-        let sha256 = json::hash_bytes(&bytes);
-        if let Some(kept) = self.store.file_of(owner, &sha256, &name).await? {
-            return Ok(kept);
-        }
-        self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await
-    }
-
-    async fn keep_content(
+    /// Stores the bytes of a part. The type of an upload is found from them, that of other content is known.
+    async fn keep_bytes(
         &self,
         owner: &UserId,
-        media_type: &str,
-        name: Option<&str>,
+        (origin, media_type, name): (FileOrigin, &str, Option<&str>),
         bytes: Bytes,
         pointer: &str,
     ) -> Result<StoredFile> {
-        self.bound_bytes(&bytes, pointer)?;
+        let most = self.files.limits.max_bytes;
+        if bytes.len() > most {
+            return Err(Error::file(pointer, format!("holds a file of {} bytes; at most {most} are accepted", bytes.len())));
+        }
         let name = name.map_or_else(|| default_name(media_type), shown_name);
         let sha256 = json::hash_bytes(&bytes);
         if let Some(kept) = self.store.file_of(owner, &sha256, &name).await? {
             return Ok(kept);
         }
-        let facts = FileFacts { media_type: media_type.to_owned(), text: None };
-        self.store_known(owner, FileOrigin::Content, name, sha256, &bytes, facts).await
-    }
-
-    fn bound_bytes(&self, bytes: &[u8], pointer: &str) -> Result<()> {
-        let most = self.files.limits.max_bytes;
-        if bytes.len() > most {
-            return Err(Error::file(pointer, format!("holds a file of {} bytes; at most {most} are accepted", bytes.len())));
+        match origin {
+            FileOrigin::Upload => self.keep_file(owner, name, sha256, bytes, |why| Error::file(pointer, why)).await,
+            FileOrigin::Content => {
+                let facts = FileFacts { media_type: media_type.to_owned(), text: None };
+                self.store_known(owner, origin, name, sha256, &bytes, facts).await
+            }
         }
-        Ok(())
     }
 }

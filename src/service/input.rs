@@ -16,6 +16,9 @@ use crate::domain::run::OnBusy;
 use crate::domain::trace::TraceId;
 use crate::support::text;
 
+/// The most parts of one message.
+const MAX_PARTS: usize = 64;
+
 /// The content of a new message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
@@ -96,9 +99,11 @@ impl Service {
     fn parts_alone(&self, content: &Content, field: &str, limit: u64) -> Result<Vec<Part>> {
         let parts = match content {
             Content::Text(text) => vec![self.text_part(text)],
-            Content::Parts(parts) if parts.len() > self.limits.max_message_parts => {
-                let most = self.limits.max_message_parts;
-                return Err(Error::field(&format!("/{field}"), format!("has {} parts; at most {most} are accepted", parts.len())));
+            Content::Parts(parts) if parts.len() > MAX_PARTS => {
+                return Err(Error::field(
+                    &format!("/{field}"),
+                    format!("has {} parts; at most {MAX_PARTS} are accepted", parts.len()),
+                ));
             }
             Content::Parts(parts) => {
                 let mut made = Vec::with_capacity(parts.len());
@@ -179,6 +184,15 @@ impl Service {
         let url = Some(text::storable(url).into_owned());
         Ok(FilePart { url, name, ..FilePart::of(id, media_type) })
     }
+}
+
+/// Returns a text as it may be stored, if it is not too long.
+pub(super) fn bounded(pointer: &str, text: &str, most: usize) -> Result<String> {
+    let chars = text.chars().count();
+    if chars > most {
+        return Err(Error::field(pointer, format!("has {chars} characters; at most {most} are accepted")));
+    }
+    Ok(text::storable(text).into_owned())
 }
 
 /// Checks a picture as far as can be told: a provider would refuse another one in each turn of its conversation from then on. The type of a

@@ -28,7 +28,7 @@ const PURPOSE: &str = "provider_login";
 /// A longer code is no code.
 pub(super) const MAX_CODE_BYTES: usize = 2_048;
 
-pub struct BegunLogin {
+pub struct StartedLogin {
     /// Where the owner agrees.
     pub url: String,
     /// Tells apart the logins that one browser has begun.
@@ -40,14 +40,14 @@ pub struct BegunLogin {
 
 /// The party that comes back from a login.
 #[derive(Clone, Copy)]
-pub enum ComesBack<'a> {
+pub enum LoginParty<'a> {
     /// A caller with a key.
     Caller(&'a Principal),
     /// A browser with its secret.
     Browser(&'a str),
 }
 
-impl ComesBack<'_> {
+impl LoginParty<'_> {
     /// Names who may take the login: a party that has only learnt the state takes nothing out.
     pub(super) fn taker(self) -> LoginTaker {
         match self {
@@ -82,9 +82,9 @@ impl LoginSecrets {
         Ok(Self { state: random("login_")?, browser: random("browser_")?, verifier: SecretString::from(random("")?) })
     }
 
-    pub(super) fn begun(self, url: String) -> BegunLogin {
+    pub(super) fn begun(self, url: String) -> StartedLogin {
         let mark = login_mark(&self.state);
-        BegunLogin { url, mark, browser: self.browser, lifetime_seconds: LIFETIME_MS / 1000 }
+        StartedLogin { url, mark, browser: self.browser, lifetime_seconds: LIFETIME_MS / 1000 }
     }
 }
 
@@ -103,9 +103,9 @@ impl Service {
         Ok((state_hash, ProviderLogin { owner, browser_hash: hash_key(&secrets.browser), key_hash, verifier }))
     }
 
-    /// Begins a login, in the place of an earlier one of the same owner. `callback` is where the browser comes back to, without the state,
+    /// Begins a login, which replaces an earlier one of the same owner. `callback` is where the browser comes back to, without the state,
     /// which is added as `?state=`.
-    pub async fn begin_login(&self, access: &Access, callback: &str) -> Result<BegunLogin> {
+    pub async fn begin_login(&self, access: &Access, callback: &str) -> Result<StartedLogin> {
         let endpoints = &self.provider_deps()?.endpoints;
         let secrets = LoginSecrets::new()?;
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(secrets.verifier.expose_secret()));
@@ -116,7 +116,7 @@ impl Service {
     }
 
     /// Ends a login: gets the key for the code, and stores it in the owner's provider `openrouter`, which is made if it is missing.
-    pub async fn finish_login(&self, who: ComesBack<'_>, state: &str, code: &str) -> Result<ProviderRecord> {
+    pub async fn finish_login(&self, who: LoginParty<'_>, state: &str, code: &str) -> Result<ProviderRecord> {
         let deps = self.provider_deps()?;
         if state.len() > MAX_KEY_BYTES || code.is_empty() || code.len() > MAX_CODE_BYTES {
             return Err(unknown());
@@ -124,7 +124,7 @@ impl Service {
         let state_hash = hash_key(state);
         let login = self.store.take_login(&state_hash, &who.taker()).await?.ok_or_else(unknown)?;
         // A browser comes back on behalf of the key that it was sent away with.
-        if let (ComesBack::Browser(_), Some(hash)) = (who, &login.key_hash)
+        if let (LoginParty::Browser(_), Some(hash)) = (who, &login.key_hash)
             && self.access_by_hash(hash.clone()).await?.is_none_or(|access| access.principal().user_id != login.owner)
         {
             return Err(unknown());

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::keys::{MAX_KEY_BYTES, hash_key};
 use super::logins::{LIFETIME_MS, LoginSecrets, MAX_CODE_BYTES, place, unknown};
 use super::mcp_servers::AnyMcpServer;
-use super::{Access, BegunLogin, ComesBack, Error, Result, Service, ShownMcpServer, open_mcp_server};
+use super::{Access, Error, LoginParty, Result, Service, ShownMcpServer, StartedLogin, open_mcp_server};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::{tokens_place, tokens_row};
 use crate::domain::principal::Principal;
@@ -21,7 +21,7 @@ use crate::tools::mcp::ServerTransport;
 use crate::tools::mcp::oauth::{self, OAuthEntry, Pending, Wire};
 
 /// The query of the callback of a login.
-pub struct CameBack {
+pub struct LoginCallback {
     pub state: String,
     pub code: Option<String>,
     /// The authorization server that sent the browser.
@@ -48,11 +48,11 @@ fn failed(reason: String) -> Error {
 }
 
 impl Service {
-    /// Begins a login at a server, in the place of an earlier one of the same user there. `callback` is where the browser comes back to.
-    pub async fn begin_mcp_login(&self, access: &Access, id: &McpServerId, callback: &str) -> Result<BegunLogin> {
+    /// Begins a login at a server, which replaces an earlier one of the same user there. `callback` is where the browser comes back to.
+    pub async fn begin_mcp_login(&self, access: &Access, id: &McpServerId, callback: &str) -> Result<StartedLogin> {
         let server = self.steerable_mcp_server(access.principal(), id).await?;
         let target = self.login_target(&server)?;
-        self.begun_logins.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
+        self.login_counter.admit(&access.principal().user_id, self.mcp_deps()?.max_logins, Instant::now())?;
         let secrets = LoginSecrets::new()?;
         let wire = Wire::new(&target.url, target.reach).map_err(not_possible)?;
         let begun = oauth::begin(&wire, &target.entry, callback, &secrets.state, &secrets.verifier).await;
@@ -64,8 +64,12 @@ impl Service {
     }
 
     /// Ends a login: gets the tokens for the code, and connects to the server with them.
-    pub async fn finish_mcp_login(self: &Arc<Self>, who: ComesBack<'_>, back: CameBack) -> Result<(Principal, ShownMcpServer)> {
-        let CameBack { state, code, issuer, error } = back;
+    pub async fn finish_mcp_login(
+        self: &Arc<Self>,
+        who: LoginParty<'_>,
+        back: LoginCallback,
+    ) -> Result<(Principal, ShownMcpServer)> {
+        let LoginCallback { state, code, issuer, error } = back;
         if state.len() > MAX_KEY_BYTES || code.as_ref().is_some_and(|code| code.is_empty() || code.len() > MAX_CODE_BYTES) {
             return Err(unknown());
         }
@@ -90,7 +94,10 @@ impl Service {
         }
         let (service, user, server) = (Arc::clone(self), principal.clone(), id.clone());
         // A code is exchanged once: the tokens are stored, also if the browser is gone.
-        self.whole(async move { service.keep_mcp_login(&user, server, (&wire, target.owner), pending, &code).await }).await?;
+        self.whole(
+            |_store, _hub| async move { service.keep_mcp_login(&user, server, (&wire, target.owner), pending, &code).await },
+        )
+        .await?;
         let shown = self.probed(&principal, &id).await?;
         Ok((principal, shown))
     }
@@ -123,10 +130,10 @@ impl Service {
     }
 
     /// Returns the principal who comes back. For a browser: that of the key that began the login, if that is still valid.
-    async fn returned(&self, who: ComesBack<'_>, login: &ProviderLogin) -> Result<Principal> {
+    async fn returned(&self, who: LoginParty<'_>, login: &ProviderLogin) -> Result<Principal> {
         match who {
-            ComesBack::Caller(principal) => Ok(principal.clone()),
-            ComesBack::Browser(_) => {
+            LoginParty::Caller(principal) => Ok(principal.clone()),
+            LoginParty::Browser(_) => {
                 let hash = login.key_hash.clone().ok_or_else(unknown)?;
                 let principal = self.access_by_hash(hash).await?.map(|access| access.principal().clone());
                 principal.filter(|principal| principal.user_id == login.owner).ok_or_else(unknown)
@@ -137,7 +144,7 @@ impl Service {
     fn login_target(&self, server: &AnyMcpServer) -> Result<Target> {
         let deps = self.mcp_deps()?;
         let (config, owner) = match server {
-            AnyMcpServer::Kept(record) => {
+            AnyMcpServer::Stored(record) => {
                 (open_mcp_server(&self.provider_deps()?.vault, record, &deps.rules).config, record.owner.clone())
             }
             AnyMcpServer::Configured(server) => (deps.servers.configured_entry(&server.id), None),

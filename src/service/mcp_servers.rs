@@ -95,14 +95,14 @@ pub struct ShownMcpServer {
 /// A server, by where it is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyMcpServer {
-    Kept(Box<McpServerRecord>),
+    Stored(Box<McpServerRecord>),
     Configured(ConfiguredServer),
 }
 
 impl AnyMcpServer {
     fn cursor(&self) -> McpServerCursor {
         let (name, id) = match self {
-            Self::Kept(record) => (&record.name, &record.id),
+            Self::Stored(record) => (&record.name, &record.id),
             Self::Configured(server) => (&server.name, &server.id),
         };
         McpServerCursor { name: name.clone(), id: id.clone() }
@@ -110,7 +110,7 @@ impl AnyMcpServer {
 
     fn owner(&self) -> Option<&UserId> {
         match self {
-            Self::Kept(record) => record.owner.as_ref(),
+            Self::Stored(record) => record.owner.as_ref(),
             Self::Configured(_) => None,
         }
     }
@@ -257,14 +257,14 @@ impl Service {
             return Ok(AnyMcpServer::Configured(server));
         }
         let record = self.store.mcp_server(&principal.user_id, id).await?.ok_or(Error::NotFound("MCP server"))?;
-        Ok(AnyMcpServer::Kept(Box::new(record)))
+        Ok(AnyMcpServer::Stored(Box::new(record)))
     }
 
     pub async fn mcp_servers(&self, principal: &Principal, page: &PageRequest<McpServerCursor>) -> Result<Page<ShownMcpServer>> {
         let deps = self.mcp_deps()?;
         let kept = self.store.mcp_servers(&principal.user_id, page).await?;
         let configured = deps.servers.configured().map(AnyMcpServer::Configured).collect();
-        let Page { items, next } = page_of_all(kept, AnyMcpServer::Kept, configured, page, AnyMcpServer::cursor);
+        let Page { items, next } = page_of_all(kept, AnyMcpServer::Stored, configured, page, AnyMcpServer::cursor);
         let mut statuses = deps.servers.statuses(&principal.user_id).await;
         let describe = |server: AnyMcpServer| {
             let id = server.cursor().id;
@@ -340,7 +340,7 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// Connects to a server, whatever has gone wrong with it before.
+    /// Connects to a server, also after failures.
     pub async fn start_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
         let server = self.steerable_mcp_server(principal, id).await?;
         match self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await {
@@ -353,7 +353,7 @@ impl Service {
     pub async fn stop_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
         let deps = self.mcp_deps()?;
         let server = self.steerable_mcp_server(principal, id).await?;
-        if let AnyMcpServer::Kept(record) = &server {
+        if let AnyMcpServer::Stored(record) = &server {
             // Other processes see the other generation.
             self.store.renew_mcp_server(record.owner.as_ref(), id).await?;
         }
@@ -460,7 +460,7 @@ impl Service {
                 self.mcp_server_changed(&before, &after).await?;
                 Ok((Replay::Fresh, warnings))
             }
-            // Whatever has become of it since stays as it is.
+            // Later changes of the server stay.
             (NamedChanged::Changed(_), Replay::Replayed) => Ok((Replay::Replayed, warnings)),
             (NamedChanged::Stale | NamedChanged::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
         }
@@ -526,7 +526,7 @@ impl Service {
         versions: Option<&[i64]>,
     ) -> Result<McpServerRecord> {
         let record = match self.any_mcp_server(principal, id).await? {
-            AnyMcpServer::Kept(record) => *record,
+            AnyMcpServer::Stored(record) => *record,
             AnyMcpServer::Configured(_) => return Err(Error::Forbidden("MCP servers of the configuration are changed there")),
         };
         may_change(principal, record.owner.as_ref(), &SERVERS)?;
@@ -661,7 +661,6 @@ fn opened(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secret
 }
 
 /// Returns a record as it is connected to, by the present settings.
-
 pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> KeptServer {
     let secrets = opened(vault, record).map_err(|error| {
         tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be opened");

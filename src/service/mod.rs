@@ -8,7 +8,6 @@ mod agent_bounds;
 mod agents;
 mod approvals;
 mod audit;
-mod begun_logins;
 mod choices;
 mod configured;
 mod conversations;
@@ -27,6 +26,7 @@ mod inline;
 mod input;
 mod key_cache;
 mod keys;
+mod login_counter;
 mod logins;
 mod mcp_deps;
 mod mcp_logins;
@@ -55,7 +55,6 @@ mod user_counts;
 
 pub use access::Access;
 pub use agents::{AgentPatch, AgentRef, AnyAgent, NewAgent, ShownAgent};
-pub use audit::AuditOf;
 pub use configured::{AnyProvider, ConfiguredProvider};
 pub use conversations::{ConversationPatch, NewConversationRequest};
 pub use endpoints::{Endpoints, ProviderDeps, Target, Unfit};
@@ -67,10 +66,10 @@ pub use follower::follow_logs;
 pub use idempotency::{Replay, RequestKey};
 pub use import::Document;
 pub use input::{Content, NewPart, StartRun};
-pub use keys::{NewKey, hash_key, new_key};
-pub use logins::{BegunLogin, ComesBack, login_mark};
+pub use keys::{hash_key, new_key};
+pub use logins::{LoginParty, StartedLogin, login_mark};
 pub use mcp_deps::McpDeps;
-pub use mcp_logins::CameBack;
+pub use mcp_logins::LoginCallback;
 pub use mcp_servers::{
     AnyMcpServer, ImportedMcpServers, McpServerPatch, McpServersDocument, NewMcpServer, ShownMcpServer, open_mcp_server,
 };
@@ -79,14 +78,12 @@ pub use named::OwnerScope;
 pub use providers::{NewProvider, ProviderPatch, TestedProvider, is_name as is_provider_name, open_target};
 pub use resume::RetryCall;
 pub use retention::{FoldMode, FoldStep, Folder};
-pub use runs::{Started, Waited};
-pub use snapshot::{ActiveRun, Snapshot};
-pub use stream::{Reader, ResetReason, Scope, StreamItem};
-pub use tickets::{NewTicket, Redeemed, ShownFrom};
+pub use runs::{MAX_WAIT_SECONDS, Started, Waited};
+pub use stream::{Reader, Scope, StreamItem};
+pub use tickets::{NewTicket, Redeemed, TicketOrigin};
 pub use tidy::{Tidied, Tidier, TidyAges};
-pub use uploads::UploadPermit;
 pub use usage::MAX_USAGE_DAYS;
-pub use use_cases::{FindModel, KnowsModel, Service, ServiceDeps, ServiceLimits};
+pub use use_cases::{FindModel, Service, ServiceDeps, ServiceLimits};
 pub use user_counts::UserCounts;
 
 // Words of the levels below that answers are made of.
@@ -95,5 +92,5 @@ pub use crate::store::{
     CopyLimits, CopyUntil, FeedbackCursor, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page,
     PageRequest, ProviderCursor, RewindFrom, RunCursor, RunFilter, SearchCursor, StoreError, UsageCursor,
 };
-pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
+pub use crate::tools::mcp::{McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

@@ -185,7 +185,7 @@ impl Service {
         if let Some(provider) = configured.iter().find(|provider| provider.id == *id) {
             return Ok(AnyProvider::Configured(provider.clone()));
         }
-        Ok(AnyProvider::Kept(Box::new(self.record(principal, id).await?)))
+        Ok(AnyProvider::Stored(Box::new(self.record(principal, id).await?)))
     }
 
     async fn record(&self, principal: &Principal, id: &ProviderId) -> Result<ProviderRecord> {
@@ -196,7 +196,7 @@ impl Service {
         let configured = self.provider_deps()?.endpoints.configured();
         let kept = self.store.providers(&principal.user_id, page).await?;
         let configured = configured.iter().cloned().map(AnyProvider::Configured).collect();
-        Ok(page_of_all(kept, AnyProvider::Kept, configured, page, AnyProvider::cursor))
+        Ok(page_of_all(kept, AnyProvider::Stored, configured, page, AnyProvider::cursor))
     }
 
     /// Changes a provider, of one of these versions if any are named.
@@ -244,7 +244,7 @@ impl Service {
         let mut models = Vec::new();
         let listed = match &provider {
             AnyProvider::Configured(provider) => endpoints.models_of_configured(&provider.name).await,
-            AnyProvider::Kept(record) => {
+            AnyProvider::Stored(record) => {
                 models.clone_from(&record.models);
                 endpoints.models(&self.target(record)?).await
             }
@@ -274,7 +274,7 @@ impl Service {
         let endpoints = &self.provider_deps()?.endpoints;
         let (target, said) = match &provider {
             AnyProvider::Configured(_) => (None, None),
-            AnyProvider::Kept(record) => (Some(self.target(record)?), record.models.first().map(|model| model.name.clone())),
+            AnyProvider::Stored(record) => (Some(self.target(record)?), record.models.first().map(|model| model.name.clone())),
         };
         let begun = Instant::now();
         let done = |model: String, error: Option<ModelError>| {
@@ -306,7 +306,7 @@ impl Service {
     /// Returns the record, if the principal may change it and it is of one of the named versions.
     async fn changeable(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<ProviderRecord> {
         let record = match self.provider(principal, id).await? {
-            AnyProvider::Kept(record) => *record,
+            AnyProvider::Stored(record) => *record,
             AnyProvider::Configured(_) => return Err(Error::Forbidden("providers of the configuration are changed there")),
         };
         may_change(principal, record.owner.as_ref(), &PROVIDERS)?;

@@ -1,7 +1,5 @@
 //! Questions to a human, and their answers.
 
-use std::sync::Arc;
-
 use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
@@ -53,8 +51,7 @@ impl Service {
         what: &'static str,
     ) -> Result<(InputRecord, Replay)> {
         let claim = self.claim(&resolve.owner, key);
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
-        self.whole(async move {
+        self.whole(|store, hub| async move {
             let (resolved, replay) = keyed(store.resolve_input(resolve, claim).await?)?;
             failpoint::reached("C18-answered");
             match resolved {
@@ -93,12 +90,17 @@ impl Service {
         }
         let form = asked.request.question.form().filter(|_| answer.choice == ACCEPT);
         let content = checked_content(form, answer.content)?;
+        Ok(InputAnswer { text: self.answer_text("/text", answer.text)?, content, ..answer })
+    }
+
+    pub(super) fn answer_text(&self, pointer: &str, text: Option<String>) -> Result<Option<String>> {
         let limit = self.limits.max_message_chars;
-        let words = answer.text.as_deref().unwrap_or_default();
-        if words.chars().count() > limit {
-            return Err(Error::field("/text", format!("at most {limit} characters are accepted")));
+        match text {
+            Some(text) if text.chars().count() > limit => {
+                Err(Error::field(pointer, format!("at most {limit} characters are accepted")))
+            }
+            text => Ok(text.map(|text| text::storable(&text).into_owned())),
         }
-        Ok(InputAnswer { text: answer.text.as_deref().map(|words| text::storable(words).into_owned()), content, ..answer })
     }
 }
 

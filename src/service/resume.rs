@@ -2,13 +2,11 @@
 //!
 //! A terminal run stays terminal: a new run goes on after it, and its messages replace the earlier ones.
 
-use std::sync::Arc;
-
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::approvals::checked_arguments;
+use super::approvals::arguments_for;
 use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
@@ -93,7 +91,6 @@ impl Service {
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
         let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
-
         // A user may undo a call also after they have left the groups of its agent.
         if !is_undone {
             self.admit_again(principal, id).await?;
@@ -102,9 +99,8 @@ impl Service {
         let most = self.limits.max_active_runs;
         let resume = ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs: most, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (run, replay) = self
-            .whole(async move {
+            .whole(|store, hub| async move {
                 let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
                 match resumed {
                     Resumed::Run { run, events } => {
@@ -169,11 +165,7 @@ impl Service {
                 }
                 let tool = tools.iter().find(|tool| tool.name == call.name);
                 let tool = tool.ok_or_else(|| Error::Conflict(format!("the run has no tool {:?}", call.name)))?;
-                let key_argument = match &tool.replay {
-                    ReplayClass::Keyed { argument } => Some(argument.as_str()),
-                    _ => None,
-                };
-                let checked = |arguments| checked_arguments(&tool.parameters, key_argument, arguments);
+                let checked = |arguments| arguments_for(tool, arguments);
                 // A call that does not fit the schema was answered by an error to the model, and never sent.
                 let was_sendable = checked(call.arguments.clone()).is_ok();
                 let arguments = retry.arguments.clone().map(checked).transpose()?;
@@ -219,7 +211,7 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
     }
     let never_began = match call.state {
         ToolCallState::Denied => true,
-        // A call that may run again is also cancelled when its run ends during it. One that may not is cancelled only before anything was
+        // A call that may run again is also cancelled when its run ends during it. Another one is cancelled only before anything was
         // sent; but its server may have let go of an earlier round of it. Where the same call was made beside it, as when a rule of the loop
         // refused it for that, making this one is making that one twice.
         ToolCallState::Cancelled => !call.replay.may_repeat() && call.handle.is_none() && !has_twin,

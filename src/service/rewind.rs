@@ -1,7 +1,5 @@
 //! Rewinding a conversation to an earlier message.
 
-use std::sync::Arc;
-
 use super::idempotency::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
@@ -22,8 +20,8 @@ impl Service {
         let owner = principal.user_id.clone();
         let rewind = Rewind { owner, conversation_id: id.clone(), from, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub, of) = (Arc::clone(&self.store), Arc::clone(&self.hub), id.clone());
-        let rewound = self.whole(async move {
+        let of = id.clone();
+        let rewound = self.whole(|store, hub| async move {
             let (rewound, replay) = keyed(store.rewind_conversation(rewind, claim).await?)?;
             match rewound {
                 Rewound::Conversation { conversation, superseded, events } => {

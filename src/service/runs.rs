@@ -39,6 +39,9 @@ impl Started {
     }
 }
 
+/// The longest that a request waits for a run.
+pub const MAX_WAIT_SECONDS: u64 = 60;
+
 /// A run after a wait.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {
@@ -105,9 +108,9 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), admission.max_active_runs);
-        let (edits, most_files, most_conversations) = (request.edits, accept.max_files, accept.max_conversations);
-        let accepted = self.whole(async move {
+        let (edits, most) = (request.edits, admission.max_active_runs);
+        let (most_files, most_conversations) = (accept.max_files, accept.max_conversations);
+        let accepted = self.whole(|store, hub| async move {
             failpoint::reached("C01");
             let written = match edits {
                 None => store.accept_run(accept, claim).await.map(keyed),
@@ -206,7 +209,7 @@ impl Service {
     pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<Waited> {
         let first = self.run(principal, id).await?;
         let tail = self.hub.subscribe(&first.conversation_id);
-        let limit = Duration::from_secs(self.wait_seconds(seconds));
+        let limit = Duration::from_secs(seconds.min(MAX_WAIT_SECONDS));
         let settled = tokio::time::timeout(limit, async {
             while !is_settled(&self.run(principal, id).await?) && self.settles(id, &tail).await {}
             Result::Ok(())
@@ -216,10 +219,6 @@ impl Service {
         }
         let run = self.run(principal, id).await?;
         Ok(if is_settled(&run) { Waited::Settled(run) } else { Waited::StillGoing(run) })
-    }
-
-    pub fn wait_seconds(&self, seconds: u64) -> u64 {
-        seconds.min(self.limits.max_wait_seconds)
     }
 
     /// Waits until the run's row is worth reading again; false if no more events will come.
@@ -241,9 +240,8 @@ impl Service {
     /// Asks for a run to be cancelled. A run that is over stays as it is.
     pub async fn cancel_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
         let (claim, now) = (self.claim(&principal.user_id, key), self.clock.now());
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        let cancelled = self.whole(async move {
+        let cancelled = self.whole(|store, hub| async move {
             let (cancelled, replay) = keyed(store.cancel_run(&owner, &id, "user", now, claim).await?)?;
             failpoint::reached("C20-asked");
             let run = match cancelled {

@@ -101,7 +101,7 @@ pub(super) async fn take_snapshot(
         Some(run) => store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
         None => head,
     };
-    let mut fold = Fold {
+    let mut fold = SnapshotBuilder {
         messages: newest.items.into_iter().map(|(place, message)| (Some(place), message)).collect(),
         partial: None,
         asked: Vec::new(),
@@ -161,7 +161,7 @@ fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Optio
     (messages.into_iter().skip(left_out).map(|(_, message)| message).collect(), before)
 }
 
-struct Fold {
+struct SnapshotBuilder {
     messages: Vec<Placed>,
     partial: Option<Message>,
     asked: Vec<InputRequest>,
@@ -180,7 +180,7 @@ struct Beginning {
     later: Vec<MessageId>,
 }
 
-impl Fold {
+impl SnapshotBuilder {
     /// Undoes all events since the unfinished message began. Returns the `seq` of the last one that still counts.
     fn back_to_beginning(&mut self) -> i64 {
         let Beginning { seq, asked, approvals, later } = std::mem::take(&mut self.begun);

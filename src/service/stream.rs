@@ -48,7 +48,7 @@ pub enum StreamItem {
     Event(SharedEvent),
     /// The state at `head`, instead of the events up to it.
     Snapshot(Box<Snapshot>),
-    /// The stream does not continue at the client's cursor. What follows is what a client without a cursor gets.
+    /// The stream does not continue at the client's cursor. It goes on like that of a client without a cursor.
     Reset {
         reason: ResetReason,
         oldest: i64,
@@ -111,7 +111,7 @@ enum Phase {
 
 /// How a stream begins again that cannot continue at its cursor.
 #[derive(Clone)]
-pub(super) enum Afresh {
+pub(super) enum Restart {
     /// With the event after this one.
     From(i64),
     Snapshot(Arc<dyn ServiceStore>),
@@ -160,14 +160,14 @@ pub struct Reader {
     phase: Phase,
     /// The items before the first event.
     pub(super) first: Vec<StreamItem>,
-    afresh: Afresh,
+    afresh: Restart,
     page: u32,
     pause: Duration,
 }
 
 impl Reader {
     /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
-    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64, afresh: Afresh) -> Self {
+    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64, afresh: Restart) -> Self {
         let (first, phase, page, pause) = (Vec::new(), Phase::CatchUp, FIRST_PAGE, FIRST_PAUSE);
         Self { log, tail, scope, cursor, head: cursor, phase, first, afresh, page, pause }
     }
@@ -257,8 +257,8 @@ impl Reader {
         };
         let reset = StreamItem::Reset { reason, oldest, head };
         match &self.afresh {
-            Afresh::From(cursor) => Ok(Page::Lost { items: vec![reset], cursor: *cursor }),
-            Afresh::Snapshot(store) => match take_snapshot(store.as_ref(), self.log.owner(), conversation, head).await {
+            Restart::From(cursor) => Ok(Page::Lost { items: vec![reset], cursor: *cursor }),
+            Restart::Snapshot(store) => match take_snapshot(store.as_ref(), self.log.owner(), conversation, head).await {
                 Ok(snapshot) => {
                     let cursor = snapshot.head;
                     Ok(Page::Lost { items: vec![reset, StreamItem::Snapshot(Box::new(snapshot))], cursor })

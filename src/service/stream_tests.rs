@@ -127,7 +127,7 @@ impl Log {
 
     fn reader(&self, scope: Scope, cursor: i64) -> Reader {
         let tail = self.hub.subscribe(&conversation());
-        Reader::new(OwnedLog::new(self.this.upgrade().unwrap(), owner()), tail, scope, cursor, Afresh::From(0))
+        Reader::new(OwnedLog::new(self.this.upgrade().unwrap(), owner()), tail, scope, cursor, Restart::From(0))
     }
 }
 

@@ -25,7 +25,7 @@ pub struct NewTicket {
 
 /// The web origin from which a ticket is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShownFrom<'a> {
+pub enum TicketOrigin<'a> {
     Origin(&'a str),
     /// Not named, by a client that names it whenever the page is of another origin: browsers that open an event stream.
     Unsaid,
@@ -65,7 +65,7 @@ impl Service {
         &self,
         ticket: &str,
         target: &TicketTarget,
-        from: ShownFrom<'_>,
+        from: TicketOrigin<'_>,
         local: Option<&Principal>,
     ) -> Result<Redeemed> {
         if ticket.is_empty() || ticket.len() > MAX_KEY_BYTES {
@@ -89,10 +89,10 @@ impl Service {
     }
 }
 
-fn may_come_from(ticket: &StreamTicket, from: ShownFrom<'_>) -> bool {
+fn may_come_from(ticket: &StreamTicket, from: TicketOrigin<'_>) -> bool {
     match (&ticket.origin, from) {
-        (None, _) | (Some(_), ShownFrom::Unsaid) => true,
-        (Some(bound), ShownFrom::Origin(origin)) => bound == origin,
-        (Some(_), ShownFrom::Nowhere) => false,
+        (None, _) | (Some(_), TicketOrigin::Unsaid) => true,
+        (Some(bound), TicketOrigin::Origin(origin)) => bound == origin,
+        (Some(_), TicketOrigin::Nowhere) => false,
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! A run of its own makes that one call, through the tool executor and with a durable row, and ends.
 
-use super::approvals::checked_arguments;
+use super::approvals::arguments_for;
 use super::idempotency::{Replay, RequestKey};
 use super::{Error, Result, Service};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, Part, TextPart, ToolCallPart};
 use crate::domain::principal::Principal;
 use crate::domain::run::Run;
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::domain::trace::TraceId;
 use crate::store::{CallBatch, GoOn};
 use crate::support::json;
@@ -51,12 +51,7 @@ impl Service {
         })?;
         let unfit = |why: String| Error::Conflict(format!("no call of {} can be made that takes it back: {why}", undoing.name));
         let arguments = rule.arguments_for(undone).map_err(|error| unfit(error.to_string()))?;
-        let key_argument = match &undoing.replay {
-            ReplayClass::Keyed { argument } => Some(argument.as_str()),
-            _ => None,
-        };
-        let arguments =
-            checked_arguments(&undoing.parameters, key_argument, arguments).map_err(|error| unfit(error.to_string()))?;
+        let arguments = arguments_for(undoing, arguments).map_err(|error| unfit(error.to_string()))?;
         let (call_id, message_id) = (CallId::generate(self.ids.as_ref()), MessageId::generate(self.ids.as_ref()));
         let part_id = || PartId::generate(self.ids.as_ref());
         let said = format!("The user wants a call of {} taken back.", undone.name);

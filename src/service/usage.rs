@@ -1,7 +1,7 @@
 //! Usage of runs, for their owners and for administrators.
 
 use super::audit::owner_of;
-use super::{AuditOf, Result, Service};
+use super::{Result, Service};
 use crate::domain::principal::Principal;
 use crate::domain::usage::DayUsage;
 use crate::store::{DAY_MS, Page, PageRequest, UsageCursor, UsageFilter};
@@ -14,11 +14,11 @@ impl Service {
     pub async fn usage(
         &self,
         principal: &Principal,
-        of: AuditOf,
+        owner: Option<&str>,
         days: u32,
         page: &PageRequest<UsageCursor>,
     ) -> Result<Page<DayUsage>> {
-        let owner = owner_of(principal, of, "what the runs of others have used is an administrator's to see")?;
+        let owner = owner_of(principal, owner, "what the runs of others have used is an administrator's to see")?;
         let today = self.clock.now().0.div_euclid(DAY_MS);
         let since = UnixMillis((today - i64::from(days.clamp(1, MAX_USAGE_DAYS)) + 1) * DAY_MS);
         Ok(self.store.usage(&UsageFilter { owner, since }, page).await?)

@@ -11,10 +11,10 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use super::access::KeysInUse;
-use super::begun_logins::BegunLogins;
 use super::endpoints::ProviderDeps;
 use super::error::{Error, Result};
 use super::key_cache::KeyCache;
+use super::login_counter::LoginCounter;
 use super::mcp_deps::McpDeps;
 use super::uploads::Uploads;
 use crate::documents::FileDeps;
@@ -42,15 +42,12 @@ pub trait FindModel: Send + Sync {
 pub struct ServiceLimits {
     /// Characters of all text of one message.
     pub max_message_chars: usize,
-    pub max_message_parts: usize,
     /// Runs of one principal that are not terminal; 0 for no limit.
     pub max_active_runs: u32,
     /// Conversations of one principal that are not archived; 0 for no limit.
     pub max_conversations: u32,
-    /// What all runs of one principal may spend on one day together.
+    /// The budget of all runs of one principal on one day.
     pub day: Allowance,
-    /// The longest that a request may wait for a run.
-    pub max_wait_seconds: u64,
     pub max_agents: u32,
     /// Characters of the comment of a rating.
     pub max_feedback_chars: usize,
@@ -72,11 +69,9 @@ impl Default for ServiceLimits {
     fn default() -> Self {
         Self {
             max_message_chars: 100_000,
-            max_message_parts: 64,
             max_active_runs: 0,
             max_conversations: 0,
             day: Allowance::default(),
-            max_wait_seconds: 60,
             max_agents: 100,
             max_feedback_chars: 4_000,
             copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },
@@ -118,7 +113,7 @@ pub struct Service {
     pub(super) mcp_servers: Option<McpDeps>,
     pub(super) files: FileDeps,
     pub(super) uploads: Uploads,
-    pub(super) begun_logins: BegunLogins,
+    pub(super) login_counter: LoginCounter,
 }
 
 impl Service {
@@ -142,7 +137,7 @@ impl Service {
             mcp_servers: None,
             files: FileDeps::default(),
             uploads: Uploads::default(),
-            begun_logins: BegunLogins::default(),
+            login_counter: LoginCounter::default(),
         }
     }
 
@@ -164,7 +159,11 @@ impl Service {
 
     /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped with it, at any
     /// `await`; between a commit and its events that would keep them from all subscribers.
-    pub(super) async fn whole<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(super) async fn whole<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<dyn ServiceStore>, Arc<Hub>) -> F,
+    ) -> Result<T> {
+        let work = work(Arc::clone(&self.store), Arc::clone(&self.hub));
         match self.commits.spawn(work.in_current_span()).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {

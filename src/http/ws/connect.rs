@@ -18,7 +18,7 @@ use crate::http::auth::{self, bearer, by_ticket, is_own_origin, shown_from, tick
 use crate::http::options::{App, Auth};
 use crate::http::problem::{Answer, Problem};
 use crate::http::request::Trace;
-use crate::service::{Access, ShownFrom};
+use crate::service::{Access, TicketOrigin};
 
 /// The subprotocol that the server offers.
 const PROTOCOL: &str = "capstan.v1";
@@ -54,7 +54,7 @@ pub(crate) async fn connect(
         });
     };
     // A little above the limit, so that a message that is just too large is refused with its own close code.
-    let most = app.options.limits.ws_max_message_bytes + BUFFER_BYTES;
+    let most = session::MAX_MESSAGE_BYTES + BUFFER_BYTES;
     let upgrade = upgrade
         .protocols([PROTOCOL])
         .max_message_size(most)
@@ -84,7 +84,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
     match (key, ticket, local) {
         (Some(key), _, _) => identity::check(app, &key).await,
         (None, Some(ticket), _) => {
-            let from = shown_from(headers, ShownFrom::Nowhere);
+            let from = shown_from(headers, TicketOrigin::Nowhere);
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),

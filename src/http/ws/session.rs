@@ -19,6 +19,10 @@ use crate::http::options::App;
 use crate::http::problem::Problem;
 use crate::service::Access;
 
+/// The most bytes of a message.
+pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// How long the peer may take to accept what is sent to it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the peer may take to answer a close.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// Unreadable frames in a row that are answered; the next one closes the socket.
@@ -107,7 +111,7 @@ async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option
         return match check(app, &token).await {
             Ok(Identity::Known(access)) => {
                 let reply = frame::result(frame.id, serde_json::json!({ "authenticated": true }).into());
-                write(app, socket, [reply]).await?;
+                write(socket, [reply]).await?;
                 Ok(access)
             }
             Ok(Identity::Refused | Identity::Unsaid) => Err(Some(Close::Unauthorized)),
@@ -142,22 +146,22 @@ fn fault(error: &axum::Error) -> Option<Close> {
 }
 
 /// Sends within the time that a peer may take.
-async fn in_time(app: &App, sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), Option<Close>> {
-    match timeout(app.options.limits.ws_write_timeout, sending).await {
+async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), Option<Close>> {
+    match timeout(WRITE_TIMEOUT, sending).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(None),
         Err(_elapsed) => Err(Some(Close::TooSlow)),
     }
 }
 
-async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
+async fn write(socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
     let writing = async {
         for line in lines {
             socket.feed(Message::Text(line.into())).await?;
         }
         socket.flush().await
     };
-    in_time(app, writing).await
+    in_time(writing).await
 }
 
 /// Sends the reason, and lets the peer read it before the connection ends.
@@ -195,7 +199,7 @@ impl Session {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Err(Some(Close::Restart)),
-                _ = ping.tick() => in_time(&self.app, self.socket.send(Message::Ping(bytes::Bytes::new()))).await?,
+                _ = ping.tick() => in_time(self.socket.send(Message::Ping(bytes::Bytes::new()))).await?,
                 () = sleep_until(self.heard + self.app.options.limits.ws_silence) => match self.socket.recv().now_or_never() {
                     // A message that arrived during a slow write has not been read yet: that is no silence.
                     Some(message) => self.message(message).await?,
@@ -203,7 +207,7 @@ impl Session {
                 },
                 message = self.socket.recv() => self.message(message).await?,
                 lines = self.subscriptions.next() => match lines {
-                    Ok(lines) => write(&self.app, &mut self.socket, lines).await?,
+                    Ok(lines) => write(&mut self.socket, lines).await?,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
                         tracing::error!(error, "a WebSocket ends because the log cannot be read");
@@ -223,7 +227,7 @@ impl Session {
     }
 
     async fn request(&mut self, text: &str) -> Result<(), Option<Close>> {
-        if text.len() > self.app.options.limits.ws_max_message_bytes {
+        if text.len() > MAX_MESSAGE_BYTES {
             return Err(Some(Close::TooBig));
         }
         let frame = match frame::read(text) {
@@ -251,7 +255,7 @@ impl Session {
             Reply::Finished { target, outcome, line } => {
                 // Nothing may follow the end.
                 self.subscriptions.remove(&target);
-                return write(&self.app, &mut self.socket, [frame::result(id, outcome), line]).await;
+                return write(&mut self.socket, [frame::result(id, outcome), line]).await;
             }
             Reply::Unsubscribe(target) => {
                 let removed = self.subscriptions.remove(&target);
@@ -259,7 +263,7 @@ impl Session {
             }
         };
         // The answer goes first, then the events.
-        write(&self.app, &mut self.socket, [frame::result(id, outcome)]).await?;
+        write(&mut self.socket, [frame::result(id, outcome)]).await?;
         if let Some(reader) = reader {
             self.subscriptions.insert(&self.app, *reader);
         }
@@ -271,6 +275,6 @@ impl Session {
         if problem.status >= 500 {
             tracing::error!(request_id = problem.request_id, code = problem.code, "a WebSocket request failed");
         }
-        write(&self.app, &mut self.socket, [frame::error(id, &problem)]).await
+        write(&mut self.socket, [frame::error(id, &problem)]).await
     }
 }

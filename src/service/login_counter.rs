@@ -14,9 +14,9 @@ const BEGUN_WITHIN: Duration = Duration::from_secs(600);
 
 /// The recent logins of each owner. Each asks servers of others for things before it is stored.
 #[derive(Default)]
-pub(super) struct BegunLogins(Mutex<HashMap<UserId, VecDeque<Instant>>>);
+pub(super) struct LoginCounter(Mutex<HashMap<UserId, VecDeque<Instant>>>);
 
-impl BegunLogins {
+impl LoginCounter {
     /// Counts one more of an owner's, unless there are `most` already; 0 for no limit.
     pub(super) fn admit(&self, owner: &UserId, most: u32, now: Instant) -> Result<()> {
         if most == 0 {
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn logins_are_counted_by_owner_and_for_ten_minutes() {
-        let (begun, start) = (BegunLogins::default(), Instant::now());
+        let (begun, start) = (LoginCounter::default(), Instant::now());
         let (ann, bob) = (UserId::from_stored("user_ann".to_owned()), UserId::from_stored("user_bob".to_owned()));
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(begun.admit(&ann, 2, at(0)).is_ok() && begun.admit(&ann, 2, at(300)).is_ok());
