@@ -1,9 +1,8 @@
-//! The one door through which every call is executed.
+//! The tool executor: the one place that executes tool calls.
 //!
-//! The door resolves, checks and carries out within a time limit. Durable rows, the cut of long answers for the
-//! model and the events are made around it by whoever knocks.
+//! It resolves the tool, checks the arguments and executes the call within a time limit. The worker writes durable rows and
+//! events, and cuts long answers for the model.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,77 +11,22 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::builtin::{BuiltInOptions, BuiltIns};
-use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpCall, McpConfig, McpOptions, McpServers};
+use super::builtin::BuiltIns;
+use super::mcp::{McpCall, McpServers};
+use super::options::DoorOptions;
 use super::reconcile;
 use super::schema::Validators;
-use super::{CallPermit, Environment, ProgressSender, ServerStatus, Toolbox};
+use super::{CallPermit, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::ids::UserId;
 use crate::domain::message::ToolContent;
 use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::support::clock::SharedClock;
-use crate::support::outbound::Reach;
 
-/// What stands in `arguments` when the model's text was no JSON object.
+/// The only argument of a call whose arguments were no JSON object: the text of the model.
 const RAW_ARGUMENTS: &str = "_raw";
+const NO_OBJECT: &str = "the arguments are not a JSON object: send one object with the arguments by name";
 
-/// What the door needs.
-pub struct DoorOptions {
-    /// The one folder that the built-in file tools see. It need not exist.
-    pub files_root: PathBuf,
-    /// The MCP servers.
-    pub mcp: McpConfig,
-    /// The MCP servers that people keep, if any are kept.
-    pub kept: Option<Arc<dyn KeptServers>>,
-    /// The environment of this process: the few variables that every child process gets are looked up here.
-    pub environment: Environment,
-    /// How long [`Toolbox::definitions`] waits for servers that are still starting.
-    pub start_patience: Duration,
-    /// What time it is.
-    pub clock: SharedClock,
-    /// The time zone of `current_time` when the model names none: an IANA name.
-    pub default_timezone: String,
-    /// Optional built-in tools that are offered.
-    pub enabled: Vec<String>,
-    /// Where URLs of the model may lead.
-    pub reach: Reach,
-    /// This program, to be started beside the MCP servers so that none of them outlives it.
-    pub guard: Option<PathBuf>,
-    /// How many connections to MCP servers there are, and for how long.
-    pub connections: ConnectionLimits,
-    /// What MCP servers may have that run in containers.
-    pub containers: ContainerOptions,
-    /// The folder of the files that containers read, until they have; among temporary files if absent.
-    pub container_inputs: Option<PathBuf>,
-    /// Where each MCP server that is a program has a working directory of its own; ours for all of them if absent.
-    pub homes: Option<PathBuf>,
-}
-
-impl DoorOptions {
-    /// The built-in tools on `files_root`, no MCP servers, UTC, 15 s of patience, no guard.
-    #[must_use]
-    pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
-        Self {
-            files_root,
-            mcp: McpConfig::default(),
-            kept: None,
-            environment: Arc::new(|_| None),
-            start_patience: Duration::from_secs(15),
-            clock,
-            default_timezone: "UTC".to_owned(),
-            enabled: Vec::new(),
-            reach: Reach::Public,
-            guard: None,
-            connections: ConnectionLimits::default(),
-            containers: ContainerOptions::default(),
-            container_inputs: None,
-            homes: None,
-        }
-    }
-}
-
-/// The tools behind the one door.
+/// The tool executor.
 pub struct Door {
     built_ins: BuiltIns,
     mcp: Arc<McpServers>,
@@ -90,30 +34,13 @@ pub struct Door {
 }
 
 impl Door {
-    /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
+    /// Starts nothing: servers are connected when they are first needed.
     #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
-        let DoorOptions { files_root, mcp, clock, default_timezone, enabled, reach, .. } = options;
-        let mcp = McpServers::new(McpOptions {
-            config: mcp,
-            kept: options.kept,
-            environment: options.environment,
-            clock: Arc::clone(&clock),
-            start_patience: options.start_patience,
-            limits: options.connections,
-            guard: options.guard,
-            containers: options.containers,
-            container_inputs: options.container_inputs,
-            homes: options.homes,
-        });
-        Arc::new(Self {
-            built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
-            mcp,
-            validators: Validators::default(),
-        })
+        let built_ins = BuiltIns::new(&options);
+        Arc::new(Self { built_ins, mcp: McpServers::new(options), validators: Validators::default() })
     }
 
-    /// The MCP servers.
     #[must_use]
     pub fn mcp(&self) -> &Arc<McpServers> {
         &self.mcp
@@ -220,7 +147,7 @@ impl Toolbox for Door {
         let (Some(server), ReplayClass::Reconcile { tool }) = (&definition.server, &definition.replay) else {
             return Reconciled::Unclear("there is nobody to be asked".to_owned());
         };
-        // Nobody listens: whoever is only asked what became of a call has nothing to ask.
+        // A server that only tells the outcome of an earlier call has no progress to report.
         let (progress, _) = tokio::sync::mpsc::channel(1);
         let permit = cancel.into();
         let answer = self.mcp.call(McpCall {
@@ -239,7 +166,7 @@ impl Toolbox for Door {
             permit: &permit,
         });
         let said = reconcile::read(answer.await);
-        // Its words are the tool's, and nothing for the log.
+        // The texts of the answer are content of the tool, and stay out of the log.
         let outcome = said.as_str();
         tracing::info!(call.id = %call.id, tool = definition.name, outcome, "a server was asked what became of a call");
         said
@@ -254,11 +181,9 @@ impl Toolbox for Door {
     }
 }
 
-/// The arguments as they are sent: our key in its place, and checked against the frozen schema.
+/// Returns the arguments to send: with our idempotency key, and checked against the frozen schema.
 fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call: &ToolCall) -> Result<Value, String> {
-    let Value::Object(given) = &call.arguments else {
-        return Err("the arguments are not a JSON object: send one object with the arguments by name".to_owned());
-    };
+    let Value::Object(given) = &call.arguments else { return Err(NO_OBJECT.to_owned()) };
     if let Some(Value::String(raw)) = given.get(RAW_ARGUMENTS).filter(|_| given.len() == 1) {
         let known =
             definition.parameters.pointer("/properties").and_then(Value::as_object).is_some_and(|p| p.contains_key(RAW_ARGUMENTS));
@@ -266,23 +191,16 @@ fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call
             return Err(not_an_object(raw));
         }
     }
-    let mut arguments: Map<String, Value> = given.clone();
-    match &definition.replay {
-        ReplayClass::Keyed { argument } => {
-            arguments.insert(argument.clone(), Value::String(call.key().as_str().to_owned()));
-        }
-        ReplayClass::Read
-        | ReplayClass::Idempotent
-        | ReplayClass::KeyedMeta { .. }
-        | ReplayClass::Reconcile { .. }
-        | ReplayClass::Unsafe => {}
+    let mut arguments = given.clone();
+    if let ReplayClass::Keyed { argument } = &definition.replay {
+        arguments.insert(argument.clone(), Value::String(call.key().as_str().to_owned()));
     }
     let arguments = Value::Object(arguments);
     validators.check(&definition.parameters, &arguments).map_err(|error| error.to_string())?;
     Ok(arguments)
 }
 
-/// What goes beside the arguments: our key, for tools that take it there or can be asked about it.
+/// Returns `_meta`: our idempotency key, for tools that take it there or can be asked about it.
 fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
     let field = match &definition.replay {
         ReplayClass::KeyedMeta { field } => field,
@@ -294,7 +212,7 @@ fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
 
 fn not_an_object(raw: &str) -> String {
     match serde_json::from_str::<Value>(raw) {
-        Ok(_) => "the arguments are not a JSON object: send one object with the arguments by name".to_owned(),
+        Ok(_) => NO_OBJECT.to_owned(),
         Err(error) => format!("the arguments are not valid JSON ({error}): send one JSON object"),
     }
 }
@@ -309,6 +227,8 @@ fn cancelled() -> (ToolCallState, Vec<ToolContent>) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::domain::approval::ToolSafety;
     use crate::domain::ids::{CallId, MessageId, RunId};

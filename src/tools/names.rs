@@ -1,9 +1,8 @@
-//! Names that every model accepts, made from names that servers chose.
+//! Tool names that every model accepts, made from the names of servers and their tools.
 //!
-//! A model sees `server__tool`. Both halves are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row and without an
-//! underscore at either end, so the first `__` always divides them and tools of two servers can never meet. A half that had to be
-//! cut, or that another name was cleaned to as well, ends in eight hexadecimal digits of the hash of what it was made from: the
-//! name depends on the set of raw names alone, never on their order.
+//! A model sees `server__tool`. Both halves are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row or at an end, so the
+//! first `__` always divides them, and tools of two servers never have the same name. A half that was cut, or that is not unique
+//! after cleaning, ends in eight hexadecimal digits of the hash of its raw name. So names do not depend on the order of raw names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,27 +12,25 @@ use crate::support::{json, text};
 pub const MAX_NAME: usize = 64;
 /// The longest server half.
 pub const MAX_SERVER: usize = 32;
-/// What stands between the halves.
 const DIVIDER: &str = "__";
-/// Lengths of the hash in turn: the next one is taken when names still meet.
+/// Lengths of the hash: the next one is used as long as names are not unique.
 const HASH_LENGTHS: [usize; 4] = [0, 8, 16, 24];
 
-/// The server halves of all configured servers, in the order of `servers`, which must be distinct.
+/// Returns the server halves of all configured servers, in the order of `servers`, which must be distinct.
 #[must_use]
 pub fn server_halves(servers: &[&str]) -> Vec<String> {
     let keys: Vec<(&str, &str)> = servers.iter().map(|name| (*name, *name)).collect();
     further_halves(&BTreeSet::new(), &keys)
 }
 
-/// The halves of more servers, each with what tells it apart and its name, which another one may have, too. None is among those
-/// that are `taken`: those keep their names whatever these are called.
+/// Returns the halves of more servers, each given by a unique key and a name that need not be unique. None of them is `taken`.
 #[must_use]
 pub fn further_halves(taken: &BTreeSet<String>, servers: &[(&str, &str)]) -> Vec<String> {
     unique("", taken, servers, "server", MAX_SERVER)
 }
 
-/// The names of one server's tools as models see them, in the order of `tools`, which must be distinct. `half` comes from
-/// [`server_halves`], `server` is the server's raw name.
+/// Returns the names of one server's tools for models, in the order of `tools`, which must be distinct. `half` comes from
+/// [`server_halves`]; `server` is the server's key.
 #[must_use]
 pub fn tool_names(server: &str, half: &str, tools: &[&str]) -> Vec<String> {
     let room = MAX_NAME - half.len() - DIVIDER.len();
@@ -41,8 +38,8 @@ pub fn tool_names(server: &str, half: &str, tools: &[&str]) -> Vec<String> {
     unique(server, &BTreeSet::new(), &tools, "tool", room).into_iter().map(|tool| format!("{half}{DIVIDER}{tool}")).collect()
 }
 
-/// One name of at most `limit` characters for each of `raws`, what tells it apart and what it is made of, no two alike and none of
-/// them `taken`. `scope` goes into the hashes; `fallback` stands for a name of which cleaning leaves nothing.
+/// Returns a unique name of at most `limit` characters for each pair of key and raw name, none of them `taken`. `scope` is part of the
+/// hashes; `fallback` replaces a name of which cleaning leaves nothing.
 fn unique(scope: &str, taken: &BTreeSet<String>, raws: &[(&str, &str)], fallback: &str, limit: usize) -> Vec<String> {
     let cleaned: Vec<String> = raws.iter().map(|(_, raw)| clean(raw, fallback)).collect();
     let mut levels: Vec<usize> = cleaned.iter().map(|name| usize::from(name.len() > limit)).collect();

@@ -7,9 +7,9 @@ use rmcp::model::Tool;
 use serde_json::{Value, json};
 
 use super::ServerConfig;
+use super::identity::Identity;
 use super::masks::Masks;
 use crate::domain::approval::ToolSafety;
-use crate::domain::ids::UserId;
 use crate::domain::pin::Original;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json as stable;
@@ -20,18 +20,13 @@ use crate::tools::{names, schema};
 /// The longest description that models see, of a tool or of one of its parameters, in characters.
 const MAX_DESCRIPTION: usize = 1_024;
 
-/// What a server is called.
+/// A server as its tool definitions name it.
 #[derive(Clone, Copy)]
 pub struct Labels<'a> {
-    /// By what finds it again: its name in the configuration, or its id.
-    pub key: &'a str,
-    /// By people.
-    pub name: &'a str,
-    /// In the names of its tools.
+    pub identity: &'a Identity,
+    /// Its part of the names of its tools.
     pub half: &'a str,
-    /// Whose alone the server is.
-    pub owner: Option<&'a UserId>,
-    /// Where it is, if that can be changed while runs are under way.
+    /// The destination of a kept server, which can change while runs are under way.
     pub destination: Option<&'a str>,
 }
 
@@ -42,12 +37,12 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
     let raws: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
     let mut definitions: Vec<Arc<ToolDefinition>> = tools
         .iter()
-        .zip(names::tool_names(server.key, server.half, &raws))
+        .zip(names::tool_names(&server.identity.key, server.half, &raws))
         .map(|(tool, name)| Arc::new(definition(server, config, tool, name)))
         .collect();
     definitions.sort_by(|one, other| one.name.cmp(&other.name));
     for name in strangers(config, &definitions) {
-        tracing::warn!(mcp.server = server.name, tool = name, "the entry speaks of a tool that the server does not have");
+        tracing::warn!(mcp.server = server.identity.name, tool = name, "the entry speaks of a tool that the server does not have");
     }
     definitions
 }
@@ -76,9 +71,9 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
     let reads = tool.annotations.as_ref().is_some_and(|hints| hints.read_only_hint == Some(true));
     ToolDefinition {
         name,
-        server: Some(server.key.to_owned()),
+        server: Some(server.identity.key.clone()),
         tool: tool.name.to_string(),
-        description: description(server.name, raw_description, masks),
+        description: description(&server.identity.name, raw_description, masks),
         definition_hash,
         parameters: parameters.into(),
         replay: replay(config, tool),
@@ -94,7 +89,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
         },
         destination: server.destination.map(str::to_owned),
         original: Some(Arc::new(Original {
-            owner: server.owner.cloned(),
+            owner: server.identity.owner.clone(),
             description: seen_description,
             schema: match seen_schema {
                 Value::Object(schema) => Arc::new(schema),
@@ -224,7 +219,10 @@ fn hidden_in_value(value: &Value) -> Option<char> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+    use crate::domain::ids::McpServerId;
     use crate::tools::mcp::McpConfig;
 
     fn config(capstan: &Value) -> ServerConfig {
@@ -232,7 +230,13 @@ mod tests {
         McpConfig::parse(&document, &|_| None).unwrap().servers.remove("s").unwrap().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s", owner: None, destination: None };
+    fn server() -> Labels<'static> {
+        static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
+            let (key, name) = ("s".to_owned(), "s".to_owned());
+            Identity { key, id: McpServerId::from_stored("s".to_owned()), name, owner: None }
+        });
+        Labels { identity: &IDENTITY, half: "s", destination: None }
+    }
 
     fn tools() -> Vec<Tool> {
         serde_json::from_value(json!([
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn definitions_are_clean_sorted_and_unique() {
-        let definitions = definitions(SERVER, &config(&json!({})), &tools());
+        let definitions = definitions(server(), &config(&json!({})), &tools());
         let seen: Vec<(&str, &str)> = definitions.iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
         assert_eq!(seen, [("s__a", "[s]"), ("s__b", "[s] Reads things")]);
         let parameters =
@@ -271,7 +275,7 @@ mod tests {
         .unwrap();
         let mut keeps = config(&json!({}));
         keeps.masks.add("API_TOKEN", "token-canary-1");
-        let (masked, plain) = (definitions(SERVER, &keeps, &tools), definitions(SERVER, &config(&json!({})), &tools));
+        let (masked, plain) = (definitions(server(), &keeps, &tools), definitions(server(), &config(&json!({})), &tools));
         let original = masked[0].original.as_ref().unwrap();
         for seen in [
             masked[0].description.clone(),
@@ -290,19 +294,19 @@ mod tests {
     #[test]
     fn the_operator_is_believed_before_the_hints_of_a_trusted_server() {
         let class = |capstan: &Value| -> Vec<ReplayClass> {
-            definitions(SERVER, &config(capstan), &tools()).iter().map(|tool| tool.replay.clone()).collect()
+            definitions(server(), &config(capstan), &tools()).iter().map(|tool| tool.replay.clone()).collect()
         };
         assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
         assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);
         assert_eq!(class(&json!({"replay": {"a": "read"}})), [ReplayClass::Read, ReplayClass::Unsafe]);
-        let reads = |capstan: &Value| definitions(SERVER, &config(capstan), &tools())[1].safety.says_it_reads;
+        let reads = |capstan: &Value| definitions(server(), &config(capstan), &tools())[1].safety.says_it_reads;
         assert!(reads(&json!({})) && !reads(&json!({"replay": {"b": "unsafe"}})));
     }
 
     #[test]
     fn rules_for_tools_that_there_are_not_are_noticed() {
         let config = config(&json!({"approval": {"a": "ask", "A": "ask"}, "replay": {"b": "read", "c": "read"}}));
-        assert_eq!(strangers(&config, &definitions(SERVER, &config, &tools())), BTreeSet::from(["A", "c"]));
+        assert_eq!(strangers(&config, &definitions(server(), &config, &tools())), BTreeSet::from(["A", "c"]));
     }
 
     /// M-21.

@@ -36,6 +36,23 @@ const MAX_ROOT: usize = 4_096;
 /// The longest time that an entry may give a call.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
+/// How many connections to MCP servers there are, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// How long an unused connection stays open; without limit if absent.
+    pub idle: Option<Duration>,
+    /// The most processes of servers at a time, containers among them; without limit if absent.
+    pub processes: Option<usize>,
+    /// How long a server may take from its start to its list of tools.
+    pub start: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { idle: Some(Duration::from_secs(1_800)), processes: Some(100), start: Duration::from_secs(60) }
+    }
+}
+
 /// A document that cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum McpConfigError {

@@ -15,9 +15,9 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
-use super::catalogue;
 use super::masks::Masks;
 use super::sampling::{self, SamplingRules};
+use super::{ServerConfig, catalogue};
 use crate::domain::form;
 use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
 use crate::tools::visible::{hidden_in, visible};
@@ -211,7 +211,11 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// The folders, if it is given any.
+    pub fn of(config: &ServerConfig) -> Self {
+        Self { elicits: config.elicitation, samples: config.sampling, roots: Arc::clone(&config.roots) }
+    }
+
+    /// Returns the folders; `None` if there are none.
     #[expect(deprecated, reason = "servers go on asking for them")]
     pub fn list_roots(&self) -> Option<rmcp::model::ListRootsResult> {
         let roots = self.roots.iter().map(rmcp::model::Root::new).collect();

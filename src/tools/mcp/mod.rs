@@ -17,6 +17,7 @@ mod endpoint;
 mod errors;
 mod fates;
 mod handler;
+mod identity;
 #[cfg(test)]
 mod in_memory;
 mod kept;
@@ -43,10 +44,10 @@ mod tasks;
 mod thought;
 mod tool_list;
 
-pub use config::{McpConfig, McpConfigError, McpWarning, ServerConfig, ServerTransport};
+pub use config::{ConnectionLimits, McpConfig, McpConfigError, McpWarning, ServerConfig, ServerTransport};
 pub use container::{ContainerOptions, sweep as sweep_handed};
 pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read_kept};
 pub use keys::{check_document, is_switched_off};
 pub use listed::{McpPrompt, McpPromptArgument, McpResource};
 pub use process::last_words;
-pub use servers::{ConfiguredServer, ConnectionLimits, McpAnswer, McpCall, McpOptions, McpServers};
+pub use servers::{ConfiguredServer, McpAnswer, McpCall, McpServers};

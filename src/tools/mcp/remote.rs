@@ -123,7 +123,7 @@ impl<'a> Remote<'a> {
     }
 
     async fn old(&self, lifecycle: ClientLifecycleMode, handler: &Handler, token: CancellationToken) -> Result<Greeted, Unfit> {
-        let noise = Noise::new(self.server.name, self.server.masks);
+        let noise = Noise::new(self.server.name, &self.server.config.masks);
         let opened = SseTransport::open(self.client.clone(), &self.url, self.headers.clone(), noise).await;
         let transport = opened.map_err(Unfit::Closed)?;
         let ending = transport.ending();
@@ -133,7 +133,7 @@ impl<'a> Remote<'a> {
     }
 
     fn told(&self, error: Unfit) -> OpenError {
-        let masks = self.server.masks;
+        let masks = &self.server.config.masks;
         match (self.server.login.filter(|login| login.state() == AuthState::Needed), error) {
             (Some(login), _) => OpenError::Other(login.wanted().into()),
             (None, Unfit::Greeting(error)) => OpenError::new(*error, masks, LastWords::default()),

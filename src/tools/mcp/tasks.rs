@@ -139,13 +139,13 @@ async fn ask(server: &Arc<Server>, id: &str) -> Said {
     let pause = pause(found.task.poll_interval_ms);
     match found.payload {
         TaskPayload::Working => {
-            Said::Working { news: found.task.status_message.map(|news| live.connection.shown_news(news)), pause }
+            Said::Working { news: found.task.status_message.map(|news| live.connection.masks().hide_in_text(news)), pause }
         }
         TaskPayload::InputRequired { input_requests } => Said::Asks { requests: input_requests, pause },
         TaskPayload::Completed { result } => Said::Over(Reply::Result(Value::Object(result))),
         TaskPayload::Failed { error } => {
             let message = error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
-            Said::Over(Reply::Refused(live.connection.masked(message)))
+            Said::Over(Reply::Refused(live.connection.masks().error_text(message)))
         }
         TaskPayload::Cancelled => Said::Over(Reply::Refused("it has cancelled the task".to_owned())),
         // Of a later revision of the extension.

@@ -1,4 +1,4 @@
-//! Schemas of arguments: brought into the one form that is offered to models, and used to check what models send.
+//! Schemas of arguments: normalised for models, and used to validate their calls.
 
 mod cost;
 
@@ -6,31 +6,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jsonschema::Validator;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// The most violations that are told to the model at once.
+/// The most violations in one error.
 const MAX_VIOLATIONS: usize = 5;
-/// The longest violation that is told, in characters: some quote the whole instance.
+/// The longest violation, in characters: some quote the whole instance.
 const MAX_VIOLATION: usize = 300;
 
-/// Why arguments are not passed on.
+/// Why arguments are rejected, in words with which a model can correct its call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    /// The tool cannot be called at all: its schema is broken.
     #[error("the schema of this tool cannot be used: {0}; the tool cannot be called, use another one")]
     BrokenSchema(String),
-    /// The arguments do not fit the schema.
     #[error("the arguments do not fit the schema of the tool: {0}")]
     Violations(String),
 }
 
-/// `schema` as an object schema: models accept nothing else. Every object that fitted still fits, and none fits anew.
+/// Returns `schema` as an object schema, because models accept nothing else. It accepts the same objects as before.
 #[must_use]
 pub fn normalise(schema: &Value) -> Value {
-    let mut object = match schema {
-        Value::Object(map) => map.clone(),
-        Value::Bool(_) | Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
-    };
+    let mut object = schema.as_object().cloned().unwrap_or_default();
     object.insert("type".to_owned(), json!("object"));
     if !object.get("properties").is_some_and(Value::is_object) {
         object.insert("properties".to_owned(), json!({}));
@@ -38,23 +33,20 @@ pub fn normalise(schema: &Value) -> Value {
     Value::Object(object)
 }
 
-/// The most validators that are kept.
+/// The most cached validators.
 const MAX_KEPT: usize = 256;
 
-/// Checks arguments, and keeps what it made of each schema: making it costs far more than using it.
+/// Checks arguments with cached validators: compiling a schema costs far more than using it.
 #[derive(Default)]
 pub struct Validators {
     made: Mutex<Made>,
 }
 
-/// By the address of the schema, which stays taken as long as the entry holds the schema.
+/// Validators by the address of their schema. The entry holds the schema, so its address cannot be reused.
 type Made = HashMap<usize, (Arc<Value>, Arc<Validator>)>;
 
 impl Validators {
     /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
-    ///
-    /// # Errors
-    /// [`ArgumentError`], whose text names the places and reasons so that a model can mend its call.
     pub fn check(&self, schema: &Arc<Value>, arguments: &Value) -> Result<(), ArgumentError> {
         let address = Arc::as_ptr(schema).addr();
         let known = self.lock().get(&address).map(|(_, validator)| Arc::clone(validator));
@@ -78,10 +70,7 @@ impl Validators {
     }
 }
 
-/// Checks `arguments` against a schema that is not seen again.
-///
-/// # Errors
-/// As [`Validators::check`].
+/// Checks `arguments` against a schema that is used once.
 pub fn check_once(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
     violations(&validator(schema)?, schema, arguments)
 }
@@ -115,6 +104,7 @@ fn shortened(message: &str) -> String {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::Map;
 
     fn check(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
         Validators::default().check(&Arc::new(schema.clone()), arguments)
