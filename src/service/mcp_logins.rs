@@ -97,7 +97,7 @@ impl Service {
         let target = self.login_target(&server)?;
         let refused = |reason: String| Error::Conflict(format!("the login has come to nothing: {reason}"));
         let wire = Wire::new(&target.url, target.reach).map_err(refused)?;
-        if !pending.is_for(wire.server(), target.entry.issuer.as_deref()) {
+        if !pending.is_for(&wire.server, target.entry.issuer.as_deref()) {
             let reason = "the entry of the MCP server has another URL or authorization server by now; begin it anew";
             return Err(refused(reason.to_owned()));
         }

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::join_all;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
@@ -41,7 +40,6 @@ pub struct ContextSource {
 
 #[derive(Debug, Clone)]
 pub struct ContextOptions {
-    /// The providers by name.
     pub sources: BTreeMap<String, ContextSource>,
     /// The time limit of one provider.
     pub each: Duration,
@@ -72,7 +70,6 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    #[must_use]
     pub fn new(options: ContextOptions) -> Self {
         let builder = Client::builder().user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION"))).redirect(Policy::none());
         let limits = BreakerLimits { failures: options.failures, open: options.rest };
@@ -84,26 +81,18 @@ impl Contexts {
     /// left out.
     pub async fn gather(&self, names: &[String], question: &ContextQuestion<'_>) -> Vec<ProvidedContext> {
         let until = Instant::now() + self.options.all;
-        let awake = names.iter().enumerate().filter_map(|(place, name)| Some((place, name, self.awake(name)?)));
-        let mut asked: FuturesUnordered<_> = awake
-            .map(|(place, name, (source, permit))| async move {
-                (place, name, permit, tokio::time::timeout_at(until, self.ask(source, question)).await)
-            })
-            .collect();
-        let mut said = Vec::new();
-        while let Some((place, name, permit, answer)) = asked.next().await {
-            // The common limit ended this request; that is no failure of the provider.
-            let Ok(answer) = answer else {
+        let asked = names.iter().filter_map(|name| Some((name, self.awake(name)?)));
+        let asked = asked.map(|(name, (source, permit))| async move {
+            // The common limit ends a request without a failure of its provider.
+            let Ok(answer) = tokio::time::timeout_at(until, self.ask(source, question)).await else {
                 outcome(name, "late");
-                continue;
+                return None;
             };
             note(name, permit, &answer);
-            if let Some(text) = answer.ok().filter(|text| !text.trim().is_empty()) {
-                said.push((place, ProvidedContext { name: name.clone(), text }));
-            }
-        }
-        said.sort_by_key(|(place, _)| *place);
-        said.into_iter().map(|(_, context)| context).collect()
+            let text = answer.ok().filter(|text| !text.trim().is_empty())?;
+            Some(ProvidedContext { name: name.clone(), text })
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Returns the source to ask, unless its circuit breaker is open.

@@ -12,13 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::BuiltIns;
-use super::mcp::{McpCall, McpServers};
+use super::mcp::{McpAnswer, McpCall, McpServers};
 use super::options::DoorOptions;
 use super::reconcile;
 use super::schema::Validators;
 use super::{CallPermit, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::ids::UserId;
-use crate::domain::message::ToolContent;
 use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 
@@ -26,7 +25,6 @@ use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, Tool
 const RAW_ARGUMENTS: &str = "_raw";
 const NO_OBJECT: &str = "the arguments are not a JSON object: send one object with the arguments by name";
 
-/// The tool executor.
 pub struct Door {
     built_ins: BuiltIns,
     mcp: Arc<McpServers>,
@@ -35,13 +33,11 @@ pub struct Door {
 
 impl Door {
     /// Starts nothing: servers are connected when they are first needed.
-    #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
         let built_ins = BuiltIns::new(&options);
         Arc::new(Self { built_ins, mcp: McpServers::new(options), validators: Validators::default() })
     }
 
-    #[must_use]
     pub fn mcp(&self) -> &Arc<McpServers> {
         &self.mcp
     }
@@ -52,7 +48,7 @@ impl Door {
         arguments: &Value,
         timeout: Duration,
         cancel: &CancellationToken,
-    ) -> (ToolCallState, Vec<ToolContent>) {
+    ) -> McpAnswer {
         let call = tokio::time::timeout(timeout, self.built_ins.call(&definition.tool, arguments));
         let result = tokio::select! {
             biased;
@@ -60,7 +56,7 @@ impl Door {
             result = call => result,
         };
         match result {
-            Ok(Ok(content)) => (ToolCallState::Done, content),
+            Ok(Ok(content)) => McpAnswer { state: ToolCallState::Done, content, is_error: false, structured: None },
             Ok(Err(reason)) => failed(reason),
             Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
         }
@@ -74,44 +70,40 @@ impl Door {
         timeout: Duration,
         progress: ProgressSender,
         permit: &CallPermit,
-    ) -> (ToolCallState, Vec<ToolContent>, bool) {
-        let with_error = |(state, content): (ToolCallState, Vec<ToolContent>)| (state, content, state != ToolCallState::Done);
+    ) -> McpAnswer {
         if permit.token.is_cancelled() {
-            return with_error(cancelled());
+            return cancelled();
         }
         let arguments = match prepared_arguments(&self.validators, definition, call) {
             Ok(arguments) => arguments,
-            Err(reason) => return with_error(failed(reason)),
+            Err(reason) => return failed(reason),
         };
-        match &definition.server {
-            None => with_error(self.built_in(definition, &arguments, timeout, &permit.token).await),
-            Some(server) => {
-                let answer = self.mcp.call(McpCall {
-                    owner,
-                    id: &call.id,
-                    server,
-                    tool: &definition.tool,
-                    frozen_hash: Some(&definition.definition_hash),
-                    frozen_destination: definition.destination.as_deref(),
-                    handle: call.handle.as_ref(),
-                    may_repeat: definition.replay.may_repeat(),
-                    arguments,
-                    meta: meta(definition, call),
-                    timeout,
-                    progress,
-                    permit,
-                });
-                let answer = answer.await;
-                (answer.state, answer.content, answer.is_error)
-            }
-        }
+        let Some(server) = &definition.server else {
+            return self.built_in(definition, &arguments, timeout, &permit.token).await;
+        };
+        let call = McpCall {
+            owner,
+            id: &call.id,
+            server,
+            tool: &definition.tool,
+            frozen_hash: Some(&definition.definition_hash),
+            frozen_destination: definition.destination.as_deref(),
+            handle: call.handle.as_ref(),
+            may_repeat: definition.replay.may_repeat(),
+            arguments,
+            meta: meta(definition, call),
+            timeout,
+            progress,
+            permit,
+        };
+        self.mcp.call(call).await
     }
 }
 
 #[async_trait]
 impl Toolbox for Door {
     async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
-        let mut definitions = self.built_ins.definitions().to_vec();
+        let mut definitions = self.built_ins.definitions.clone();
         definitions.extend(self.mcp.definitions(owner).await);
         definitions
     }
@@ -130,7 +122,7 @@ impl Toolbox for Door {
         permit: CallPermit,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let (state, content, is_error) = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
+        let McpAnswer { state, content, is_error, .. } = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
         ToolOutcome { state, content, is_error, duration_ms }
@@ -188,7 +180,10 @@ fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call
         let known =
             definition.parameters.pointer("/properties").and_then(Value::as_object).is_some_and(|p| p.contains_key(RAW_ARGUMENTS));
         if !known {
-            return Err(not_an_object(raw));
+            return Err(match serde_json::from_str::<Value>(raw) {
+                Ok(_) => NO_OBJECT.to_owned(),
+                Err(error) => format!("the arguments are not valid JSON ({error}): send one JSON object"),
+            });
         }
     }
     let mut arguments = given.clone();
@@ -210,19 +205,12 @@ fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
     Map::from_iter([(field.to_owned(), Value::String(call.key().as_str().to_owned()))])
 }
 
-fn not_an_object(raw: &str) -> String {
-    match serde_json::from_str::<Value>(raw) {
-        Ok(_) => NO_OBJECT.to_owned(),
-        Err(error) => format!("the arguments are not valid JSON ({error}): send one JSON object"),
-    }
+fn failed(reason: String) -> McpAnswer {
+    McpAnswer::error(ToolCallState::Failed, reason)
 }
 
-fn failed(reason: String) -> (ToolCallState, Vec<ToolContent>) {
-    (ToolCallState::Failed, vec![ToolContent::text(reason)])
-}
-
-fn cancelled() -> (ToolCallState, Vec<ToolContent>) {
-    (ToolCallState::Cancelled, vec![ToolContent::text("the call was cancelled before it was made")])
+fn cancelled() -> McpAnswer {
+    McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it was made".to_owned())
 }
 
 #[cfg(test)]
@@ -232,6 +220,7 @@ mod tests {
     use super::*;
     use crate::domain::approval::ToolSafety;
     use crate::domain::ids::{CallId, MessageId, RunId};
+    use crate::domain::message::ToolContent;
     use crate::support::clock::{ManualClock, UnixMillis};
     use crate::support::ids::SequentialIds;
     use serde_json::json;

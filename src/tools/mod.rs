@@ -138,21 +138,18 @@ pub struct ServerStatus {
 /// The right of a call to run, for as long as this process holds its run.
 #[derive(Clone)]
 pub struct CallPermit {
-    /// Cancels the call.
     pub token: CancellationToken,
     is_held: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl CallPermit {
     /// Returns a permit that ends with `token`; `is_held` says whether this process still holds the run.
-    #[must_use]
     pub fn new(token: CancellationToken, is_held: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { token, is_held: Arc::new(is_held) }
     }
 
     /// Whether the call may still be sent. Checked right before sending: while the call waited for a slot or for a start, the process
     /// may have been suspended, and another worker may have claimed the run.
-    #[must_use]
     pub fn is_held(&self) -> bool {
         (self.is_held)()
     }
@@ -199,7 +196,6 @@ pub trait Toolbox: Send + Sync {
         Reconciled::Unclear("there is nobody to be asked".to_owned())
     }
 
-    /// Returns the state of each server whose tools the runs of `owner` are offered.
     async fn servers(&self, owner: &UserId) -> Vec<ServerStatus>;
 
     /// Describes the same servers for a model. Connects to none.
@@ -207,6 +203,5 @@ pub trait Toolbox: Send + Sync {
         Vec::new()
     }
 
-    /// Ends all servers with their process groups.
     async fn shutdown(&self);
 }

@@ -16,22 +16,13 @@ const DIVIDER: &str = "__";
 /// Lengths of the hash: the next one is used as long as names are not unique.
 const HASH_LENGTHS: [usize; 4] = [0, 8, 16, 24];
 
-/// Returns the server halves of all configured servers, in the order of `servers`, which must be distinct.
-#[must_use]
-pub fn server_halves(servers: &[&str]) -> Vec<String> {
-    let keys: Vec<(&str, &str)> = servers.iter().map(|name| (*name, *name)).collect();
-    further_halves(&BTreeSet::new(), &keys)
-}
-
-/// Returns the halves of more servers, each given by a unique key and a name that need not be unique. None of them is `taken`.
-#[must_use]
-pub fn further_halves(taken: &BTreeSet<String>, servers: &[(&str, &str)]) -> Vec<String> {
+/// Returns the halves of servers, each given by a unique key and a name that need not be unique. None of them is `taken`.
+pub fn server_halves(taken: &BTreeSet<String>, servers: &[(&str, &str)]) -> Vec<String> {
     unique("", taken, servers, "server", MAX_SERVER)
 }
 
 /// Returns the names of one server's tools for models, in the order of `tools`, which must be distinct. `half` comes from
 /// [`server_halves`]; `server` is the server's key.
-#[must_use]
 pub fn tool_names(server: &str, half: &str, tools: &[&str]) -> Vec<String> {
     let room = MAX_NAME - half.len() - DIVIDER.len();
     let tools: Vec<(&str, &str)> = tools.iter().map(|name| (*name, *name)).collect();
@@ -92,9 +83,14 @@ mod tests {
 
     use super::*;
 
+    fn distinct_halves(servers: &[&str]) -> Vec<String> {
+        let keys: Vec<(&str, &str)> = servers.iter().map(|name| (*name, *name)).collect();
+        server_halves(&BTreeSet::new(), &keys)
+    }
+
     fn all(sets: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
         let servers: Vec<&str> = sets.keys().map(String::as_str).collect();
-        let halves = server_halves(&servers);
+        let halves = distinct_halves(&servers);
         let mut names = Vec::new();
         for (server, half) in servers.iter().zip(&halves) {
             let tools: Vec<&str> = sets[*server].iter().map(String::as_str).collect();
@@ -105,15 +101,15 @@ mod tests {
 
     #[test]
     fn ordinary_names_stay_readable() {
-        assert_eq!(server_halves(&["files", "time"]), ["files", "time"]);
+        assert_eq!(distinct_halves(&["files", "time"]), ["files", "time"]);
         assert_eq!(tool_names("files", "files", &["read_file", "list-dir"]), ["files__read_file", "files__list-dir"]);
         assert_eq!(tool_names("a", "a", &["get.weather", "_private"]), ["a__get_weather", "a__private"]);
     }
 
     #[test]
     fn names_that_meet_are_told_apart_by_their_hash_in_any_order() {
-        let one = server_halves(&["a.b", "a_b", "a-b"]);
-        let other = server_halves(&["a-b", "a_b", "a.b"]);
+        let one = distinct_halves(&["a.b", "a_b", "a-b"]);
+        let other = distinct_halves(&["a-b", "a_b", "a.b"]);
         assert_eq!(one.iter().rev().cloned().collect::<Vec<_>>(), other);
         assert_eq!(one[2], "a-b");
         assert!(one[0].starts_with("a_b_") && one[0].len() == "a_b_".len() + 8, "{one:?}");
@@ -123,10 +119,10 @@ mod tests {
     #[test]
     fn what_is_taken_keeps_its_name() {
         let taken = BTreeSet::from(["mail".to_owned()]);
-        let halves = further_halves(&taken, &[("id-1", "mail"), ("id-2", "mail"), ("id-3", "notes")]);
+        let halves = server_halves(&taken, &[("id-1", "mail"), ("id-2", "mail"), ("id-3", "notes")]);
         assert!(halves[0].starts_with("mail_") && halves[1].starts_with("mail_") && halves[0] != halves[1], "{halves:?}");
         assert_eq!(halves[2], "notes");
-        assert_eq!(further_halves(&taken, &[("id-1", "mail")]), halves[..1], "whoever else is there");
+        assert_eq!(server_halves(&taken, &[("id-1", "mail")]), halves[..1], "whoever else is there");
     }
 
     #[test]
@@ -136,7 +132,7 @@ mod tests {
         let names = tool_names("s", "s", &[&long, &almost]);
         assert_ne!(names[0], names[1]);
         assert!(names.iter().all(|name| name.len() == 64), "{names:?}");
-        assert_eq!(server_halves(&[&"s".repeat(40)])[0].len(), 32);
+        assert_eq!(distinct_halves(&[&"s".repeat(40)])[0].len(), 32);
         let fits = "t".repeat(61);
         assert_eq!(tool_names("s", "s", &[&fits]), [format!("s__{fits}")]);
     }

@@ -9,11 +9,9 @@ use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpConfig};
 use crate::support::clock::SharedClock;
 use crate::support::outbound::Reach;
 
-/// Settings and collaborators of [`super::Door`].
 pub struct DoorOptions {
     /// The one folder that the built-in file tools see. It need not exist.
     pub files_root: PathBuf,
-    /// The MCP servers of the configuration.
     pub mcp: McpConfig,
     /// The MCP servers that are kept through the API.
     pub kept: Option<Arc<dyn KeptServers>>,
@@ -40,7 +38,6 @@ pub struct DoorOptions {
 
 impl DoorOptions {
     /// Returns options for the built-in tools on `files_root`, without MCP servers and guard.
-    #[must_use]
     pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
         Self {
             files_root,

@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-/// Removes invisible characters.
 pub fn visible(raw: &str) -> String {
     raw.chars().filter(|c| !is_invisible(*c)).collect()
 }
 
 /// Spells invisible characters out, as in `<U+200B>`.
-#[must_use]
 pub fn shown(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     for c in raw.chars() {
@@ -22,7 +20,6 @@ pub fn shown(raw: &str) -> String {
 }
 
 /// Spells out invisible characters in all texts and names of a value.
-#[must_use]
 pub fn shown_value(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(shown(text)),
@@ -35,7 +32,6 @@ pub fn shown_value(value: &Value) -> Value {
 /// Returns the first invisible character of a text in which every character counts, such as a name.
 ///
 /// One joiner and one variation selector behind a possible part of an emoji are allowed. More of them could spell a hidden text.
-#[must_use]
 pub fn hidden_in(text: &str) -> Option<char> {
     let (mut may_join, mut may_vary) = (false, false);
     for c in text.chars() {

@@ -8,7 +8,6 @@ const MAX_DEPTH: usize = 64;
 /// Whole numbers up to this one are exact and printed without an exponent.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-// Numbers, with an exponent or without.
 literal_matcher_from_pattern!(NumberMatcher, r"^(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][+-]?[0-9]+)?");
 
 /// The parser's operators, with `*`, `/` and the added `%` evaluated from left to right.

@@ -17,12 +17,11 @@ use crate::tools::options::DoorOptions;
 /// Tools that are offered only if the operator names them.
 pub const OPTIONAL: [&str; 3] = ["http_fetch", "get_weather", ASK_USER];
 
-/// The built-in tools.
 pub struct BuiltIns {
     files_root: PathBuf,
     clock: SharedClock,
     default_timezone: String,
-    definitions: Vec<Arc<ToolDefinition>>,
+    pub definitions: Vec<Arc<ToolDefinition>>,
     fetcher: Fetcher,
 }
 
@@ -36,10 +35,6 @@ impl BuiltIns {
             definitions: all().into_iter().filter(is_offered).map(Arc::new).collect(),
             fetcher: Fetcher::new(options.reach),
         }
-    }
-
-    pub fn definitions(&self) -> &[Arc<ToolDefinition>] {
-        &self.definitions
     }
 
     /// Executes the tool called `name`. Both the content and the error are texts for the model.

@@ -16,7 +16,6 @@ const MAX_ENTRIES: usize = 50;
 /// The longest text of a file, in bytes.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// Lists the folder `path` below `root`, sorted by name.
 pub fn list_directory(root: &Path, path: &str) -> Result<String, String> {
     let root = open_root(root)?;
     let path = relative(path)?;
@@ -44,7 +43,6 @@ pub fn list_directory(root: &Path, path: &str) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
-/// Reads the text file `path` below `root`.
 pub fn read_file(root: &Path, path: &str) -> Result<String, String> {
     let root = open_root(root)?;
     let path = relative(path)?;

@@ -1,10 +1,10 @@
-//! The tools of one server as definitions that can be frozen into a run.
+//! Converts the tools of one server into definitions that are frozen into runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rmcp::model::Tool;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::ServerConfig;
 use super::identity::Identity;
@@ -17,7 +17,7 @@ use crate::support::text;
 use crate::tools::visible::{self, visible};
 use crate::tools::{names, schema};
 
-/// The longest description that models see, of a tool or of one of its parameters, in characters.
+/// The longest description of a tool or parameter, in characters.
 const MAX_DESCRIPTION: usize = 1_024;
 
 /// A server as its tool definitions name it.
@@ -30,7 +30,7 @@ pub struct Labels<'a> {
     pub destination: Option<&'a str>,
 }
 
-/// The definitions of `tools`, sorted by name. A second tool of the same name is left out: nobody could call it.
+/// Returns the definitions of `tools`, sorted by name. A second tool with the same name is left out.
 pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) -> Vec<Arc<ToolDefinition>> {
     let mut seen = BTreeSet::new();
     let tools: Vec<&Tool> = tools.iter().filter(|tool| seen.insert(tool.name.to_string())).collect();
@@ -47,7 +47,7 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
     definitions
 }
 
-/// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
+/// Returns tools that the entry names and the server lacks: a misspelt rule protects nothing.
 fn strangers<'c>(config: &'c ServerConfig, definitions: &[Arc<ToolDefinition>]) -> BTreeSet<&'c str> {
     config.named_tools().map(|(_, name)| name).filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
@@ -57,16 +57,16 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
     let raw_description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
     let (masks, mut parameters) = (&config.masks, schema::normalise(&raw_schema));
     clean_descriptions(&mut parameters, masks);
-    // Of what the server wrote itself, secrets included: whoever has pinned it or was promised it compares that.
+    // Hashes the server's own text with its secrets, because tool reviews compare that.
     let definition_hash = stable::hash(&json!([raw_description, raw_schema, tool.annotations]));
     let plain = visible(raw_description);
     let masked = masks.hide(&plain);
-    // Broken up by what nobody sees a secret could be read all the same.
+    // A secret with invisible characters inside would still be readable.
     let seen_description = if masked == plain { raw_description.to_owned() } else { masked };
     let (mut seen_schema, mut hints) = (raw_schema, json!(tool.annotations));
     masks.hide_in(&mut seen_schema);
     masks.hide_in(&mut hints);
-    // Whoever it is that says so: believing it costs a question at most, and that calls wait for each other.
+    // Believed even of untrusted servers: it only causes questions and exclusive calls.
     let destructive = tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true));
     let reads = tool.annotations.as_ref().is_some_and(|hints| hints.read_only_hint == Some(true));
     ToolDefinition {
@@ -105,7 +105,7 @@ fn description(server: &str, raw: &str, masks: &Masks) -> String {
     text::prefix_chars(full.trim_end(), MAX_DESCRIPTION).to_owned()
 }
 
-/// The operator's word first; hints only of servers that the operator trusts.
+/// Returns the class in the entry, or else by the annotations of a trusted server.
 fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     if let Some(class) = config.replay.get(tool.name.as_ref()) {
         return class.clone();
@@ -120,7 +120,7 @@ fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     }
 }
 
-/// Keywords of JSON Schema whose texts are names, patterns or values, in which every character counts.
+/// Keywords of JSON Schema with names, patterns or values, in which every character counts.
 const EXACT: [&str; 16] = [
     "enum",
     "const",
@@ -139,11 +139,11 @@ const EXACT: [&str; 16] = [
     "contentEncoding",
     "contentMediaType",
 ];
-/// Keywords under which schemas stand by names of the server's choice.
+/// Keywords with schemas by names that the server chooses.
 const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// Texts for people and models are cleaned and cut, and secrets of the entry are taken out of them, also where no keyword of JSON Schema
-/// stands: some providers are sent all there is. A default accepts nothing by itself, and often is what the server was started with.
+/// Cleans, cuts and redacts texts for people and models, also under unknown keywords, because some providers get the whole schema. A
+/// default does not restrict values, and may contain a secret of the entry.
 fn clean_descriptions(schema: &mut Value, masks: &Masks) {
     match schema {
         Value::String(said) => *said = text::prefix_chars(&masks.hide(&visible(said)), MAX_DESCRIPTION).to_owned(),
@@ -164,35 +164,27 @@ fn clean_descriptions(schema: &mut Value, masks: &Masks) {
     }
 }
 
-/// A character of a tool's schema that people do not see but models read, where it cannot be taken out without changing what the tool
-/// accepts: in the name of an argument, or in what an argument must be.
+/// Returns an invisible character of a tool's schema that cannot be removed without changing what the tool accepts: in the name or
+/// the allowed values of an argument.
 pub fn hidden_in(tool: &Tool) -> Option<char> {
-    hidden_in_schemas(tool.input_schema.iter().map(|(key, value)| (key.as_str(), value)))
+    hidden_in_schemas(&tool.input_schema)
 }
 
-/// The schema of a form as people may be shown it, with its words cleaned like those of tools. `None` if there is a secret, or a character
-/// that nobody sees, where nothing can be taken out without changing what may be answered: in the name of a field, or in what it may be.
+/// Cleans the schema of a form for people. `None` if a secret or an invisible character is in the name or the allowed values of a field,
+/// where it cannot be removed.
 pub fn shown_form(mut schema: Value, masks: &Masks) -> Option<Value> {
     clean_descriptions(&mut schema, masks);
-    (hidden_in_schema(&schema).is_none() && !holds_secret(&schema, masks)).then_some(schema)
+    (hidden_in_schema(&schema).is_none() && find_in_texts(&schema, &|text| masks.are_in(text).then_some(())).is_none())
+        .then_some(schema)
 }
 
-fn holds_secret(value: &Value, masks: &Masks) -> bool {
-    match value {
-        Value::String(text) => masks.are_in(text),
-        Value::Array(items) => items.iter().any(|item| holds_secret(item, masks)),
-        Value::Object(map) => map.iter().any(|(key, value)| masks.are_in(key) || holds_secret(value, masks)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) -> Option<char> {
-    map.find_map(|(key, value)| {
+fn hidden_in_schemas(map: &Map<String, Value>) -> Option<char> {
+    map.iter().find_map(|(key, value)| {
         let inside = || match value {
-            Value::Object(schemas) if NAMED.contains(&key) => {
+            Value::Object(schemas) if NAMED.contains(&key.as_str()) => {
                 schemas.iter().find_map(|(name, schema)| visible::hidden_in(name).or_else(|| hidden_in_schema(schema)))
             }
-            value if EXACT.contains(&key) => hidden_in_value(value),
+            value if EXACT.contains(&key.as_str()) => find_in_texts(value, &visible::hidden_in),
             value => hidden_in_schema(value),
         };
         visible::hidden_in(key).or_else(inside)
@@ -201,18 +193,19 @@ fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) ->
 
 fn hidden_in_schema(schema: &Value) -> Option<char> {
     match schema {
-        Value::Object(map) => hidden_in_schemas(map.iter().map(|(key, value)| (key.as_str(), value))),
+        Value::Object(map) => hidden_in_schemas(map),
         Value::Array(items) => items.iter().find_map(hidden_in_schema),
         // Texts are cleaned.
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
-fn hidden_in_value(value: &Value) -> Option<char> {
+/// Returns the first finding in the texts and names of a value.
+fn find_in_texts<T>(value: &Value, find: &impl Fn(&str) -> Option<T>) -> Option<T> {
     match value {
-        Value::String(text) => visible::hidden_in(text),
-        Value::Array(items) => items.iter().find_map(hidden_in_value),
-        Value::Object(map) => map.iter().find_map(|(name, value)| visible::hidden_in(name).or_else(|| hidden_in_value(value))),
+        Value::String(text) => find(text),
+        Value::Array(items) => items.iter().find_map(|item| find_in_texts(item, find)),
+        Value::Object(map) => map.iter().find_map(|(name, value)| find(name).or_else(|| find_in_texts(value, find))),
         Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }

@@ -10,7 +10,7 @@ use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, InputRequest, InputRequests,
     InputRequiredResult, InputResponses, JsonObject, MetaObject, PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion,
-    RequestId, RequestMetaObject, Resource, ServerResult,
+    RequestId, RequestMetaObject, Resource, ServerResult, Tool,
 };
 use rmcp::service::{ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError};
 use serde::Serialize;
@@ -28,12 +28,12 @@ use super::fates::{self, Fate};
 use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, Wanted, readable, result_of};
 use super::masks::Masks;
 use super::process::{self, LastWords, Process, Program, last_words};
+use super::questions::{OpenQuestion, answer_of, put};
 use super::remote::Remote;
 use super::reply::{ASKS, Limits, Reply, Task};
 use super::rounds;
 use super::stdio::{Ending, NOTICE_LIMIT, StdioTransport};
-use super::thought::{Thought, answer_of, put};
-use super::tool_list::{self, Listed, MAX_LISTED, Page, ToolList, size_of};
+use super::tool_list::{self, Listed, MAX_LISTED, Page, size_of};
 use super::{ServerConfig, ServerTransport};
 use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
@@ -45,7 +45,6 @@ use crate::tools::{Asks, CallPermit, ProgressSender, Report};
 const MAX_PAGES: usize = 100;
 /// The most bytes of JSON in all pages of a list.
 const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
-/// How long sending a cancellation may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// How long a server may take to answer a ping.
 const PULSE_LIMIT: Duration = Duration::from_secs(5);
@@ -53,11 +52,11 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 
 pub struct Connection {
     name: String,
-    masks: Masks,
+    pub masks: Masks,
     allowed: Allowed,
     service: tokio::sync::Mutex<RunningService<RoleClient, Handler>>,
-    peer: Peer<RoleClient>,
-    heard: Arc<Heard>,
+    pub peer: Peer<RoleClient>,
+    pub heard: Arc<Heard>,
     process: Option<Process>,
     ending: Ending,
     tasks: TaskTracker,
@@ -114,12 +113,12 @@ impl Connection {
         let (process, stdout, stdin) = Process::start(&program, masks, &common.environment, &common.tasks)?;
         failpoint::reached("C30");
         let transport = StdioTransport::new(stdout, stdin, name, masks);
-        let ending = transport.ending();
+        let ending = transport.ending.clone();
         match transport.greet(handler, lifecycle, process.exit_token(), &common.tasks).await {
             Ok(service) => Self::greeted(service, Some(process), ending, &common.tasks).await,
             Err(error) => {
                 // An exit right after the failed greeting explains it.
-                let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exited()).await;
+                let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exit_token().cancelled_owned()).await;
                 let words = process.last_words();
                 Err(match ending.reason() {
                     Some(reason) => OpenError::Other(Fault::after(reason, words)),
@@ -140,22 +139,14 @@ impl Connection {
         let (peer, tasks, stale, calls) = (service.peer().clone(), tasks.clone(), AtomicBool::new(false), TaskTracker::new());
         let service = tokio::sync::Mutex::new(service);
         let connection = Self { name, masks, allowed, peer, service, heard, process, ending, tasks, stale, calls };
-        match connection.unknown_version() {
-            None => Ok(connection),
-            Some(version) => {
-                connection.close().await;
-                let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
-                let known = known.join(", ");
-                Err(format!("the server speaks version {version:?} of the protocol; known here are {known}").into())
-            }
-        }
-    }
-
-    /// Returns the protocol version of the server if it is not supported.
-    fn unknown_version(&self) -> Option<String> {
-        let version = &self.peer.peer_info()?.protocol_version;
-        let is_known = ProtocolVersion::KNOWN_VERSIONS.contains(version);
-        (!is_known).then(|| prefix_chars(version.as_str(), 40).to_owned())
+        let version = connection.peer.peer_info().map(|info| info.protocol_version.clone());
+        let Some(unknown) = version.filter(|version| !ProtocolVersion::KNOWN_VERSIONS.contains(version)) else {
+            return Ok(connection);
+        };
+        connection.close().await;
+        let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+        let (version, known) = (prefix_chars(unknown.as_str(), 40), known.join(", "));
+        Err(format!("the server speaks version {version:?} of the protocol; known here are {known}").into())
     }
 
     pub fn is_alive(&self) -> bool {
@@ -170,19 +161,7 @@ impl Connection {
         self.calls.wait().await;
     }
 
-    pub fn peer(&self) -> &Peer<RoleClient> {
-        &self.peer
-    }
-
-    pub fn masks(&self) -> &Masks {
-        &self.masks
-    }
-
-    pub fn heard(&self) -> &Heard {
-        &self.heard
-    }
-
-    pub async fn list_tools(&self) -> Result<ToolList, Fault> {
+    pub async fn list_tools(&self) -> Result<(Vec<Tool>, Listed), Fault> {
         let said = Mutex::new((None::<Duration>, false));
         let page = |asked| {
             let said = &said;
@@ -195,7 +174,7 @@ impl Connection {
         };
         let (tools, is_whole) = self.all("tools", page).await?;
         let (holds_for, left_out) = said.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(ToolList { tools, listed: Listed::now(holds_for, left_out || !is_whole) })
+        Ok((tools, Listed::now(holds_for, left_out || !is_whole)))
     }
 
     /// Lists all resources; none if the server does not declare the capability.
@@ -365,10 +344,10 @@ impl Connection {
         let mut limit = (Instant::now() + silence).min(end);
         let mut furthest = f64::NEG_INFINITY;
         // The open question, and those that wait behind it.
-        let (mut thinks, mut queue): (Option<Thought>, VecDeque<Wanted>) = (None, VecDeque::new());
+        let (mut open, mut queue): (Option<OpenQuestion>, VecDeque<Wanted>) = (None, VecDeque::new());
         loop {
-            if thinks.is_none() {
-                thinks = put(queue.pop_front(), progress).await;
+            if open.is_none() {
+                open = put(queue.pop_front(), progress).await;
             }
             tokio::select! {
                 biased;
@@ -388,8 +367,8 @@ impl Connection {
                     underway.is_over = true;
                     return Once::Reply(Reply::Cancelled);
                 }
-                () = answer_of(&mut thinks) => {
-                    let Some(Thought { since, .. }) = thinks.take() else { continue };
+                () = answer_of(&mut open) => {
+                    let Some(OpenQuestion { since, .. }) = open.take() else { continue };
                     // The server's time limit stands still while a user or a model answers.
                     end += since.elapsed();
                     limit = end.min(Instant::now() + silence);
@@ -427,7 +406,7 @@ impl Connection {
                         }
                     }
                 },
-                () = tokio::time::sleep_until(limit), if thinks.is_none() => {
+                () = tokio::time::sleep_until(limit), if open.is_none() => {
                     self.give_up(handle, "the time limit is over").await;
                     underway.is_over = true;
                     return Once::Reply(Reply::TimedOut(if limit == end { whole } else { silence }));
@@ -436,7 +415,6 @@ impl Connection {
         }
     }
 
-    /// Interprets the error of a request.
     pub async fn reply_from_error(&self, error: &ServiceError) -> Reply {
         let over_http = self.process.is_none();
         if over_http && fates::asks_for_new_session(error) {
@@ -455,7 +433,7 @@ impl Connection {
             error => {
                 if let Some(process) = &self.process {
                     // The connection often ends because the process exits; its status belongs to the reason.
-                    let _ = tokio::time::timeout(NOTICE_LIMIT, process.exited()).await;
+                    let _ = tokio::time::timeout(NOTICE_LIMIT, process.exit_token().cancelled_owned()).await;
                 }
                 Reply::Lost(self.lost(error))
             }
@@ -512,7 +490,6 @@ impl Connection {
         }
     }
 
-    /// Closes the connection and ends the process with its group.
     pub async fn close(&self) {
         let closed = async { self.service.lock().await.close_with_timeout(CLOSE_LIMIT).await };
         match &self.process {

@@ -37,7 +37,6 @@ impl Fault {
     }
 }
 
-/// A server as a connection sees it.
 #[derive(Clone, Copy)]
 pub struct Endpoint<'a> {
     pub name: &'a str,
@@ -54,7 +53,6 @@ pub struct Endpoint<'a> {
     pub remains: &'a TaskTracker,
 }
 
-/// Why a connection could not be opened.
 pub enum OpenError {
     /// The server answered the greeting with an error.
     NotUnderstood(Fault),
@@ -68,7 +66,6 @@ impl From<String> for OpenError {
 }
 
 impl OpenError {
-    /// Describes a failed greeting.
     pub fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
         match error {
             ClientInitializeError::JsonRpcError(error) => {

@@ -10,6 +10,8 @@ mod cgroup;
 mod common;
 mod config;
 mod connection;
+#[cfg(test)]
+mod connection_tests;
 mod container;
 mod content;
 mod encoded;
@@ -18,8 +20,6 @@ mod errors;
 mod fates;
 mod handler;
 mod identity;
-#[cfg(test)]
-mod in_memory;
 mod kept;
 mod keys;
 mod listed;
@@ -30,18 +30,18 @@ pub mod orphans;
 mod outputs;
 mod process;
 mod processes;
+mod questions;
 mod remote;
 mod reply;
+mod restart_policy;
 mod rounds;
 mod sampling;
 mod server;
 mod servers;
-mod setbacks;
 mod sse;
 mod statuses;
 mod stdio;
 mod tasks;
-mod thought;
 mod tool_list;
 
 pub use config::{ConnectionLimits, McpConfig, McpConfigError, McpWarning, ServerConfig, ServerTransport};

@@ -5,7 +5,6 @@
 //! their revisions are read every two seconds. Unused connections are closed; the tools of their servers stay on offer.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -47,7 +46,6 @@ const LOOKS_TO_ASK: u32 = 2;
 /// How long the tools of a server stay on offer after its idle connection was closed. Then the server is asked again.
 const RESTED: Duration = Duration::from_secs(2 * 3_600);
 
-/// One call on its way to a server.
 pub struct McpCall<'a> {
     /// The owner of the run.
     pub owner: &'a UserId,
@@ -73,7 +71,6 @@ pub struct McpCall<'a> {
     pub permit: &'a CallPermit,
 }
 
-/// How a call ended.
 pub struct McpAnswer {
     pub state: ToolCallState,
     pub content: Vec<ToolContent>,
@@ -87,7 +84,6 @@ impl McpAnswer {
     }
 }
 
-/// A server of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredServer {
     /// Derived from the name.
@@ -95,7 +91,6 @@ pub struct ConfiguredServer {
     pub name: String,
 }
 
-/// All MCP servers of this process.
 pub struct McpServers {
     configured: Vec<Arc<Offer>>,
     kept: Option<Arc<dyn KeptServers>>,
@@ -129,11 +124,10 @@ type ConnectionKey = (String, Option<UserId>);
 
 impl McpServers {
     /// Starts nothing: servers are connected when they are first needed.
-    #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
         let DoorOptions { mcp, kept, environment, clock, start_patience, connections: limits, .. } = options;
         let words = Words::new(&UuidIds);
-        let beginning = words.beginning().to_owned();
+        let beginning = words.beginning.clone();
         let containers = Containers::new(options.containers, options.container_inputs, beginning.clone(), Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
@@ -149,7 +143,7 @@ impl McpServers {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        let halves = names::server_halves(&mcp.servers.keys().map(String::as_str).collect::<Vec<_>>());
+        let halves = names::server_halves(&BTreeSet::new(), &mcp.servers.keys().map(|name| (&**name, &**name)).collect::<Vec<_>>());
         let configured = mcp.servers.into_iter().zip(halves).map(|((name, config), half)| {
             let identity = Identity { key: name.clone(), id: configured_id(&name), name, owner: None };
             Arc::new(Offer { identity, half, config, revision: 0 })
@@ -227,35 +221,28 @@ impl McpServers {
         Some(self.status(owner, &offer).await)
     }
 
-    /// Returns the tools of a server, as they are offered to runs.
     pub async fn tools_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<Arc<ToolDefinition>>, String>> {
         let offer = self.offer(owner, id).await?;
-        Some(match self.server(owner, &offer) {
-            Ok(server) => server.definitions(&offer.half, self.start_patience).await,
-            Err(reason) => Err(reason),
-        })
+        let listed = async { self.server(owner, &offer)?.definitions(&offer.half, self.start_patience).await };
+        Some(listed.await)
     }
 
     pub async fn resources_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<McpResource>, String>> {
         let offer = self.offer(owner, id).await?;
-        Some(match self.server(owner, &offer) {
-            Ok(server) => server.resources().await,
-            Err(reason) => Err(reason),
-        })
+        let listed = async { self.server(owner, &offer)?.resources().await };
+        Some(listed.await)
     }
 
     pub async fn prompts_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<McpPrompt>, String>> {
         let offer = self.offer(owner, id).await?;
-        Some(match self.server(owner, &offer) {
-            Ok(server) => server.prompts().await,
-            Err(reason) => Err(reason),
-        })
+        let listed = async { self.server(owner, &offer)?.prompts().await };
+        Some(listed.await)
     }
 
     /// Closes all connections to a server in this process, and waits until their processes have ended. The next use connects again.
     pub async fn stop(&self, id: &McpServerId) {
         let ended: Vec<Arc<Server>> =
-            lock(&self.open).extract_if(|_, server| server.id() == id).map(|(_, server)| server).collect();
+            lock(&self.open).extract_if(|_, server| server.identity.id == *id).map(|(_, server)| server).collect();
         join_all(ended.iter().map(|server| server.close())).await;
     }
 
@@ -331,7 +318,7 @@ impl McpServers {
         let (own, of_all): (Vec<_>, Vec<_>) = kept.into_iter().partition(|server| server.owner.is_some());
         for servers in [of_all, own] {
             let keys: Vec<(&str, &str)> = servers.iter().map(|server| (server.id.as_str(), server.name.as_str())).collect();
-            let halves = names::further_halves(&taken, &keys);
+            let halves = names::server_halves(&taken, &keys);
             taken.extend(halves.iter().cloned());
             offers.extend(servers.into_iter().zip(halves).map(|(server, half)| Arc::new(Offer::kept(server, half))));
         }
@@ -347,13 +334,16 @@ impl McpServers {
         let key = connection_key(owner, offer, config);
         let mut open = lock(&self.open);
         // An offer that was read before a change may arrive after it.
-        if let Some(server) = open.get(&key).filter(|server| server.revision() >= offer.revision) {
+        if let Some(server) = open.get(&key).filter(|server| server.revision >= offer.revision) {
             return Ok(Arc::clone(server));
         }
         let (identity, half) = (offer.identity.clone(), offer.half.clone());
-        let home = self.common.homes.as_ref().map(|homes| home(homes, &identity.id, key.1.as_ref()));
-        let of_others = open.iter().find(|((other_key, _), other)| *other_key == key.0 && other.revision() == offer.revision);
-        let slots = of_others.map(|(_, other)| other.slots());
+        let id = &identity.id;
+        // Owners do not share a working directory.
+        let folder = key.1.as_ref().map_or_else(|| id.to_string(), |owner| format!("{id}-{owner}"));
+        let home = self.common.homes.as_ref().map(|homes| homes.join(folder));
+        let of_others = open.iter().find(|((other_key, _), other)| *other_key == key.0 && other.revision == offer.revision);
+        let slots = of_others.map(|(_, other)| Arc::clone(&other.slots));
         let server = Server::new(identity, half, offer.revision, config.clone(), slots, (home, Arc::clone(&self.common)));
         if let Some(outdated) = open.insert(key, Arc::clone(&server)) {
             self.end(outdated);
@@ -400,7 +390,7 @@ impl McpServers {
             Err(reason) => return ServerStatus { status: "error".to_owned(), error: Some(reason.clone()), ..none },
         };
         let server = lock(&self.open).get(&connection_key(owner, offer, config)).cloned();
-        match server.filter(|server| server.revision() >= offer.revision) {
+        match server.filter(|server| server.revision >= offer.revision) {
             Some(server) => server.status(none).await,
             None => none,
         }
@@ -452,7 +442,7 @@ impl McpServers {
         };
         let current: HashMap<&McpServerId, i64> = current.iter().map(|server| (&server.id, server.revision)).collect();
         let outdated = |server: &Server| {
-            ids.contains(server.id()) && current.get(server.id()).is_none_or(|revision| server.revision() < *revision)
+            ids.contains(&server.identity.id) && current.get(&server.identity.id).is_none_or(|revision| server.revision < *revision)
         };
         let outdated: Vec<_> = lock(&self.open).extract_if(|_, server| outdated(server)).collect();
         for (_, server) in outdated {
@@ -463,7 +453,8 @@ impl McpServers {
     /// Returns the kept servers with connections in this process.
     fn kept_and_open(&self) -> Vec<McpServerId> {
         let is_kept = |id: &McpServerId| self.configured.iter().all(|offer| offer.identity.id != *id);
-        let ids: BTreeSet<McpServerId> = lock(&self.open).values().map(|server| server.id().clone()).filter(is_kept).collect();
+        let ids: BTreeSet<McpServerId> =
+            lock(&self.open).values().map(|server| server.identity.id.clone()).filter(is_kept).collect();
         ids.into_iter().collect()
     }
 }
@@ -471,14 +462,6 @@ impl McpServers {
 fn connection_key(owner: &UserId, offer: &Offer, config: &ServerConfig) -> ConnectionKey {
     let is_of_all = config.shared && offer.identity.owner.is_none();
     (offer.identity.key.clone(), (!is_of_all).then(|| owner.clone()))
-}
-
-/// Returns the working directory of a server. Owners do not share one.
-fn home(homes: &Path, id: &McpServerId, owner: Option<&UserId>) -> PathBuf {
-    match owner {
-        None => homes.join(id.as_str()),
-        Some(owner) => homes.join(format!("{id}-{owner}")),
-    }
 }
 
 async fn look_after(all: Weak<McpServers>) {

@@ -3,12 +3,11 @@
 mod cost;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-/// The most violations in one error.
 const MAX_VIOLATIONS: usize = 5;
 /// The longest violation, in characters: some quote the whole instance.
 const MAX_VIOLATION: usize = 300;
@@ -23,7 +22,6 @@ pub enum ArgumentError {
 }
 
 /// Returns `schema` as an object schema, because models accept nothing else. It accepts the same objects as before.
-#[must_use]
 pub fn normalise(schema: &Value) -> Value {
     let mut object = schema.as_object().cloned().unwrap_or_default();
     object.insert("type".to_owned(), json!("object"));
@@ -33,28 +31,26 @@ pub fn normalise(schema: &Value) -> Value {
     Value::Object(object)
 }
 
-/// The most cached validators.
 const MAX_KEPT: usize = 256;
 
 /// Checks arguments with cached validators: compiling a schema costs far more than using it.
 #[derive(Default)]
 pub struct Validators {
-    made: Mutex<Made>,
+    /// By the address of the schema. The entry holds the schema, so its address cannot be reused.
+    made: Mutex<HashMap<usize, (Arc<Value>, Arc<Validator>)>>,
 }
-
-/// Validators by the address of their schema. The entry holds the schema, so its address cannot be reused.
-type Made = HashMap<usize, (Arc<Value>, Arc<Validator>)>;
 
 impl Validators {
     /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
     pub fn check(&self, schema: &Arc<Value>, arguments: &Value) -> Result<(), ArgumentError> {
         let address = Arc::as_ptr(schema).addr();
-        let known = self.lock().get(&address).map(|(_, validator)| Arc::clone(validator));
+        let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().get(&address).map(|(_, validator)| Arc::clone(validator));
         let validator = match known {
             Some(validator) => validator,
             None => {
                 let validator = Arc::new(validator(schema)?);
-                let mut made = self.lock();
+                let mut made = lock();
                 if made.len() >= MAX_KEPT {
                     made.clear();
                 }
@@ -64,13 +60,8 @@ impl Validators {
         };
         violations(&validator, schema, arguments)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Checks `arguments` against a schema that is used once.
 pub fn check_once(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
     violations(&validator(schema)?, schema, arguments)
 }
@@ -154,11 +145,11 @@ mod tests {
             assert_eq!(validators.check(&text, &json!({"a": "x"})), Ok(()));
             assert!(validators.check(&text, &json!({"a": 1})).is_err());
         }
-        assert_eq!(validators.lock().len(), 1);
+        assert_eq!(validators.made.lock().unwrap().len(), 1);
         for _ in 0..3 * MAX_KEPT {
             assert_eq!(validators.check(&schema("integer"), &json!({"a": 1})), Ok(()));
         }
-        assert!(validators.lock().len() <= MAX_KEPT);
+        assert!(validators.made.lock().unwrap().len() <= MAX_KEPT);
     }
 
     /// 2 KB of schema that would take longer than anybody lives.

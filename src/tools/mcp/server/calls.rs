@@ -26,13 +26,14 @@ impl Server {
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         let _work = Arc::clone(&self.work);
         let timeout = self.config.timeout.unwrap_or(call.timeout);
-        if let Some(task) = call.handle.and_then(Handle::task) {
-            let reply = self.take_up(Task::known(task), timeout, &call).await;
+        if let Some(id) = call.handle.and_then(Handle::task) {
+            let task = Task { id: id.to_owned(), pause: Duration::ZERO };
+            let reply = self.take_up(task, timeout, &call).await;
             return self.answer(reply, &call);
         }
         let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
         let mut until = Instant::now() + timeout;
-        let slot = match self.turn(until, timeout, &call).await {
+        let slot = match self.turn(timeout, &call).await {
             Ok(slot) => slot,
             Err(unsent) => return unsent,
         };
@@ -127,18 +128,13 @@ impl Server {
     }
 
     /// Waits for a slot. An error is the answer to a call that was not sent.
-    async fn turn(&self, until: Instant, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
-        let slot = async {
-            match self.config.asks() {
-                // A user may be thinking about the call before, which ends within its own limits.
-                true => Ok(self.slot(&call.progress).await),
-                false => tokio::time::timeout_at(until, self.slot(&call.progress)).await,
-            }
-        };
+    async fn turn(&self, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
+        // A user may be thinking about the call before, which ends within its own limits.
+        let limit = if self.config.asks() { Duration::MAX } else { timeout };
         tokio::select! {
             biased;
             () = call.permit.token.cancelled() => Err(cancelled()),
-            slot = slot => match slot {
+            slot = tokio::time::timeout(limit, self.slot(&call.progress)) => match slot {
                 Ok(slot) => slot.map_err(|_| failed("the server is shut down".to_owned())),
                 Err(_) => Err(self.not_ready(timeout)),
             },
@@ -201,7 +197,7 @@ impl Server {
             return;
         }
         let leaves = Arc::clone(&self.leaves).lock_owned().await;
-        let left = self.let_go(|live| Arc::strong_count(&self.sent) > 1 || !live.connection.heard().has_strays());
+        let left = self.let_go(|live| Arc::strong_count(&self.sent) > 1 || !live.connection.heard.has_strays());
         let Some((live, token)) = left else { return };
         tracing::debug!(
             mcp.server = self.identity.name,

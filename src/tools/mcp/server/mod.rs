@@ -22,11 +22,10 @@ use super::identity::Identity;
 use super::live::{Known, Live};
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::process::last_words;
-use super::processes::{Place, ProcessHolder};
+use super::processes::{ProcessHolder, ProcessPermit};
+use super::restart_policy::RestartPolicy;
 use super::rounds::Pauses;
-use super::setbacks::Setbacks;
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, listed};
-use crate::domain::ids::McpServerId;
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
 use crate::tools::{ServerStatus, names};
@@ -34,15 +33,13 @@ use crate::tools::{ServerStatus, names};
 /// The part of the start limit in which a starting server holds a start permit: 10 s of the 60 s by default. A slower start most
 /// often waits for something other than this machine.
 const TURN_PART: u32 = 6;
-/// How long listing resources or prompts may take.
 const LIST_LIMIT: Duration = Duration::from_secs(15);
 
 pub struct Server {
-    identity: Identity,
+    pub identity: Identity,
     /// Its part of the names of its tools, when it was made.
     half: String,
-    /// The revision of its entry.
-    revision: i64,
+    pub revision: i64,
     /// The destination of a kept server.
     destination: Option<String>,
     config: ServerConfig,
@@ -52,7 +49,7 @@ pub struct Server {
     phase: watch::Sender<Phase>,
     /// The beginning of this phase.
     since: Mutex<UnixMillis>,
-    setbacks: Mutex<Setbacks>,
+    restarts: Mutex<RestartPolicy>,
     last_used: Mutex<Instant>,
     /// Cloned by each call and each task that waits for the connection.
     work: Arc<()>,
@@ -62,7 +59,7 @@ pub struct Server {
     leaves: Arc<tokio::sync::Mutex<()>>,
     pauses: Pauses,
     /// Limits concurrent calls.
-    slots: Arc<Semaphore>,
+    pub slots: Arc<Semaphore>,
     /// Cancelled when the server is closed for good.
     closing: CancellationToken,
     /// Holds a token for each attempt to start it, for each process, and for each replaced connection that is not closed yet.
@@ -124,7 +121,7 @@ impl Server {
             common,
             phase,
             since,
-            setbacks: Mutex::default(),
+            restarts: Mutex::default(),
             last_used: Mutex::new(Instant::now()),
             work: Arc::default(),
             sent: Arc::default(),
@@ -137,18 +134,6 @@ impl Server {
             is_old: AtomicBool::new(false),
             login,
         })
-    }
-
-    pub fn id(&self) -> &McpServerId {
-        &self.identity.id
-    }
-
-    pub fn revision(&self) -> i64 {
-        self.revision
-    }
-
-    pub fn slots(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.slots)
     }
 
     /// Returns the time since the last use. A call under way counts as use.
@@ -228,7 +213,7 @@ impl Server {
     }
 
     async fn listed(self: &Arc<Self>, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
-        let patience = if lock(&self.setbacks).is_any() { patience / 5 } else { patience };
+        let patience = if lock(&self.restarts).is_any() { patience / 5 } else { patience };
         let began = match &*self.phase.borrow() {
             Phase::Starting { since } => *since,
             Phase::Unknown | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } | Phase::Closed => Instant::now(),
@@ -263,7 +248,7 @@ impl Server {
 
     /// Forgets earlier failures, so that the next use connects at once.
     pub fn forgive(&self) {
-        *lock(&self.setbacks) = Setbacks::default();
+        *lock(&self.restarts) = RestartPolicy::default();
         self.shift(|phase| {
             let is_away = matches!(phase, Phase::Failed { .. } | Phase::Resting(_));
             if is_away {
@@ -277,8 +262,8 @@ impl Server {
     pub fn tend(self: &Arc<Self>) {
         let now = Instant::now();
         let is_due = match &*self.phase.borrow() {
-            Phase::Up(live) => !live.connection.is_alive() && lock(&self.setbacks).is_due(now),
-            Phase::Failed { retry_at, .. } => now >= *retry_at && lock(&self.setbacks).tries_by_itself(),
+            Phase::Up(live) => !live.connection.is_alive() && lock(&self.restarts).is_due(now),
+            Phase::Failed { retry_at, .. } => now >= *retry_at && lock(&self.restarts).tries_by_itself(),
             Phase::Unknown | Phase::Starting { .. } | Phase::Resting(_) | Phase::Closed => false,
         };
         if is_due {
@@ -380,13 +365,15 @@ impl Server {
     fn begin(self: &Arc<Self>) {
         let (mut died, mut start) = (None, None);
         let now = Instant::now();
+        // A remote server may end sessions at any time, so only the ends of processes count as losses.
+        let counts = !matches!(self.config.transport, ServerTransport::Http { .. });
         self.shift(|phase| {
             let (next, starts) = match phase {
                 Phase::Unknown | Phase::Resting(_) => (Phase::Starting { since: now }, true),
                 Phase::Up(live) if !live.connection.is_alive() => {
-                    let next = match lock(&self.setbacks).given_up_until(now, self.counts_losses()) {
+                    let next = match lock(&self.restarts).given_up_until(now, counts) {
                         Some(until) => {
-                            let reason = Setbacks::TOO_MANY.to_owned();
+                            let reason = RestartPolicy::TOO_MANY.to_owned();
                             let fault = Fault { reason, stderr: live.connection.said() };
                             let name = &self.identity.name;
                             tracing::warn!(mcp.server = name, "MCP server {name} is crash-looping");
@@ -423,11 +410,6 @@ impl Server {
         }
     }
 
-    /// Whether the end of a connection is the end of a process. A remote server may end sessions at any time.
-    fn counts_losses(&self) -> bool {
-        !matches!(self.config.transport, ServerTransport::Http { .. })
-    }
-
     async fn start(self: Arc<Self>) {
         let mut attempt = Attempt(Some(Arc::clone(&self)));
         let opened = async {
@@ -444,7 +426,7 @@ impl Server {
         let name = &self.identity.name;
         let next = match result {
             Ok(live) => {
-                lock(&self.setbacks).runs();
+                lock(&self.restarts).runs();
                 tracing::info!(mcp.server = name, "MCP server {name} is connected");
                 Phase::Up(Arc::new(live))
             }
@@ -475,7 +457,7 @@ impl Server {
 
     /// Returns the phase after a failed attempt. The backoff grows each time.
     fn failed_to_start(&self, fault: Fault) -> Phase {
-        Phase::Failed { fault, retry_at: Instant::now() + lock(&self.setbacks).failed() }
+        Phase::Failed { fault, retry_at: Instant::now() + lock(&self.restarts).failed() }
     }
 
     fn labels(&self) -> Labels<'_> {
@@ -485,23 +467,23 @@ impl Server {
     /// Connects when it gets a start permit. The start limit begins then, so that waiting for other servers does not count.
     async fn open_in_turn(self: &Arc<Self>) -> Result<Live, Fault> {
         // A remote server costs this machine nothing to start, so it needs no permit.
-        let (place, turn) = match &self.config.transport {
+        let (permit, turn) = match &self.config.transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
-                let place = self.common.processes.place(Arc::<Self>::clone(self)).await?;
+                let permit = self.common.processes.acquire(Arc::<Self>::clone(self)).await?;
                 self.common.guard.watch();
                 if matches!(self.config.transport, ServerTransport::Container { .. })
                     && let Some((engine, variables)) = self.common.containers.engine().await
                 {
-                    self.common.guard.watch_containers(&engine, &variables, self.common.containers.handed());
+                    self.common.guard.watch_containers(&engine, &variables, self.common.containers.handed.as_deref());
                     self.common.containers.note();
                 }
                 let turn = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
-                (Some(place), Some(turn))
+                (Some(permit), Some(turn))
             }
             ServerTransport::Http { .. } => (None, None),
         };
         let limit = self.common.start_limit;
-        let mut opening = pin!(tokio::time::timeout(limit, self.open(place)));
+        let mut opening = pin!(tokio::time::timeout(limit, self.open(permit)));
         let opened = tokio::select! {
             biased;
             opened = &mut opening => opened,
@@ -514,7 +496,7 @@ impl Server {
         opened.unwrap_or_else(|_| Err(late().into()))
     }
 
-    async fn open(self: &Arc<Self>, place: Option<Place>) -> Result<Live, Fault> {
+    async fn open(self: &Arc<Self>, permit: Option<ProcessPermit>) -> Result<Live, Fault> {
         if let Some(login) = &self.login {
             login.look_again().await;
         }
@@ -529,7 +511,7 @@ impl Server {
             remains: &self.remains,
         });
         let connection = connection.await?;
-        Live::open(connection, self.labels(), &self.config, place).await
+        Live::open(connection, self.labels(), &self.config, permit).await
     }
 
     /// Lists the tools again if the server says that they have changed.
