@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use reqwest::header::CONTENT_TYPE;
-use reqwest::redirect::{Attempt, Policy};
+use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
 use super::page_text;
@@ -41,7 +41,11 @@ impl Fetcher {
             .connect_timeout(CONNECT_LIMIT)
             .timeout(TOTAL_LIMIT)
             .referer(false)
-            .redirect(Policy::custom(move |attempt| follow(attempt, reach)));
+            .redirect(Policy::custom(move |attempt| match may_follow(attempt.url(), attempt.previous().len(), reach) {
+                Ok(true) => attempt.follow(),
+                Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
+                Err(forbidden) => attempt.error(forbidden),
+            }));
         let client = outbound::guarded(builder, reach).build().map_err(|error| error.to_string());
         Self { reach, client }
     }
@@ -122,14 +126,6 @@ fn whole_characters(cut: &[u8]) -> &[u8] {
         |tail: &&[u8]| std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
     let begun = (1..=3).filter_map(|length| cut.get(cut.len().checked_sub(length)?..)).find(is_begun);
     &cut[..cut.len() - begun.map_or(0, <[u8]>::len)]
-}
-
-fn follow(attempt: Attempt<'_>, reach: Reach) -> reqwest::redirect::Action {
-    match may_follow(attempt.url(), attempt.previous().len(), reach) {
-        Ok(true) => attempt.follow(),
-        Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
-        Err(forbidden) => attempt.error(forbidden),
-    }
 }
 
 /// Whether the `count`-th redirect may lead to `url`. The guarded resolver never sees an IP address in a URL, so it is checked here.

@@ -116,13 +116,9 @@ impl ServerConfig {
     /// Returns the tools that the entry names, each with the key that names it.
     pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let undoing = self.undo.iter().flat_map(|(tool, rule)| [("undo", tool), ("undo", &rule.tool)]);
-        let reconciling = self.replay.values().filter_map(|class| match class {
-            ReplayClass::Reconcile { tool } => Some(("replay", tool)),
-            ReplayClass::Read
-            | ReplayClass::Idempotent
-            | ReplayClass::Keyed { .. }
-            | ReplayClass::KeyedMeta { .. }
-            | ReplayClass::Unsafe => None,
+        let reconciling = self.replay.values().filter_map(|class| {
+            let ReplayClass::Reconcile { tool } = class else { return None };
+            Some(("replay", tool))
         });
         let approval = self.approval.keys().map(|tool| ("approval", tool));
         let replay = self.replay.keys().map(|tool| ("replay", tool));

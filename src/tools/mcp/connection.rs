@@ -492,15 +492,13 @@ impl Connection {
 
     pub async fn close(&self) {
         let closed = async { self.service.lock().await.close_with_timeout(CLOSE_LIMIT).await };
-        match &self.process {
-            // A child that does not read its input keeps the transport from closing, so both go on at once.
-            Some(process) => {
-                let _ = tokio::join!(closed, process.end());
+        // A child that does not read its input keeps the transport from closing, so both go on at once.
+        let ended = async {
+            if let Some(process) = &self.process {
+                process.end().await;
             }
-            None => {
-                let _ = closed.await;
-            }
-        }
+        };
+        let _ = tokio::join!(closed, ended);
     }
 }
 
@@ -548,10 +546,7 @@ fn reply_from(result: ServerResult) -> Reply {
             Some(reason) => Reply::Refused(reason.to_owned()),
             None => Reply::Result(result.0),
         },
-        ServerResult::CreateTaskResult(created) => match Task::read(created) {
-            Ok(task) => Reply::Task(task),
-            Err(reason) => Reply::Refused(reason),
-        },
+        ServerResult::CreateTaskResult(created) => Task::read(created).map_or_else(Reply::Refused, Reply::Task),
         _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
     }
 }

@@ -88,9 +88,13 @@ pub fn check_entry(entry: &Map<String, Value>) -> Result<Vec<String>, String> {
 
 /// Returns all warnings about a valid entry.
 pub fn warnings(entry: &Map<String, Value>, transport: &ServerTransport) -> Vec<String> {
-    let mut told = check_entry(entry).unwrap_or_default();
-    told.extend(keys_without_effect(entry, transport));
-    told
+    let (unread, of): (&[&str], &str) = match transport {
+        ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => (&["headers"], "a url"),
+        ServerTransport::Http { .. } => (&["args", "env", "cwd"], "a command"),
+    };
+    let present = unread.iter().filter(|key| entry.get(**key).is_some_and(|value| !is_empty(value)));
+    let without_effect = present.map(|key| format!("the key {key:?} has no effect: it is for servers with {of}"));
+    check_entry(entry).unwrap_or_default().into_iter().chain(without_effect).collect()
 }
 
 fn check_unknown(key: &str, value: &Value) -> Result<String, String> {
@@ -115,16 +119,6 @@ fn check_unknown(key: &str, value: &Value) -> Result<String, String> {
         Some(near) => Ok(format!("the key {key:?} is not read; did you mean {near:?}?")),
         None => Ok(format!("the key {key:?} is not read")),
     }
-}
-
-/// Returns warnings about keys for servers of another transport.
-fn keys_without_effect(entry: &Map<String, Value>, transport: &ServerTransport) -> Vec<String> {
-    let (unread, of): (&[&str], &str) = match transport {
-        ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => (&["headers"], "a url"),
-        ServerTransport::Http { .. } => (&["args", "env", "cwd"], "a command"),
-    };
-    let present = unread.iter().filter(|key| entry.get(**key).is_some_and(|value| !is_empty(value)));
-    present.map(|key| format!("the key {key:?} has no effect: it is for servers with {of}")).collect()
 }
 
 /// Returns warnings about keys beside `mcpServers`. Fails for a key that belongs inside entries.

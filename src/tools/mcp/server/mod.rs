@@ -196,10 +196,7 @@ impl Server {
     /// Returns its tools, with names that begin with `half`. Waits for a start up to `patience` after the start began. After a
     /// failed start it waits a fifth of that, so that the server does not delay every run.
     pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
-        let rested = match &*self.phase.borrow() {
-            Phase::Resting(rested) => Some(rested.tools.clone()),
-            Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => None,
-        };
+        let rested = if let Phase::Resting(rested) = &*self.phase.borrow() { Some(rested.tools.clone()) } else { None };
         let mut tools = match rested {
             Some(tools) => tools,
             None => self.listed(patience).await?,
@@ -214,10 +211,7 @@ impl Server {
 
     async fn listed(self: &Arc<Self>, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
         let patience = if lock(&self.restarts).is_any() { patience / 5 } else { patience };
-        let began = match &*self.phase.borrow() {
-            Phase::Starting { since } => *since,
-            Phase::Unknown | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } | Phase::Closed => Instant::now(),
-        };
+        let began = if let Phase::Starting { since } = &*self.phase.borrow() { *since } else { Instant::now() };
         let live =
             tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
         // If the new list does not arrive in time, the run is offered the old one.
@@ -349,10 +343,7 @@ impl Server {
         let _work = Arc::clone(&self.work);
         self.begin();
         let mut phases = self.phase.subscribe();
-        let phase = phases.wait_for(|phase| match phase {
-            Phase::Starting { .. } => false,
-            Phase::Unknown | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } | Phase::Closed => true,
-        });
+        let phase = phases.wait_for(|phase| !matches!(phase, Phase::Starting { .. }));
         let phase = phase.await.map(|phase| phase.clone()).unwrap_or(Phase::Closed);
         match phase {
             Phase::Up(live) => Ok(live),
@@ -440,15 +431,14 @@ impl Server {
         // Disarmed before the phase changes: a server can die at once, and the next attempt may already be starting.
         attempt.0 = None;
         let mut late = None;
-        self.shift(|phase| match phase {
-            Phase::Closed => {
-                late = Some(next);
-                false
-            }
-            Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } => {
+        self.shift(|phase| {
+            let is_open = !matches!(phase, Phase::Closed);
+            if is_open {
                 *phase = next;
-                true
+            } else {
+                late = Some(next);
             }
+            is_open
         });
         if let Some(Phase::Up(live)) = late {
             live.connection.close().await;
