@@ -26,7 +26,6 @@ use crate::support::text::prefix_chars;
 const MAX_BODY: usize = 256 * 1024;
 /// The longest text within structured data, in characters.
 const MAX_STRING: usize = 500;
-/// The longest list within structured data.
 const MAX_LIST: usize = 10;
 /// The longest input of the user that is sent to a provider, in characters.
 const MAX_INPUT: usize = 10_000;

@@ -10,7 +10,6 @@ use crate::support::{json, text};
 
 /// The longest name that every provider accepts.
 pub const MAX_NAME: usize = 64;
-/// The longest server half.
 pub const MAX_SERVER: usize = 32;
 const DIVIDER: &str = "__";
 /// Lengths of the hash: the next one is used as long as names are not unique.

@@ -20,7 +20,6 @@ use crate::support::random::{Randomness as _, SystemRandomness};
 /// The size of the token bucket for notifications and requests of the server.
 const NEWS_AT_ONCE: f64 = 2_000.0;
 const NEWS_PER_SECOND: f64 = 1_000.0;
-/// How many answers without a request are logged.
 const LOGGED_STRAYS: u64 = 20;
 /// The number of ids of one connection.
 const NUMBERS: i64 = 1 << 20;

@@ -8,11 +8,9 @@ use serde_json::{Map, Value};
 use super::ServerTransport;
 use crate::support::nearest::{nearest, normalized};
 
-/// Keys of an entry that Capstan reads.
 const ENTRY: [&str; 12] =
     ["type", "transport", "image", "command", "args", "env", "cwd", "url", "headers", "enabled", "disabled", "capstan"];
 
-/// Keys of the object `capstan`.
 const CAPSTAN: [&str; 15] = [
     "trusted",
     "approval",

@@ -10,11 +10,9 @@ use crate::tools::visible::visible;
 
 /// The longest name or kind, in characters.
 const MAX_NAME: usize = 256;
-/// The longest description.
 const MAX_DESCRIPTION: usize = 1_024;
 /// The longest URI. One that is longer is left out: cut it means something else.
 const MAX_URI: usize = 2_048;
-/// The most arguments of a prompt.
 const MAX_ARGUMENTS: usize = 64;
 
 /// Something that a server has to read.

@@ -32,7 +32,6 @@ const BEGINNING: &str = "capstan-";
 const GRACE: Duration = Duration::from_secs(2);
 /// How long they may take to end after TERM.
 const GRACE_TERM: Duration = Duration::from_secs(5);
-/// The interval of the search meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 /// The most rounds of killing: a process may have just started another one.
 const ROUNDS: usize = 20;

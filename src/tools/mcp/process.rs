@@ -38,7 +38,6 @@ const GRACE_INPUT: Duration = Duration::from_secs(2);
 const GRACE_TERM: Duration = Duration::from_secs(5);
 /// How long output may still arrive after the child has exited.
 const GRACE_OUTPUT: Duration = Duration::from_millis(300);
-/// The interval of checks while the group ends.
 const LOOK: Duration = Duration::from_millis(20);
 /// TERM has this number on every Unix.
 const SIGTERM: i32 = 15;

@@ -44,7 +44,6 @@ pub enum Reply {
     Cancelled,
 }
 
-/// A task that stands for the result of a call.
 pub struct Task {
     pub id: String,
     /// The pause before the first poll.

@@ -35,11 +35,9 @@ use crate::support::ids::UuidIds;
 use crate::tools::options::DoorOptions;
 use crate::tools::{CallPermit, ProgressSender, ServerStatus, names};
 
-/// The most servers that start at the same time.
 const PARALLEL_STARTS: usize = 4;
 /// How long tasks may take to end after their servers have.
 const TASKS_LIMIT: Duration = Duration::from_secs(10);
-/// How often connections are checked.
 const LOOK: Duration = Duration::from_secs(1);
 /// Number of checks between two reads of the revisions of kept servers.
 const LOOKS_TO_ASK: u32 = 2;

@@ -33,12 +33,10 @@ pub async fn store(task: &Task, progress: &ProgressSender) {
 }
 
 enum Polled {
-    /// Poll again after the pause.
     Working {
         news: Option<String>,
         pause: Duration,
     },
-    /// The server requires input first.
     Asks {
         requests: InputRequests,
         pause: Duration,

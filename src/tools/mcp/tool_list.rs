@@ -46,7 +46,6 @@ impl Listed {
 pub struct Page {
     /// The usable tools.
     pub tools: Vec<Tool>,
-    /// The cursor of the next page.
     pub next: Option<String>,
     pub holds_for: Option<Duration>,
     /// Whether there are unusable tools.

@@ -22,7 +22,6 @@ const REMOVAL_PAUSES: [Duration; 5] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10)];
 /// The writable folder of a container.
 const SCRATCH: &str = "/tmp";
-/// The most open files of each process in a container.
 const OPEN_FILES: u32 = 1_024;
 
 /// The command that starts a container.

@@ -49,7 +49,6 @@ impl Proof {
 /// The server, issuer and client that tokens are bound to.
 #[derive(Clone, Serialize, Deserialize)]
 struct Bond {
-    /// The URL of the entry.
     url: String,
     issuer: String,
     resource: String,

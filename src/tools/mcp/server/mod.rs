@@ -266,12 +266,10 @@ impl Server {
     }
 
     /// Changes the phase, and notes the time if `change` returns true.
-    fn shift(&self, change: impl FnOnce(&mut Phase) -> bool) -> bool {
-        let changed = self.phase.send_if_modified(change);
-        if changed {
+    fn shift(&self, change: impl FnOnce(&mut Phase) -> bool) {
+        if self.phase.send_if_modified(change) {
             *lock(&self.since) = self.common.clock.now();
         }
-        changed
     }
 
     /// Returns `none` with the current state filled in.
