@@ -88,7 +88,7 @@ impl Service {
         let server = self.steerable_mcp_server(&principal, &id).await?;
         let target = self.login_target(&server)?;
         let wire = Wire::new(&target.url, target.reach).map_err(failed)?;
-        if !pending.is_for(wire.server(), target.entry.issuer.as_deref()) {
+        if !pending.is_for(&wire.server, target.entry.issuer.as_deref()) {
             let reason = "the entry of the MCP server has another URL or authorization server by now; begin it anew";
             return Err(failed(reason.to_owned()));
         }

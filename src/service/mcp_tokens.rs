@@ -68,7 +68,7 @@ impl Inner {
             let refresh = tokens.refresh();
             let is_refused = refused.is_some_and(|refused| refused.expose_secret() == token.expose_secret());
             let is_fresh = row.fresh_for_ms.is_none_or(|ms| ms > 0);
-            match (is_refused, is_fresh, tokens.can_be_refreshed()) {
+            match (is_refused, is_fresh, refresh.is_some()) {
                 (false, true, _) => {
                     return Ok(Some(Access { token, refresh, fresh_for: row.fresh_for_ms.and_then(duration) }));
                 }

@@ -1,9 +1,11 @@
-//! Places that an operator has named, to which URLs of members may lead though they are not public.
+//! The operator's allowlist: destinations that URLs of members may lead to although they are not public.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// One of them: a host by its name, or addresses, each with a port if only that one counts.
+use ipnet::IpNet;
+
+/// A host or network, with a port if only that one is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
     what: What,
@@ -14,17 +16,11 @@ pub struct Allowed {
 enum What {
     /// In lower case.
     Name(String),
-    Net {
-        address: IpAddr,
-        bits: u8,
-    },
+    Net(IpNet),
 }
 
 impl Allowed {
-    /// Reads `host`, `10.0.0.5`, `10.0.0.0/8` or `fd00::/8`, and the same with `:PORT`, where IPv6 stands in brackets.
-    ///
-    /// # Errors
-    /// In words: what is wrong with it.
+    /// Reads `host`, `10.0.0.5`, `10.0.0.0/8` or `fd00::/8`, each also with `:PORT`, where IPv6 stands in brackets.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -38,21 +34,16 @@ impl Allowed {
         };
         let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
         match (address.parse::<IpAddr>(), bits) {
-            (Ok(address), bits) => {
-                let most = if address.is_ipv4() { 32 } else { 128 };
-                let bits =
-                    bits.map_or(Some(most), |bits| bits.parse::<u8>().ok()).filter(|bits| *bits <= most).ok_or_else(wrong)?;
-                Ok(Self { what: What::Net { address, bits }, port })
+            (Ok(address), None) => Ok(Self { what: What::Net(address.to_canonical().into()), port }),
+            (Ok(address), Some(bits)) => {
+                let net = bits.parse().ok().and_then(|bits| IpNet::new(address, bits).ok());
+                Ok(Self { what: What::Net(net.ok_or_else(wrong)?), port })
             }
             (Err(_), None) if is_name(place) => {
                 Ok(Self { what: What::Name(place.trim_end_matches('.').to_ascii_lowercase()), port })
             }
             (Err(_), _) => Err(wrong()),
         }
-    }
-
-    fn is_of_port(&self, port: Option<u16>) -> bool {
-        self.port.is_none() || self.port == port
     }
 
     fn has_name(&self, host: &str) -> bool {
@@ -62,46 +53,42 @@ impl Allowed {
     fn holds(&self, address: IpAddr) -> bool {
         match &self.what {
             What::Name(_) => false,
-            What::Net { address: net, bits } => is_within(address.to_canonical(), *net, *bits),
+            What::Net(net) => net.contains(&address.to_canonical()),
         }
     }
 }
 
-/// What a list says of a place.
+/// The result of a search in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
-    /// It is on the list.
+pub enum Listing {
     Yes,
-    /// It is there with other ports only.
+    /// The host is listed with other ports only.
     OtherPorts,
-    /// Nothing.
     Nothing,
 }
 
-/// What is said of a host by its name.
 #[must_use]
-pub fn of_name(list: &[Allowed], host: &str, port: Option<u16>) -> Said {
-    said(list.iter().filter(|allowed| allowed.has_name(host)), port)
+pub fn of_name(list: &[Allowed], host: &str, port: Option<u16>) -> Listing {
+    listing(list.iter().filter(|allowed| allowed.has_name(host)), port)
 }
 
-/// What is said of an address.
 #[must_use]
-pub fn of_address(list: &[Allowed], address: IpAddr, port: Option<u16>) -> Said {
-    said(list.iter().filter(|allowed| allowed.holds(address)), port)
+pub fn of_address(list: &[Allowed], address: IpAddr, port: Option<u16>) -> Listing {
+    listing(list.iter().filter(|allowed| allowed.holds(address)), port)
 }
 
-fn said<'a>(those: impl Iterator<Item = &'a Allowed>, port: Option<u16>) -> Said {
-    let mut said = Said::Nothing;
-    for allowed in those {
-        match allowed.is_of_port(port) {
-            true => return Said::Yes,
-            false => said = Said::OtherPorts,
+fn listing<'a>(matches: impl Iterator<Item = &'a Allowed>, port: Option<u16>) -> Listing {
+    let mut listing = Listing::Nothing;
+    for allowed in matches {
+        if allowed.port.is_none() || allowed.port == port {
+            return Listing::Yes;
         }
+        listing = Listing::OtherPorts;
     }
-    said
+    listing
 }
 
-/// Keeps a list for as long as there is this process, once: what is handed on everywhere should be small.
+/// Returns a list with static lifetime, so that [`super::outbound::Reach`] is `Copy`. Equal lists are stored once.
 #[must_use]
 pub fn kept(list: Vec<Allowed>) -> &'static [Allowed] {
     static KEPT: Mutex<Vec<&'static [Allowed]>> = Mutex::new(Vec::new());
@@ -116,9 +103,9 @@ pub fn kept(list: Vec<Allowed>) -> &'static [Allowed] {
     }
 }
 
-/// The place, and the port behind it. `None` if the port is none.
+/// Splits off the port. `None` if it is not valid.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
-    // An IPv6 address has colons of its own, unless it stands in brackets.
+    // An IPv6 address without brackets has colons of its own.
     let has_port = text.matches(':').count() == 1 || (text.starts_with('[') && text.rfind(':') > text.rfind(']'));
     match text.rsplit_once(':').filter(|_| has_port) {
         Some((place, port)) => Some((place, Some(port.parse().ok().filter(|port| *port > 0)?))),
@@ -131,19 +118,8 @@ fn is_name(text: &str) -> bool {
         !label.is_empty() && label.len() <= 63 && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
     };
     let name = text.trim_end_matches('.');
-    // One of digits alone is an address that is written wrongly.
+    // A name without letters is a malformed address.
     name.len() <= 253 && name.split('.').all(is_label) && name.bytes().any(|b| b.is_ascii_alphabetic())
-}
-
-fn is_within(address: IpAddr, net: IpAddr, bits: u8) -> bool {
-    let (address, net, width) = match (address, net.to_canonical()) {
-        (IpAddr::V4(address), IpAddr::V4(net)) => (u128::from(address.to_bits()), u128::from(net.to_bits()), 32),
-        (IpAddr::V6(address), IpAddr::V6(net)) => (address.to_bits(), net.to_bits(), 128),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
-    };
-    let apart = address ^ net;
-    // Nothing may be left of where they differ within the first bits.
-    apart.checked_shr(width - u32::from(bits).min(width)).unwrap_or(0) == 0
 }
 
 #[cfg(test)]
@@ -152,37 +128,37 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case("10.0.0.0/8", "10.255.0.1", 80, Said::Yes)]
-    #[case("10.0.0.0/8", "11.0.0.1", 80, Said::Nothing)]
-    #[case("10.0.0.0/8", "::ffff:10.1.2.3", 80, Said::Yes)]
-    #[case("10.1.2.3", "10.1.2.3", 80, Said::Yes)]
-    #[case("10.1.2.3", "10.1.2.4", 80, Said::Nothing)]
-    #[case("10.1.2.3:11434", "10.1.2.3", 11_434, Said::Yes)]
-    #[case("10.1.2.3:11434", "10.1.2.3", 80, Said::OtherPorts)]
-    #[case("10.0.0.0/8:443", "10.9.9.9", 443, Said::Yes)]
-    #[case("0.0.0.0/0", "192.168.0.1", 1, Said::Yes)]
-    #[case("0.0.0.0/0", "fd00::1", 1, Said::Nothing)]
-    #[case("fd00::/8", "fdff::1", 1, Said::Yes)]
-    #[case("[fd00::]/8:8080", "fd12::1", 8_080, Said::Yes)]
-    #[case("[fd00::1]:8080", "fd00::1", 80, Said::OtherPorts)]
-    #[case("::/0", "fe00::1", 1, Said::Yes)]
-    fn networks_hold_addresses(#[case] entry: &str, #[case] address: &str, #[case] port: u16, #[case] said: Said) {
+    #[case("10.0.0.0/8", "10.255.0.1", 80, Listing::Yes)]
+    #[case("10.0.0.0/8", "11.0.0.1", 80, Listing::Nothing)]
+    #[case("10.0.0.0/8", "::ffff:10.1.2.3", 80, Listing::Yes)]
+    #[case("10.1.2.3", "10.1.2.3", 80, Listing::Yes)]
+    #[case("10.1.2.3", "10.1.2.4", 80, Listing::Nothing)]
+    #[case("10.1.2.3:11434", "10.1.2.3", 11_434, Listing::Yes)]
+    #[case("10.1.2.3:11434", "10.1.2.3", 80, Listing::OtherPorts)]
+    #[case("10.0.0.0/8:443", "10.9.9.9", 443, Listing::Yes)]
+    #[case("0.0.0.0/0", "192.168.0.1", 1, Listing::Yes)]
+    #[case("0.0.0.0/0", "fd00::1", 1, Listing::Nothing)]
+    #[case("fd00::/8", "fdff::1", 1, Listing::Yes)]
+    #[case("[fd00::]/8:8080", "fd12::1", 8_080, Listing::Yes)]
+    #[case("[fd00::1]:8080", "fd00::1", 80, Listing::OtherPorts)]
+    #[case("::/0", "fe00::1", 1, Listing::Yes)]
+    fn networks_hold_addresses(#[case] entry: &str, #[case] address: &str, #[case] port: u16, #[case] said: Listing) {
         let list = [Allowed::parse(entry).unwrap()];
         assert_eq!(of_address(&list, address.parse().unwrap(), Some(port)), said);
-        assert_eq!(of_name(&list, address, Some(port)), Said::Nothing);
+        assert_eq!(of_name(&list, address, Some(port)), Listing::Nothing);
     }
 
     #[test]
     fn hosts_are_known_by_their_whole_names() {
         let list = ["Ollama.lan:11434", "db.internal", "localhost"].map(|entry| Allowed::parse(entry).unwrap());
         for (host, port, said) in [
-            ("ollama.lan", 11_434, Said::Yes),
-            ("OLLAMA.LAN.", 11_434, Said::Yes),
-            ("ollama.lan", 22, Said::OtherPorts),
-            ("db.internal", 22, Said::Yes),
-            ("my.db.internal", 22, Said::Nothing),
-            ("b.internal", 22, Said::Nothing),
-            ("localhost", 80, Said::Yes),
+            ("ollama.lan", 11_434, Listing::Yes),
+            ("OLLAMA.LAN.", 11_434, Listing::Yes),
+            ("ollama.lan", 22, Listing::OtherPorts),
+            ("db.internal", 22, Listing::Yes),
+            ("my.db.internal", 22, Listing::Nothing),
+            ("b.internal", 22, Listing::Nothing),
+            ("localhost", 80, Listing::Yes),
         ] {
             assert_eq!(of_name(&list, host, Some(port)), said, "{host}:{port}");
         }

@@ -1,7 +1,7 @@
-//! Where the server may connect to on behalf of somebody.
+//! Egress policy: the destinations that this process may connect to on behalf of a user (SSRF guard).
 //!
-//! A URL that a member gives must not lead into the server's own network. Names are judged by the addresses that they resolve to,
-//! in the moment of the connection: one that was checked before may mean another address by then.
+//! A URL of a member must not lead into the operator's network. Names are checked by their addresses at the time of the connection,
+//! because a name that was checked before may resolve to another address by then.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,69 +10,62 @@ use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
-use super::allowed::{self, Allowed, Said};
+use super::allowed::{self, Allowed, Listing};
 
-/// Where a URL may lead.
+/// The allowed destinations of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Anywhere that the server can reach, itself included, but for where clouds hand out credentials: an administrator said so.
+    /// All destinations, this machine included, except metadata services of clouds. For URLs of administrators.
     Anywhere,
-    /// Only to public addresses, by https.
+    /// Public addresses by https only.
     Public,
-    /// There, and to what an operator has listed.
+    /// Public addresses by https, and the operator's allowlist.
     Listed(&'static [Allowed]),
 }
 
 impl Reach {
-    /// The word in the database.
+    /// Returns the word in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Anywhere => "anywhere",
-            // The list is the settings' to say, each time.
+            // The allowlist always comes from the current settings.
             Self::Public | Self::Listed(_) => "public",
         }
     }
 
-    /// Reads the word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Anywhere, Self::Public].into_iter().find(|reach| reach.as_str() == word)
     }
 }
 
-/// Why a URL is not connected to. Says nothing of what was found there.
+/// Why a connection is refused. Does not reveal what was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
-    /// Not https.
     #[error("only https URLs are allowed here; an administrator may use others, or allow them for all with outbound.allow")]
     Scheme,
-    /// Such a URL looks as if it led to another host than it does, and its password ends up in logs.
+    /// A URL with a user can hide its real host, and its password would be logged.
     #[error("a URL with a user or a password in it is not allowed here")]
     Login,
-    /// An address that is not public.
     #[error("it leads to an address that is not public; an administrator may use such, or allow it for all with outbound.allow")]
     Address,
-    /// An address at which clouds hand out credentials, or one of this machine's link.
     #[error("it leads to a link-local address, or to one at which clouds hand out credentials; those are never connected to")]
     Metadata,
 }
 
-/// Looks at what can be seen of a URL without resolving its host.
-///
-/// # Errors
-/// [`Forbidden`].
+/// Checks a URL without resolving its host.
 pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
-    // The parser has brought every spelling of an IPv4 address into this one.
+    // The parser has normalised every form of an IPv4 address.
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let address = host.parse::<IpAddr>();
     match reach {
         Reach::Anywhere if address.as_ref().is_ok_and(|address| is_of_metadata(*address)) => return Err(Forbidden::Metadata),
         Reach::Anywhere => return Ok(()),
         Reach::Listed(list) => match listed(url, host, address.as_ref().ok(), list)? {
-            Said::Yes => return Ok(()),
-            Said::OtherPorts => return Err(Forbidden::Address),
-            Said::Nothing => {}
+            Listing::Yes => return Ok(()),
+            Listing::OtherPorts => return Err(Forbidden::Address),
+            Listing::Nothing => {}
         },
         Reach::Public => {}
     }
@@ -89,8 +82,8 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
     if is_public { Ok(()) } else { Err(Forbidden::Address) }
 }
 
-/// What a list says of where a URL leads, as far as that can be seen of it.
-fn listed(url: &Url, host: &str, address: Option<&IpAddr>, list: &[Allowed]) -> Result<Said, Forbidden> {
+/// Searches the list for the host of a URL.
+fn listed(url: &Url, host: &str, address: Option<&IpAddr>, list: &[Allowed]) -> Result<Listing, Forbidden> {
     let port = url.port_or_known_default();
     match address {
         Some(address) if is_of_metadata(*address) => Err(Forbidden::Metadata),
@@ -99,10 +92,10 @@ fn listed(url: &Url, host: &str, address: Option<&IpAddr>, list: &[Allowed]) -> 
     }
 }
 
-/// Whether a name may lead to an address by a list. That it is used with the right port was seen of its URL. An address counts whose entry
-/// has no port: which one it is connected to is not known here.
+/// Whether the list allows a name with this address. The port of a listed name was checked with the URL. A listed address counts only
+/// without a port, because the resolver does not know the port.
 fn is_listed(name: &str, address: IpAddr, list: &[Allowed]) -> bool {
-    allowed::of_name(list, name, None) != Said::Nothing || allowed::of_address(list, address, None) == Said::Yes
+    allowed::of_name(list, name, None) != Listing::Nothing || allowed::of_address(list, address, None) == Listing::Yes
 }
 
 fn is_local_name(host: &str) -> bool {
@@ -110,8 +103,8 @@ fn is_local_name(host: &str) -> bool {
     host.is_empty() || host == "localhost" || [".localhost", ".local", ".internal"].iter().any(|end| host.ends_with(end))
 }
 
-/// A client that connects only to where `reach` allows. The URL of each request is to be [checked](check), too: an address in it
-/// is not resolved. Proxies of the environment would resolve names themselves.
+/// Prepares a client that connects only to allowed destinations. The URL of each request must be [checked](check), too, because an IP
+/// address in it is not resolved. Proxies are off, because they would resolve names themselves.
 pub fn guarded(builder: ClientBuilder, reach: Reach) -> ClientBuilder {
     resolved_by(builder, reach, Arc::new(of_system))
 }
@@ -124,14 +117,14 @@ fn resolved_by(builder: ClientBuilder, reach: Reach, lookup: Lookup) -> ClientBu
     }
 }
 
-/// Finds the addresses of a name.
+/// Resolves a name.
 type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
 fn of_system(name: String) -> BoxFuture<'static, std::io::Result<Vec<SocketAddr>>> {
     Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
 }
 
-/// Resolves names that have only addresses that may be reached. Whoever asks connects to these and looks up none.
+/// A resolver that fails for names with forbidden addresses. The client connects to the returned addresses without another lookup.
 struct Judged {
     reach: Reach,
     lookup: Lookup,
@@ -142,7 +135,7 @@ impl Resolve for Judged {
         let (reach, found) = (self.reach, (self.lookup)(name.as_str().to_owned()));
         Box::pin(async move {
             let found = found.await?;
-            // One that may not be reached among others is either a mistake or an attempt.
+            // One forbidden address among others is a mistake or an attack, so the whole name fails.
             match reach {
                 Reach::Anywhere | Reach::Listed(_) if found.iter().any(|address| is_of_metadata(address.ip())) => {
                     return Err(Forbidden::Metadata.into());
@@ -161,7 +154,6 @@ impl Resolve for Judged {
     }
 }
 
-/// Whether an address is one of the public internet.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -170,8 +162,7 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Whether credentials of the machine may be had there by whoever asks from it, or whether it is an address of its link, among
-/// which those are.
+/// Whether an address is link-local, or that of a metadata service of a cloud, which gives credentials to local clients.
 fn is_of_metadata(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -179,7 +170,7 @@ fn is_of_metadata(address: IpAddr) -> bool {
             address.is_link_local() || of_clouds.contains(&address.octets())
         }
         IpAddr::V6(address) => {
-            // All that Amazon keeps for itself, since there are more services than one among it, and those of Google and Scaleway.
+            // The whole prefix of Amazon, which has several services, and the addresses of Google and Scaleway.
             let is_of_clouds =
                 matches!(address.segments(), [0xfd00, 0xec2, ..] | [0xfd20, 0xce, .., 0x254] | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]);
             is_of_clouds
@@ -189,16 +180,15 @@ fn is_of_metadata(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 addresses to which an IPv6 address may lead, through a translator or a tunnel. Most lead to none. None of these forms
-/// counts as public, so whoever may reach public addresses only is refused them whatever they lead to.
+/// Returns the IPv4 addresses that an IPv6 address may lead to by a translator or tunnel. None of these forms counts as public, so they
+/// only matter for [`Reach::Anywhere`] and listed networks.
 fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let [_, _, c, d, e, f, g, h, _, j, k, l, m, n, o, p] = address.octets();
     let found = match address.segments() {
-        // Translators (RFC 6052 and 2765), and the form that nobody should use any more. `::` and `::1` are among it, and what they
-        // would lead to (0.0.0.0 and 0.0.0.1) is nothing that is looked for here.
+        // Translators (RFC 6052 and 2765), and the deprecated IPv4-compatible form. `::` and `::1` are in it, too: their IPv4 addresses
+        // 0.0.0.0 and 0.0.0.1 match no check.
         [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0, 0, 0, 0, 0, 0, ..] => vec![[m, n, o, p]],
-        // Translators of a network's own (RFC 8215). How long their prefix is, and so where the address stands behind it, is for
-        // that network to say: all of the places of RFC 6052 count.
+        // Local translators (RFC 8215). Their prefix length is unknown, so all positions of RFC 6052 count.
         [0x64, 0xff9b, 1, ..] => vec![[m, n, o, p], [g, h, j, k], [h, j, k, l], [j, k, l, m]],
         // 6to4.
         [0x2002, ..] => vec![[c, d, e, f]],
@@ -226,8 +216,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_special
 }
 
-/// Of all that exists only 2000::/3 is given out (<https://www.iana.org/assignments/ipv6-address-space>), and not all of that:
-/// tunnels lead to IPv4 addresses of any kind.
+/// Only 2000::/3 is allocated (<https://www.iana.org/assignments/ipv6-address-space>), with special ranges inside. Tunnels may lead to
+/// any IPv4 address.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     let is_special = match a {

@@ -1,13 +1,12 @@
-//! Context providers: whom the server asks, before each turn, what else the model should know.
+//! Context providers: HTTP services that add texts to the context of the model before each run.
 //!
-//! They are asked side by side, each within its own time and all within another; what has come by then counts, however the others
-//! fare. One that keeps failing is left alone for a while. Owns that knowledge; must not know what becomes of the texts.
+//! They are asked in parallel, with a time limit for each and one for all. A provider that keeps failing is skipped for a while by its
+//! circuit breaker. Must not know how the texts are used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::join_all;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
@@ -23,55 +22,46 @@ use crate::support::http::body_within;
 use crate::support::redact::error_text;
 use crate::support::text::prefix_chars;
 
-/// The most bytes of an answer that are read.
+/// The largest answer, in bytes.
 const MAX_BODY: usize = 256 * 1024;
-/// The longest text within structured data that is kept, in characters.
+/// The longest text within structured data, in characters.
 const MAX_STRING: usize = 500;
-/// The longest list within structured data that is kept.
 const MAX_LIST: usize = 10;
-/// How much of the user's words a provider is told, in characters.
+/// The longest input of the user that is sent to a provider, in characters.
 const MAX_INPUT: usize = 10_000;
 
-/// Somebody to ask.
 #[derive(Debug, Clone)]
 pub struct ContextSource {
-    /// Where.
     pub url: String,
-    /// What is sent as a bearer token.
+    /// Sent as a bearer token.
     pub key: Option<SecretString>,
 }
 
-/// Whom to ask, and with how much patience.
 #[derive(Debug, Clone)]
 pub struct ContextOptions {
-    /// By name.
     pub sources: BTreeMap<String, ContextSource>,
-    /// How long one may take.
+    /// The time limit of one provider.
     pub each: Duration,
-    /// How long all may take together.
+    /// The time limit of all providers together.
     pub all: Duration,
-    /// The longest text of one, in characters.
+    /// The longest text of one provider, in characters.
     pub max_chars: usize,
-    /// Failures in a row after which one is left alone; 0 for never.
+    /// Failures in a row that open the circuit breaker; 0 for never.
     pub failures: u32,
-    /// For how long.
+    /// The cool-down of the circuit breaker.
     pub rest: Duration,
 }
 
-/// A turn that begins.
+/// The body of a request to a provider.
 #[derive(Debug, Serialize)]
 pub struct ContextQuestion<'a> {
-    /// Whose.
     pub user_id: &'a UserId,
-    /// Where.
     pub conversation_id: &'a ConversationId,
-    /// The turn.
     pub run_id: &'a RunId,
-    /// What the user has just said.
+    /// The last message of the user.
     pub input: &'a str,
 }
 
-/// All providers.
 pub struct Contexts {
     options: ContextOptions,
     client: Result<Client, String>,
@@ -79,8 +69,6 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Connects to nothing yet.
-    #[must_use]
     pub fn new(options: ContextOptions) -> Self {
         let builder = Client::builder().user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION"))).redirect(Policy::none());
         let limits = BreakerLimits { failures: options.failures, open: options.rest };
@@ -88,30 +76,22 @@ impl Contexts {
         Self { options, client: builder.build().map_err(|error| error.to_string()), breakers }
     }
 
-    /// What the providers of these names say of a turn, in this order. Never fails: one that says nothing in time is left out, and
-    /// so is one that is not known.
+    /// Asks the providers with these names, and returns their texts in this order. Never fails: late, failed and unknown providers are
+    /// left out.
     pub async fn gather(&self, names: &[String], question: &ContextQuestion<'_>) -> Vec<ProvidedContext> {
         let until = Instant::now() + self.options.all;
-        let awake = names.iter().enumerate().filter_map(|(place, name)| Some((place, name, self.awake(name)?)));
-        let mut asked: FuturesUnordered<_> = awake
-            .map(|(place, name, (source, permit))| async move {
-                (place, name, permit, tokio::time::timeout_at(until, self.ask(source, question)).await)
-            })
-            .collect();
-        let mut said = Vec::new();
-        while let Some((place, name, permit, answer)) = asked.next().await {
-            // Whoever had no time of their own left has not failed.
-            let Ok(answer) = answer else {
+        let asked = names.iter().filter_map(|name| Some((name, self.awake(name)?)));
+        let asked = asked.map(|(name, (source, permit))| async move {
+            // The common limit ends a request without a failure of its provider.
+            let Ok(answer) = tokio::time::timeout_at(until, self.ask(source, question)).await else {
                 outcome(name, "late");
-                continue;
+                return None;
             };
             note(name, permit, &answer);
-            if let Some(text) = answer.ok().filter(|text| !text.trim().is_empty()) {
-                said.push((place, ProvidedContext { name: name.clone(), text }));
-            }
-        }
-        said.sort_by_key(|(place, _)| *place);
-        said.into_iter().map(|(_, context)| context).collect()
+            let text = answer.ok().filter(|text| !text.trim().is_empty())?;
+            Some(ProvidedContext { name: name.clone(), text })
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Returns the source to ask, unless its circuit breaker is open.
@@ -120,11 +100,11 @@ impl Contexts {
             tracing::warn!(name, "an agent wants a context provider that is not configured; its turns do without");
             return None;
         };
-        let permit = self.breakers.get(name)?.enter().ok();
-        if permit.is_none() {
+        let Ok(permit) = self.breakers.get(name)?.enter() else {
             outcome(name, "skipped");
-        }
-        Some((source, permit?))
+            return None;
+        };
+        Some((source, permit))
     }
 
     async fn ask(&self, source: &ContextSource, question: &ContextQuestion<'_>) -> Result<String, String> {
@@ -138,7 +118,7 @@ impl Contexts {
         let Some((kind, body)) = answer.map_err(|_| format!("no answer within {:?}", self.options.each))?? else {
             return Ok(String::new());
         };
-        let text = if kind.contains("json") { said(&body)? } else { String::from_utf8_lossy(&body).into_owned() };
+        let text = if kind.contains("json") { text_of(&body)? } else { String::from_utf8_lossy(&body).into_owned() };
         let kept = prefix_chars(&text, self.options.max_chars);
         Ok(if kept.len() < text.len() { format!("{kept}\n[cut after {} characters]", self.options.max_chars) } else { text })
     }
@@ -162,7 +142,7 @@ fn outcome(name: &str, outcome: &'static str) {
     metrics::counter!("capstan_contexts_total", "provider" => name.to_owned(), "outcome" => outcome).increment(1);
 }
 
-/// Type and body of an answer; `None` if there is nothing to say.
+/// Returns the type and body of an answer; `None` for 204.
 async fn read(request: reqwest::RequestBuilder) -> Result<Option<(String, Vec<u8>)>, String> {
     let shown = |error: reqwest::Error| error_text(&error.without_url().to_string());
     let answer = request.send().await.map_err(shown)?;
@@ -177,23 +157,20 @@ async fn read(request: reqwest::RequestBuilder) -> Result<Option<(String, Vec<u8
     Ok(Some((kind, body)))
 }
 
-/// `{"text": "..."}` is its text; any other data is written as JSON, with long texts and lists cut.
-fn said(body: &[u8]) -> Result<String, String> {
+/// Returns the text of `{"text": "..."}`, or any other data as JSON with long texts and lists cut.
+fn text_of(body: &[u8]) -> Result<String, String> {
     let mut value: Value = serde_json::from_slice(body).map_err(|error| format!("its answer is no JSON: {error}"))?;
-    match &value {
-        Value::Object(fields) if fields.len() == 1 => {
-            if let Some(Value::String(text)) = fields.get("text") {
-                return Ok(text.clone());
-            }
-        }
-        Value::Null => return Ok(String::new()),
-        _ => {}
+    if value.is_null() {
+        return Ok(String::new());
+    }
+    if let Some(text) = value.get("text").and_then(Value::as_str).filter(|_| value.as_object().is_some_and(|it| it.len() == 1)) {
+        return Ok(text.to_owned());
     }
     prune(&mut value);
     Ok(value.to_string())
 }
 
-/// What the parser takes in is not nested deeply enough to run out of stack.
+/// Cuts long texts and lists. The parser limits the depth, so the recursion is safe.
 fn prune(value: &mut Value) {
     match value {
         Value::String(text) => {

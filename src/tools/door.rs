@@ -1,9 +1,8 @@
-//! The one door through which every call is executed.
+//! The tool executor: the one place that executes tool calls.
 //!
-//! The door resolves, checks and carries out within a time limit. Durable rows, the cut of long answers for the
-//! model and the events are made around it by whoever knocks.
+//! It resolves the tool, checks the arguments and executes the call within a time limit. The worker writes durable rows and
+//! events, and cuts long answers for the model.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,77 +11,20 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::builtin::{BuiltInOptions, BuiltIns};
-use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpCall, McpConfig, McpOptions, McpServers};
+use super::builtin::BuiltIns;
+use super::mcp::{McpAnswer, McpCall, McpServers};
+use super::options::DoorOptions;
 use super::reconcile;
 use super::schema::Validators;
-use super::{CallPermit, Environment, ProgressSender, ServerStatus, Toolbox};
+use super::{CallPermit, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::ids::UserId;
-use crate::domain::message::ToolContent;
 use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::support::clock::SharedClock;
-use crate::support::outbound::Reach;
 
-/// What stands in `arguments` when the model's text was no JSON object.
+/// The only argument of a call whose arguments were no JSON object: the text of the model.
 const RAW_ARGUMENTS: &str = "_raw";
+const NO_OBJECT: &str = "the arguments are not a JSON object: send one object with the arguments by name";
 
-/// What the door needs.
-pub struct DoorOptions {
-    /// The one folder that the built-in file tools see. It need not exist.
-    pub files_root: PathBuf,
-    /// The MCP servers.
-    pub mcp: McpConfig,
-    /// The MCP servers that people keep, if any are kept.
-    pub kept: Option<Arc<dyn KeptServers>>,
-    /// The environment of this process: the few variables that every child process gets are looked up here.
-    pub environment: Environment,
-    /// How long [`Toolbox::definitions`] waits for servers that are still starting.
-    pub start_patience: Duration,
-    /// What time it is.
-    pub clock: SharedClock,
-    /// The time zone of `current_time` when the model names none: an IANA name.
-    pub default_timezone: String,
-    /// Optional built-in tools that are offered.
-    pub enabled: Vec<String>,
-    /// Where URLs of the model may lead.
-    pub reach: Reach,
-    /// This program, to be started beside the MCP servers so that none of them outlives it.
-    pub guard: Option<PathBuf>,
-    /// How many connections to MCP servers there are, and for how long.
-    pub connections: ConnectionLimits,
-    /// What MCP servers may have that run in containers.
-    pub containers: ContainerOptions,
-    /// The folder of the files that containers read, until they have; among temporary files if absent.
-    pub container_inputs: Option<PathBuf>,
-    /// Where each MCP server that is a program has a working directory of its own; ours for all of them if absent.
-    pub homes: Option<PathBuf>,
-}
-
-impl DoorOptions {
-    /// The built-in tools on `files_root`, no MCP servers, UTC, 15 s of patience, no guard.
-    #[must_use]
-    pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
-        Self {
-            files_root,
-            mcp: McpConfig::default(),
-            kept: None,
-            environment: Arc::new(|_| None),
-            start_patience: Duration::from_secs(15),
-            clock,
-            default_timezone: "UTC".to_owned(),
-            enabled: Vec::new(),
-            reach: Reach::Public,
-            guard: None,
-            connections: ConnectionLimits::default(),
-            containers: ContainerOptions::default(),
-            container_inputs: None,
-            homes: None,
-        }
-    }
-}
-
-/// The tools behind the one door.
 pub struct Door {
     built_ins: BuiltIns,
     mcp: Arc<McpServers>,
@@ -90,31 +32,12 @@ pub struct Door {
 }
 
 impl Door {
-    /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
-    #[must_use]
+    /// Starts nothing: servers are connected when they are first needed.
     pub fn new(options: DoorOptions) -> Arc<Self> {
-        let DoorOptions { files_root, mcp, clock, default_timezone, enabled, reach, .. } = options;
-        let mcp = McpServers::new(McpOptions {
-            config: mcp,
-            kept: options.kept,
-            environment: options.environment,
-            clock: Arc::clone(&clock),
-            start_patience: options.start_patience,
-            limits: options.connections,
-            guard: options.guard,
-            containers: options.containers,
-            container_inputs: options.container_inputs,
-            homes: options.homes,
-        });
-        Arc::new(Self {
-            built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
-            mcp,
-            validators: Validators::default(),
-        })
+        let built_ins = BuiltIns::new(&options);
+        Arc::new(Self { built_ins, mcp: McpServers::new(options), validators: Validators::default() })
     }
 
-    /// The MCP servers.
-    #[must_use]
     pub fn mcp(&self) -> &Arc<McpServers> {
         &self.mcp
     }
@@ -125,7 +48,7 @@ impl Door {
         arguments: &Value,
         timeout: Duration,
         cancel: &CancellationToken,
-    ) -> (ToolCallState, Vec<ToolContent>) {
+    ) -> McpAnswer {
         let call = tokio::time::timeout(timeout, self.built_ins.call(&definition.tool, arguments));
         let result = tokio::select! {
             biased;
@@ -133,7 +56,7 @@ impl Door {
             result = call => result,
         };
         match result {
-            Ok(Ok(content)) => (ToolCallState::Done, content),
+            Ok(Ok(content)) => McpAnswer { state: ToolCallState::Done, content, is_error: false, structured: None },
             Ok(Err(reason)) => failed(reason),
             Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
         }
@@ -147,44 +70,40 @@ impl Door {
         timeout: Duration,
         progress: ProgressSender,
         permit: &CallPermit,
-    ) -> (ToolCallState, Vec<ToolContent>, bool) {
-        let with_error = |(state, content): (ToolCallState, Vec<ToolContent>)| (state, content, state != ToolCallState::Done);
+    ) -> McpAnswer {
         if permit.token.is_cancelled() {
-            return with_error(cancelled());
+            return cancelled();
         }
         let arguments = match prepared_arguments(&self.validators, definition, call) {
             Ok(arguments) => arguments,
-            Err(reason) => return with_error(failed(reason)),
+            Err(reason) => return failed(reason),
         };
-        match &definition.server {
-            None => with_error(self.built_in(definition, &arguments, timeout, &permit.token).await),
-            Some(server) => {
-                let answer = self.mcp.call(McpCall {
-                    owner,
-                    id: &call.id,
-                    server,
-                    tool: &definition.tool,
-                    frozen_hash: Some(&definition.definition_hash),
-                    frozen_destination: definition.destination.as_deref(),
-                    handle: call.handle.as_ref(),
-                    may_repeat: definition.replay.may_repeat(),
-                    arguments,
-                    meta: meta(definition, call),
-                    timeout,
-                    progress,
-                    permit,
-                });
-                let answer = answer.await;
-                (answer.state, answer.content, answer.is_error)
-            }
-        }
+        let Some(server) = &definition.server else {
+            return self.built_in(definition, &arguments, timeout, &permit.token).await;
+        };
+        let call = McpCall {
+            owner,
+            id: &call.id,
+            server,
+            tool: &definition.tool,
+            frozen_hash: Some(&definition.definition_hash),
+            frozen_destination: definition.destination.as_deref(),
+            handle: call.handle.as_ref(),
+            may_repeat: definition.replay.may_repeat(),
+            arguments,
+            meta: meta(definition, call),
+            timeout,
+            progress,
+            permit,
+        };
+        self.mcp.call(call).await
     }
 }
 
 #[async_trait]
 impl Toolbox for Door {
     async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
-        let mut definitions = self.built_ins.definitions().to_vec();
+        let mut definitions = self.built_ins.definitions.clone();
         definitions.extend(self.mcp.definitions(owner).await);
         definitions
     }
@@ -203,7 +122,7 @@ impl Toolbox for Door {
         permit: CallPermit,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let (state, content, is_error) = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
+        let McpAnswer { state, content, is_error, .. } = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
         ToolOutcome { state, content, is_error, duration_ms }
@@ -220,7 +139,7 @@ impl Toolbox for Door {
         let (Some(server), ReplayClass::Reconcile { tool }) = (&definition.server, &definition.replay) else {
             return Reconciled::Unclear("there is nobody to be asked".to_owned());
         };
-        // Nobody listens: whoever is only asked what became of a call has nothing to ask.
+        // A server that only tells the outcome of an earlier call has no progress to report.
         let (progress, _) = tokio::sync::mpsc::channel(1);
         let permit = cancel.into();
         let answer = self.mcp.call(McpCall {
@@ -239,7 +158,7 @@ impl Toolbox for Door {
             permit: &permit,
         });
         let said = reconcile::read(answer.await);
-        // Its words are the tool's, and nothing for the log.
+        // The texts of the answer are content of the tool, and stay out of the log.
         let outcome = said.as_str();
         tracing::info!(call.id = %call.id, tool = definition.name, outcome, "a server was asked what became of a call");
         said
@@ -254,35 +173,29 @@ impl Toolbox for Door {
     }
 }
 
-/// The arguments as they are sent: our key in its place, and checked against the frozen schema.
+/// Returns the arguments to send: with our idempotency key, and checked against the frozen schema.
 fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call: &ToolCall) -> Result<Value, String> {
-    let Value::Object(given) = &call.arguments else {
-        return Err("the arguments are not a JSON object: send one object with the arguments by name".to_owned());
-    };
+    let Value::Object(given) = &call.arguments else { return Err(NO_OBJECT.to_owned()) };
     if let Some(Value::String(raw)) = given.get(RAW_ARGUMENTS).filter(|_| given.len() == 1) {
         let known =
             definition.parameters.pointer("/properties").and_then(Value::as_object).is_some_and(|p| p.contains_key(RAW_ARGUMENTS));
         if !known {
-            return Err(not_an_object(raw));
+            return Err(match serde_json::from_str::<Value>(raw) {
+                Ok(_) => NO_OBJECT.to_owned(),
+                Err(error) => format!("the arguments are not valid JSON ({error}): send one JSON object"),
+            });
         }
     }
-    let mut arguments: Map<String, Value> = given.clone();
-    match &definition.replay {
-        ReplayClass::Keyed { argument } => {
-            arguments.insert(argument.clone(), Value::String(call.key().as_str().to_owned()));
-        }
-        ReplayClass::Read
-        | ReplayClass::Idempotent
-        | ReplayClass::KeyedMeta { .. }
-        | ReplayClass::Reconcile { .. }
-        | ReplayClass::Unsafe => {}
+    let mut arguments = given.clone();
+    if let ReplayClass::Keyed { argument } = &definition.replay {
+        arguments.insert(argument.clone(), Value::String(call.key().as_str().to_owned()));
     }
     let arguments = Value::Object(arguments);
     validators.check(&definition.parameters, &arguments).map_err(|error| error.to_string())?;
     Ok(arguments)
 }
 
-/// What goes beside the arguments: our key, for tools that take it there or can be asked about it.
+/// Returns `_meta`: our idempotency key, for tools that take it there or can be asked about it.
 fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
     let field = match &definition.replay {
         ReplayClass::KeyedMeta { field } => field,
@@ -292,26 +205,22 @@ fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
     Map::from_iter([(field.to_owned(), Value::String(call.key().as_str().to_owned()))])
 }
 
-fn not_an_object(raw: &str) -> String {
-    match serde_json::from_str::<Value>(raw) {
-        Ok(_) => "the arguments are not a JSON object: send one object with the arguments by name".to_owned(),
-        Err(error) => format!("the arguments are not valid JSON ({error}): send one JSON object"),
-    }
+fn failed(reason: String) -> McpAnswer {
+    McpAnswer::error(ToolCallState::Failed, reason)
 }
 
-fn failed(reason: String) -> (ToolCallState, Vec<ToolContent>) {
-    (ToolCallState::Failed, vec![ToolContent::text(reason)])
-}
-
-fn cancelled() -> (ToolCallState, Vec<ToolContent>) {
-    (ToolCallState::Cancelled, vec![ToolContent::text("the call was cancelled before it was made")])
+fn cancelled() -> McpAnswer {
+    McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it was made".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::domain::approval::ToolSafety;
     use crate::domain::ids::{CallId, MessageId, RunId};
+    use crate::domain::message::ToolContent;
     use crate::support::clock::{ManualClock, UnixMillis};
     use crate::support::ids::SequentialIds;
     use serde_json::json;

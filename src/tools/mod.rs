@@ -1,13 +1,14 @@
-//! Tools: where they come from, what they are called, and the one door through which they are executed.
+//! Tools: their definitions and names, and the tool executor.
 //!
-//! Owns the registry and the connections to MCP servers. Must not know runs, events or the database: durable rows are written
-//! by the worker before and after it knocks at the door.
+//! Owns the built-in tools and the connections to MCP servers. Must not know runs, events or the database: the worker writes durable
+//! rows before and after each execution.
 
 mod builtin;
 pub mod contexts;
 mod door;
 pub mod mcp;
 pub mod names;
+mod options;
 mod reconcile;
 pub mod schema;
 pub mod visible;
@@ -28,90 +29,78 @@ use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
-pub use door::{Door, DoorOptions};
+pub use door::Door;
+pub use options::DoorOptions;
 
-/// How far a tool is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// How far.
     pub progress: f64,
-    /// Of how much.
     pub total: Option<f64>,
-    /// In words.
     pub message: Option<String>,
 }
 
-/// What a server asks its user in the middle of a call.
+/// A question of a server to the user in the middle of a call (elicitation).
 #[derive(Debug)]
 pub struct Asks {
-    /// In words.
     pub text: String,
-    /// What it asks for.
     pub elicitation: Elicitation,
-    /// Where the answer goes. Dropped without one: nobody has answered.
-    pub answer: tokio::sync::oneshot::Sender<InputAnswer>,
+    /// Dropped without a value if the user does not answer.
+    pub answer: oneshot::Sender<InputAnswer>,
 }
 
-/// The name under which a server works on a call.
+/// The id of the MCP task that stands for the result of a call.
 #[derive(Debug)]
 pub struct Handle {
-    /// What it is asked for with.
     pub id: String,
-    /// Told when the name is stored: whoever takes the call up then goes on from there. Dropped if it cannot be.
-    pub stored: tokio::sync::oneshot::Sender<()>,
+    /// Completed when the id is stored, so that another process can continue; dropped if it cannot be stored.
+    pub stored: oneshot::Sender<()>,
 }
 
-/// What a server wants a model to say.
+/// A request of a server for an answer of a model (sampling).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingRequest {
     /// The system prompt; empty for none.
     pub system: String,
-    /// Who says what, in turns, the user first.
+    /// The messages, in alternating roles, the user first.
     pub turns: Vec<(Role, String)>,
-    /// How the model answers; the most tokens are among it.
     pub options: ModelOptions,
 }
 
-/// What the model has said.
+/// The answer of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampled {
-    /// Which model.
     pub model: String,
-    /// Its words.
     pub text: String,
-    /// Whether they ended with the room for them.
+    /// Whether the token limit ended the text.
     pub is_cut: bool,
 }
 
-/// Such a request, and where the answer goes, or in words why there is none.
 #[derive(Debug)]
 pub struct Samples {
-    /// What is asked.
     pub request: SamplingRequest,
-    /// Whoever waits for it.
+    /// Takes the answer, or the reason why there is none.
     pub answer: oneshot::Sender<Result<Sampled, String>>,
 }
 
-/// What a call says before its end.
+/// An intermediate report of a call.
 #[derive(Debug)]
 pub enum Report {
-    /// How far it is.
     Progress(Progress),
-    /// What its server asks. Its time does not run until there is an answer.
+    /// Asks the user. The time limit of the call stands still until the answer.
     Asks(Box<Asks>),
-    /// What its server wants a model to say. Its time does not run until there is an answer.
+    /// Asks a model. The time limit of the call stands still until the answer.
     Samples(Box<Samples>),
-    /// Its server goes on by itself, and can be asked for what becomes of it.
+    /// The server continues with a task that can be queried.
     Handle(Handle),
-    /// Its server lets go of it until it knows more. Nothing follows but the end of the execution, whose outcome is none.
+    /// The server requires input before it continues. The execution then ends without an outcome.
     Pauses(Box<Pause>),
 }
 
-/// Where a call reports. Bounded: a full channel drops progress.
+/// The channel for reports of a call. Bounded: a full channel drops progress.
 pub type ProgressSender = tokio::sync::mpsc::Sender<Report>;
 
 /// Looks up a variable of this process's environment.
-pub type Environment = std::sync::Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 pub use mcp::oauth::AuthState;
 
@@ -146,30 +135,27 @@ pub struct ServerStatus {
     pub owner: Option<UserId>,
 }
 
-/// As long as a call may go on.
+/// The right of a call to run, for as long as this process holds its run.
 #[derive(Clone)]
 pub struct CallPermit {
-    /// Ends the call.
     pub token: CancellationToken,
     is_held: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl CallPermit {
-    /// A permit that ends with `token`; `is_held` says whether the run of the call is still here.
-    #[must_use]
+    /// Returns a permit that ends with `token`; `is_held` says whether this process still holds the run.
     pub fn new(token: CancellationToken, is_held: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { token, is_held: Arc::new(is_held) }
     }
 
-    /// Whether the call may still leave the process. To be asked in the moment before it does: it may have waited for its turn or for
-    /// its server to start, and the process may have slept meanwhile and lost the run to somebody else.
-    #[must_use]
+    /// Whether the call may still be sent. Checked right before sending: while the call waited for a slot or for a start, the process
+    /// may have been suspended, and another worker may have claimed the run.
     pub fn is_held(&self) -> bool {
         (self.is_held)()
     }
 }
 
-/// For a call of nobody's run.
+/// For a call without a run.
 impl From<CancellationToken> for CallPermit {
     fn from(token: CancellationToken) -> Self {
         Self::new(token, || true)
@@ -179,14 +165,15 @@ impl From<CancellationToken> for CallPermit {
 /// The tools as the worker and the API use them.
 #[async_trait]
 pub trait Toolbox: Send + Sync {
-    /// All tools on offer to the runs of `owner` now, with unique names, in a stable order. Connects to servers that are not
+    /// Returns all tools on offer to the runs of `owner`, with unique names, in a stable order. Connects to servers that are not
     /// connected yet; a server that cannot be reached is left out and reported by [`Toolbox::servers`].
     async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>>;
 
-    /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition and executes it within a time
-    /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
-    /// token of its permit is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
-    /// One whose permit [is not held](CallPermit::is_held) any more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again when its handle has the answers.
+    /// Executes one call of a run of `owner`: validates the arguments against the frozen definition, and calls within a time limit.
+    ///
+    /// Never fails: an error is an outcome that the model can read. A cancelled call tells its server and returns at once, with the
+    /// outcome `Cancelled` if nothing was sent and `Unknown` otherwise. A call whose permit [is not held](CallPermit::is_held) any
+    /// more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again with the answers.
     async fn execute(
         &self,
         owner: &UserId,
@@ -197,8 +184,7 @@ pub trait Toolbox: Send + Sync {
         permit: CallPermit,
     ) -> ToolOutcome;
 
-    /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Whatever goes wrong is
-    /// unclear.
+    /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Every error is unclear.
     async fn reconcile(
         &self,
         _owner: &UserId,
@@ -210,14 +196,12 @@ pub trait Toolbox: Send + Sync {
         Reconciled::Unclear("there is nobody to be asked".to_owned())
     }
 
-    /// The state of each server whose tools the runs of `owner` are offered.
     async fn servers(&self, owner: &UserId) -> Vec<ServerStatus>;
 
-    /// The same servers, as a model may be told of them. Connects to none.
+    /// Describes the same servers for a model. Connects to none.
     async fn notes(&self, _owner: &UserId) -> Vec<ServerNote> {
         Vec::new()
     }
 
-    /// Ends all servers with their process groups.
     async fn shutdown(&self);
 }

@@ -1,9 +1,8 @@
-//! Names that every model accepts, made from names that servers chose.
+//! Tool names that every model accepts, made from the names of servers and their tools.
 //!
-//! A model sees `server__tool`. Both halves are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row and without an
-//! underscore at either end, so the first `__` always divides them and tools of two servers can never meet. A half that had to be
-//! cut, or that another name was cleaned to as well, ends in eight hexadecimal digits of the hash of what it was made from: the
-//! name depends on the set of raw names alone, never on their order.
+//! A model sees `server__tool`. Both halves are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row or at an end, so the
+//! first `__` always divides them, and tools of two servers never have the same name. A half that was cut, or that is not unique
+//! after cleaning, ends in eight hexadecimal digits of the hash of its raw name. So names do not depend on the order of raw names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,38 +10,26 @@ use crate::support::{json, text};
 
 /// The longest name that every provider accepts.
 pub const MAX_NAME: usize = 64;
-/// The longest server half.
 pub const MAX_SERVER: usize = 32;
-/// What stands between the halves.
 const DIVIDER: &str = "__";
-/// Lengths of the hash in turn: the next one is taken when names still meet.
+/// Lengths of the hash: the next one is used as long as names are not unique.
 const HASH_LENGTHS: [usize; 4] = [0, 8, 16, 24];
 
-/// The server halves of all configured servers, in the order of `servers`, which must be distinct.
-#[must_use]
-pub fn server_halves(servers: &[&str]) -> Vec<String> {
-    let keys: Vec<(&str, &str)> = servers.iter().map(|name| (*name, *name)).collect();
-    further_halves(&BTreeSet::new(), &keys)
-}
-
-/// The halves of more servers, each with what tells it apart and its name, which another one may have, too. None is among those
-/// that are `taken`: those keep their names whatever these are called.
-#[must_use]
-pub fn further_halves(taken: &BTreeSet<String>, servers: &[(&str, &str)]) -> Vec<String> {
+/// Returns the halves of servers, each given by a unique key and a name that need not be unique. None of them is `taken`.
+pub fn server_halves(taken: &BTreeSet<String>, servers: &[(&str, &str)]) -> Vec<String> {
     unique("", taken, servers, "server", MAX_SERVER)
 }
 
-/// The names of one server's tools as models see them, in the order of `tools`, which must be distinct. `half` comes from
-/// [`server_halves`], `server` is the server's raw name.
-#[must_use]
+/// Returns the names of one server's tools for models, in the order of `tools`, which must be distinct. `half` comes from
+/// [`server_halves`]; `server` is the server's key.
 pub fn tool_names(server: &str, half: &str, tools: &[&str]) -> Vec<String> {
     let room = MAX_NAME - half.len() - DIVIDER.len();
     let tools: Vec<(&str, &str)> = tools.iter().map(|name| (*name, *name)).collect();
     unique(server, &BTreeSet::new(), &tools, "tool", room).into_iter().map(|tool| format!("{half}{DIVIDER}{tool}")).collect()
 }
 
-/// One name of at most `limit` characters for each of `raws`, what tells it apart and what it is made of, no two alike and none of
-/// them `taken`. `scope` goes into the hashes; `fallback` stands for a name of which cleaning leaves nothing.
+/// Returns a unique name of at most `limit` characters for each pair of key and raw name, none of them `taken`. `scope` is part of the
+/// hashes; `fallback` replaces a name of which cleaning leaves nothing.
 fn unique(scope: &str, taken: &BTreeSet<String>, raws: &[(&str, &str)], fallback: &str, limit: usize) -> Vec<String> {
     let cleaned: Vec<String> = raws.iter().map(|(_, raw)| clean(raw, fallback)).collect();
     let mut levels: Vec<usize> = cleaned.iter().map(|name| usize::from(name.len() > limit)).collect();
@@ -95,9 +82,14 @@ mod tests {
 
     use super::*;
 
+    fn distinct_halves(servers: &[&str]) -> Vec<String> {
+        let keys: Vec<(&str, &str)> = servers.iter().map(|name| (*name, *name)).collect();
+        server_halves(&BTreeSet::new(), &keys)
+    }
+
     fn all(sets: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
         let servers: Vec<&str> = sets.keys().map(String::as_str).collect();
-        let halves = server_halves(&servers);
+        let halves = distinct_halves(&servers);
         let mut names = Vec::new();
         for (server, half) in servers.iter().zip(&halves) {
             let tools: Vec<&str> = sets[*server].iter().map(String::as_str).collect();
@@ -108,15 +100,15 @@ mod tests {
 
     #[test]
     fn ordinary_names_stay_readable() {
-        assert_eq!(server_halves(&["files", "time"]), ["files", "time"]);
+        assert_eq!(distinct_halves(&["files", "time"]), ["files", "time"]);
         assert_eq!(tool_names("files", "files", &["read_file", "list-dir"]), ["files__read_file", "files__list-dir"]);
         assert_eq!(tool_names("a", "a", &["get.weather", "_private"]), ["a__get_weather", "a__private"]);
     }
 
     #[test]
     fn names_that_meet_are_told_apart_by_their_hash_in_any_order() {
-        let one = server_halves(&["a.b", "a_b", "a-b"]);
-        let other = server_halves(&["a-b", "a_b", "a.b"]);
+        let one = distinct_halves(&["a.b", "a_b", "a-b"]);
+        let other = distinct_halves(&["a-b", "a_b", "a.b"]);
         assert_eq!(one.iter().rev().cloned().collect::<Vec<_>>(), other);
         assert_eq!(one[2], "a-b");
         assert!(one[0].starts_with("a_b_") && one[0].len() == "a_b_".len() + 8, "{one:?}");
@@ -126,10 +118,10 @@ mod tests {
     #[test]
     fn what_is_taken_keeps_its_name() {
         let taken = BTreeSet::from(["mail".to_owned()]);
-        let halves = further_halves(&taken, &[("id-1", "mail"), ("id-2", "mail"), ("id-3", "notes")]);
+        let halves = server_halves(&taken, &[("id-1", "mail"), ("id-2", "mail"), ("id-3", "notes")]);
         assert!(halves[0].starts_with("mail_") && halves[1].starts_with("mail_") && halves[0] != halves[1], "{halves:?}");
         assert_eq!(halves[2], "notes");
-        assert_eq!(further_halves(&taken, &[("id-1", "mail")]), halves[..1], "whoever else is there");
+        assert_eq!(server_halves(&taken, &[("id-1", "mail")]), halves[..1], "whoever else is there");
     }
 
     #[test]
@@ -139,7 +131,7 @@ mod tests {
         let names = tool_names("s", "s", &[&long, &almost]);
         assert_ne!(names[0], names[1]);
         assert!(names.iter().all(|name| name.len() == 64), "{names:?}");
-        assert_eq!(server_halves(&[&"s".repeat(40)])[0].len(), 32);
+        assert_eq!(distinct_halves(&[&"s".repeat(40)])[0].len(), 32);
         let fits = "t".repeat(61);
         assert_eq!(tool_names("s", "s", &[&fits]), [format!("s__{fits}")]);
     }

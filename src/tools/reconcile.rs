@@ -1,8 +1,7 @@
-//! Asking a server what became of a call of which nobody has heard the end.
+//! Asking a server whether a call with an unknown outcome took effect.
 //!
-//! The operator names a tool of the same server that answers. Its arguments and its answer are a contract of ours, told in
-//! `docs/guides/tool-replay.md`: it gets `{"key", "tool", "arguments"}` and says `{"happened": true, "result": ...}` or
-//! `{"happened": false}`.
+//! The operator names a tool of the same server that answers. `docs/guides/tool-replay.md` defines its arguments and its answer: it gets
+//! `{"key", "tool", "arguments"}` and says `{"happened": true, "result": ...}` or `{"happened": false}`.
 
 use serde_json::{Value, json};
 
@@ -11,21 +10,20 @@ use crate::domain::message::ToolContent;
 use crate::domain::tool::{Reconciled, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::text::prefix_chars;
 
-/// The field of `_meta` in which a call that can be asked about carries our key.
+/// The field of `_meta` with the idempotency key.
 pub(super) const KEY_FIELD: &str = "capstan/key";
 
-/// The result of a call that took effect and of which nothing else is known.
+/// The result of a call that took effect, if the server does not say more.
 const NO_RESULT: &str = "the call took effect; its answer is not known";
 
-/// How much of an answer that says nothing is quoted, in characters.
+/// How much of an unclear answer is quoted, in characters.
 const QUOTED: usize = 200;
 
-/// The arguments of the question.
 pub(super) fn question(definition: &ToolDefinition, call: &ToolCall) -> Value {
     json!({"key": call.key(), "tool": definition.tool, "arguments": call.arguments})
 }
 
-/// What the answer says. All but the two documented ones are unclear.
+/// Reads the answer. All answers but the two documented ones are unclear.
 pub(super) fn read(answer: McpAnswer) -> Reconciled {
     let text = joined(&answer.content);
     let unclear = |reason: &str| Reconciled::Unclear(format!("{reason}: {}", prefix_chars(&text, QUOTED)));

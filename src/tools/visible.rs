@@ -1,14 +1,12 @@
-//! Characters that people do not see but models read: taken out for models, and shown to people.
+//! Invisible characters, which people do not see but models read: removed for models, and spelled out for people.
 
 use serde_json::Value;
 
-/// `raw` without characters that people do not see but models read.
 pub fn visible(raw: &str) -> String {
     raw.chars().filter(|c| !is_invisible(*c)).collect()
 }
 
-/// `raw` with such characters spelled out, as in `<U+200B>`.
-#[must_use]
+/// Spells invisible characters out, as in `<U+200B>`.
 pub fn shown(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     for c in raw.chars() {
@@ -21,8 +19,7 @@ pub fn shown(raw: &str) -> String {
     out
 }
 
-/// The same in all texts and names of a value.
-#[must_use]
+/// Spells out invisible characters in all texts and names of a value.
 pub fn shown_value(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(shown(text)),
@@ -32,9 +29,9 @@ pub fn shown_value(value: &Value) -> Value {
     }
 }
 
-/// The first of such characters in a text that stands for itself, where nothing can be taken out. What joins and varies emoji is none: one
-/// of each behind a sign that can be part of one, because a row of them, or one behind each letter, can spell a text.
-#[must_use]
+/// Returns the first invisible character of a text in which every character counts, such as a name.
+///
+/// One joiner and one variation selector behind a possible part of an emoji are allowed. More of them could spell a hidden text.
 pub fn hidden_in(text: &str) -> Option<char> {
     let (mut may_join, mut may_vary) = (false, false);
     for c in text.chars() {

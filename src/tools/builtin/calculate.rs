@@ -4,15 +4,13 @@ use exmex::{BinOp, Express as _, FlatEx, FloatOpsFactory, MakeOperators, MatchLi
 
 /// The longest expression, in characters.
 const MAX_LENGTH: usize = 1_000;
-/// The deepest nesting of parentheses.
 const MAX_DEPTH: usize = 64;
-/// Whole numbers up to here are exact and printed without an exponent.
+/// Whole numbers up to this one are exact and printed without an exponent.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-// Numbers, with an exponent or without.
 literal_matcher_from_pattern!(NumberMatcher, r"^(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][+-]?[0-9]+)?");
 
-/// The parser's own operators, but `*`, `/` and the added `%` taken from left to right as everywhere else.
+/// The parser's operators, with `*`, `/` and the added `%` evaluated from left to right.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Operators;
 
@@ -26,10 +24,7 @@ impl MakeOperators<f64> for Operators {
     }
 }
 
-/// The value of `expression`.
-///
-/// # Errors
-/// In words, if it cannot be read or has no finite value.
+/// Returns the value of `expression`, or says why it cannot be read or has no finite value.
 pub fn calculate(expression: &str) -> Result<String, String> {
     if expression.chars().count() > MAX_LENGTH {
         return Err(format!("the expression is longer than {MAX_LENGTH} characters"));
@@ -60,7 +55,7 @@ fn check_depth(expression: &str) -> Result<(), String> {
         match c {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
-            // Braces are the parser's quotes around variables, and there are none.
+            // The parser takes braces as quotes around variables, which do not exist here.
             '{' | '}' => return Err("the expression cannot be calculated: braces are not known".to_owned()),
             _ => {}
         }
@@ -71,9 +66,8 @@ fn check_depth(expression: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Brings what models write into what the parser reads as every textbook does. The parser binds a sign tighter than a power
-/// and takes powers from the left, so a leading sign becomes a subtraction, and what is left of the ambiguous forms is refused
-/// instead of being calculated differently from what was meant.
+/// Rewrites an expression for the parser, which binds a sign tighter than a power and evaluates powers from the left. A leading sign
+/// becomes a subtraction; other ambiguous forms are refused, because they would be calculated differently from what was meant.
 fn prepare(expression: &str) -> Result<String, String> {
     let plain = expression.replace("**", "^").replace(['×', '·'], "*").replace('÷', "/").replace('−', "-");
     let tokens: Vec<char> = plain.chars().filter(|c| !c.is_whitespace()).collect();
@@ -99,7 +93,7 @@ fn prepare(expression: &str) -> Result<String, String> {
     Ok(prepared)
 }
 
-/// Where the operand that begins at `start` ends: signs, a number or name, and a group in parentheses.
+/// Returns the end of the operand that begins at `start`: signs, a number or name, and a group in parentheses.
 fn operand_end(tokens: &[char], start: usize) -> usize {
     let mut at = start;
     while tokens.get(at).is_some_and(|c| matches!(c, '+' | '-')) {

@@ -1,7 +1,6 @@
 //! Fetches a page for the model.
 //!
-//! The model may have the address from anybody, a page that it has just read among them: the outbound guard decides where it may
-//! lead, at each redirect anew.
+//! The model may have the URL from an untrusted page. So the egress policy checks it, and each redirect again.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use reqwest::header::CONTENT_TYPE;
-use reqwest::redirect::{Attempt, Policy};
+use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
 use super::page_text;
@@ -20,45 +19,40 @@ use crate::support::http::error_chain;
 use crate::support::outbound::{self, Forbidden, Reach};
 use crate::support::{redact, text};
 
-/// The most bytes of a page that are read.
+/// The largest page, in bytes; of a longer one the beginning is read.
 const MAX_BODY: usize = 1024 * 1024;
-/// The most bytes of a picture, document or other file that is fetched.
+/// The largest picture, document or other file, in bytes.
 const MAX_FILE: usize = 8 * 1024 * 1024;
-/// The most redirects that are followed.
 const MAX_REDIRECTS: usize = 5;
-/// How long setting up a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// How long all of it may take.
 const TOTAL_LIMIT: Duration = Duration::from_secs(25);
 /// How much of an error page the model reads, in bytes.
 const MAX_ERROR: usize = 500;
 
-/// Fetches pages from where it may.
 pub struct Fetcher {
     reach: Reach,
     client: Result<Client, String>,
 }
 
 impl Fetcher {
-    /// Connects to nothing yet.
-    #[must_use]
     pub fn new(reach: Reach) -> Self {
         let builder = Client::builder()
             .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_LIMIT)
             .timeout(TOTAL_LIMIT)
             .referer(false)
-            .redirect(Policy::custom(move |attempt| follow(attempt, reach)));
+            .redirect(Policy::custom(move |attempt| match may_follow(attempt.url(), attempt.previous().len(), reach) {
+                Ok(true) => attempt.follow(),
+                Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
+                Err(forbidden) => attempt.error(forbidden),
+            }));
         let client = outbound::guarded(builder, reach).build().map_err(|error| error.to_string());
         Self { reach, client }
     }
 
     /// Returns the text of a page, with its status and type before it; or a file with them, if the page is no text.
     ///
-    /// An HTML page becomes readable text: a model pays for each tag that it reads.
-    ///
-    /// # Errors
-    /// Why there is none, for the model.
+    /// An HTML page becomes readable text: a model pays for each tag that it reads. The error is a text for the model.
     pub async fn fetch(&self, url: &str) -> Result<Vec<ToolContent>, String> {
         let url = Url::parse(url.trim())
             .map_err(|error| format!("this is no URL ({error}): write all of it, as in https://example.com/page"))?;
@@ -77,7 +71,7 @@ impl Fetcher {
             return file(answer, &format!("{status}, {kind}"), &kind).await;
         }
         let is_html = page_text::is_html(&kind);
-        // The words of an HTML page stand far behind its beginning.
+        // The text of an HTML error page often begins far behind its head.
         let limit = if status.is_success() || is_html { MAX_BODY } else { MAX_ERROR };
         let (whole, place) = (answer.content_length(), answer.url().clone());
         let (mut body, is_cut) = body(answer, limit).await?;
@@ -101,7 +95,7 @@ impl Fetcher {
     }
 }
 
-/// The body, or as much of it as the limit allows, and whether there is more.
+/// Reads a body up to the limit, and returns whether there is more.
 async fn body(mut answer: Response, limit: usize) -> Result<(Vec<u8>, bool), String> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(|error| shown(&error))? {
@@ -114,7 +108,7 @@ async fn body(mut answer: Response, limit: usize) -> Result<(Vec<u8>, bool), Str
     Ok((body, false))
 }
 
-/// A picture, document or other file. Half of one is of no use.
+/// Reads a picture, document or other file. A part of one would be of no use.
 async fn file(answer: Response, head: &str, kind: &str) -> Result<Vec<ToolContent>, String> {
     let name = answer.url().path_segments().and_then(|mut path| path.next_back()).map(str::to_owned);
     let name = name.map(|name| percent_decode_str(&name).decode_utf8_lossy().into_owned()).filter(|name| !name.is_empty());
@@ -126,7 +120,7 @@ async fn file(answer: Response, head: &str, kind: &str) -> Result<Vec<ToolConten
     Ok(vec![ToolContent::text(head), file])
 }
 
-/// What was cut, without the beginning of a character at its end. What stands before that may be of another encoding.
+/// Removes an incomplete UTF-8 character at the end. The rest may be of another encoding.
 fn whole_characters(cut: &[u8]) -> &[u8] {
     let is_begun =
         |tail: &&[u8]| std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
@@ -134,15 +128,7 @@ fn whole_characters(cut: &[u8]) -> &[u8] {
     &cut[..cut.len() - begun.map_or(0, <[u8]>::len)]
 }
 
-fn follow(attempt: Attempt<'_>, reach: Reach) -> reqwest::redirect::Action {
-    match may_follow(attempt.url(), attempt.previous().len(), reach) {
-        Ok(true) => attempt.follow(),
-        Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
-        Err(forbidden) => attempt.error(forbidden),
-    }
-}
-
-/// Whether the `count`-th redirect may lead to `url`. An address in it is not resolved, so that no resolver would see it.
+/// Whether the `count`-th redirect may lead to `url`. The guarded resolver never sees an IP address in a URL, so it is checked here.
 fn may_follow(url: &Url, count: usize, reach: Reach) -> Result<bool, Forbidden> {
     outbound::check(url, reach)?;
     Ok(count <= MAX_REDIRECTS)

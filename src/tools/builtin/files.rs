@@ -1,7 +1,7 @@
 //! `list_directory` and `read_file`, inside one folder.
 //!
-//! All access goes through a handle of the root folder (`cap-std`): neither `..` nor a symbolic link leads out of it, whatever
-//! changes between a check and an opening.
+//! All access goes through a handle of the root folder (`cap-std`): neither `..` nor a symbolic link leads out of it, even if files
+//! change between a check and an open.
 
 use std::io::{ErrorKind, Read as _};
 use std::path::{Component, Path};
@@ -12,15 +12,10 @@ use rustix::fs::OFlags;
 
 use crate::support::text;
 
-/// The most entries of a folder that are shown.
 const MAX_ENTRIES: usize = 50;
-/// The most text of a file that is returned, in bytes.
+/// The longest text of a file, in bytes.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// The entries of the folder `path` below `root`, sorted by name.
-///
-/// # Errors
-/// In words, if the path leads out of the root or names no folder.
 pub fn list_directory(root: &Path, path: &str) -> Result<String, String> {
     let root = open_root(root)?;
     let path = relative(path)?;
@@ -48,14 +43,10 @@ pub fn list_directory(root: &Path, path: &str) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
-/// The text of the file `path` below `root`.
-///
-/// # Errors
-/// In words, if the path leads out of the root, names no file, or the file is not text.
 pub fn read_file(root: &Path, path: &str) -> Result<String, String> {
     let root = open_root(root)?;
     let path = relative(path)?;
-    // Opening a pipe would wait for its other end, and what was looked at before may be a pipe by then.
+    // Opening a pipe would block, and a check before the open could be outdated.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = root.open_with(path, &options).map_err(|error| failure(path, &error))?;
@@ -68,7 +59,7 @@ pub fn read_file(root: &Path, path: &str) -> Result<String, String> {
     }
     let size = metadata.len();
     let mut bytes = Vec::new();
-    // Three bytes more than are returned: a character that begins before the limit may end behind it.
+    // Reads three bytes more: a character that begins before the limit may end behind it.
     file.take(MAX_TEXT as u64 + 3).read_to_end(&mut bytes).map_err(|error| failure(path, &error))?;
     let cut = bytes.len() > MAX_TEXT;
     let valid = match std::str::from_utf8(&bytes) {
@@ -120,7 +111,7 @@ fn failure(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => format!("{path} does not exist"),
         ErrorKind::NotADirectory => format!("{path} is not a folder"),
-        // `cap-std` reports an attempt to leave the root in this way, too.
+        // `cap-std` also reports an attempt to leave the root in this way.
         ErrorKind::PermissionDenied => format!("{path} may not be read: it is protected or leads out of the shared folder"),
         _ => format!("{path} cannot be read: {error}"),
     }

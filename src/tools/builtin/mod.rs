@@ -8,4 +8,4 @@ mod page_text;
 mod time;
 mod weather;
 
-pub use catalogue::{BuiltInOptions, BuiltIns, OPTIONAL};
+pub use catalogue::{BuiltIns, OPTIONAL};

@@ -20,7 +20,6 @@ const MAX_LINK: usize = 2_000;
 /// The deepest list that is still indented. Without a limit, the indentation of nested lists would exceed the page.
 const MAX_INDENT: usize = 8;
 
-/// Returns whether a media type is that of an HTML page.
 pub fn is_html(media_type: &str) -> bool {
     media_type.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/html"))
 }
@@ -67,14 +66,12 @@ enum Gap {
     Paragraph,
 }
 
-/// An open link.
 struct Link {
     url: String,
     /// The position of its first word, once there is one.
     start: Option<usize>,
 }
 
-/// The numbering of an open list.
 enum List {
     Bullets,
     /// The number of its last item.
@@ -156,7 +153,12 @@ impl<'a> Layout<'a> {
                 self.widen(Gap::Paragraph);
                 self.preformatted += 1;
             }
-            name => self.open_block(name),
+            name => {
+                self.widen(block_gap(name));
+                if let [b'h', level @ b'1'..=b'6'] = name {
+                    self.mark = format!("{} ", "#".repeat(usize::from(level - b'0')));
+                }
+            }
         }
     }
 
@@ -184,13 +186,6 @@ impl<'a> Layout<'a> {
                 self.widen(Gap::Paragraph);
             }
             name => self.widen(block_gap(name)),
-        }
-    }
-
-    fn open_block(&mut self, name: &[u8]) {
-        self.widen(block_gap(name));
-        if let [b'h', level @ b'1'..=b'6'] = name {
-            self.mark = format!("{} ", "#".repeat(usize::from(level - b'0')));
         }
     }
 

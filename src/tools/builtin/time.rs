@@ -5,10 +5,7 @@ use jiff::tz::TimeZone;
 
 use crate::support::clock::UnixMillis;
 
-/// `now` in the time zone `zone`: RFC 3339 and in words.
-///
-/// # Errors
-/// If there is no such time zone.
+/// Returns `now` in the time zone `zone`, as RFC 3339 and in words.
 pub fn current_time(now: UnixMillis, zone: &str) -> Result<String, String> {
     let unknown = || format!("unknown time zone {zone:?}: use an IANA name such as Europe/Berlin or UTC");
     let timezone = if zone.eq_ignore_ascii_case("utc") { TimeZone::UTC } else { TimeZone::get(zone).map_err(|_| unknown())? };

@@ -1,7 +1,6 @@
-//! Sample data for demonstrations: weather that nobody has measured.
+//! Sample weather for demonstrations.
 
-/// The weather of a place, always the same for the same place, and marked as made up.
-#[must_use]
+/// Returns made-up weather, the same each time for one place.
 pub fn sample(place: &str) -> String {
     const SKIES: [&str; 5] = ["sunny", "partly cloudy", "overcast", "rainy", "windy"];
     let place = place.trim();

@@ -1,52 +1,39 @@
-//! Where secrets stand in the arguments of a command. What is sealed and what is masked must be the same.
+//! Finds secrets in the arguments of a command. Encryption at rest and redaction use the same result.
 
 use std::ops::Range;
 
 use super::masks::is_harmless;
 use crate::support::redact::names_secret;
 
-/// What is called a secret among arguments only, also as the last word of a name: in sentences these are ordinary words. What they
-/// name may be harmless, as in `--auth none`.
+/// Names of secrets in arguments only, also as the last word of a name: in sentences these are ordinary words. Their values may be
+/// harmless, as in `--auth none`.
 const FLAGS: [&str; 7] = ["auth", "pass", "pwd", "pat", "cookie", "credential", "credentials"];
 
-/// A secret in an argument.
 #[derive(Debug, PartialEq)]
 pub struct Found<'a> {
-    /// What it is called.
     pub name: &'a str,
-    /// Where it stands, in bytes.
     pub at: Range<usize>,
 }
 
-/// The secrets in each argument, from left to right: `--token VALUE`, `--token=VALUE`, `--env=TOKEN=VALUE`, `-e TOKEN=VALUE`,
+/// Finds the secrets in each argument, from left to right: `--token VALUE`, `--token=VALUE`, `--env=TOKEN=VALUE`, `-e TOKEN=VALUE`,
 /// `-H "Authorization: VALUE"`, the password of `scheme://user:VALUE@host`, and `?token=VALUE` in an address.
 pub fn secrets<'a>(args: &[&'a str]) -> Vec<Vec<Found<'a>>> {
     let mut flag: Option<&str> = None;
     let each = args.iter().map(|arg| {
         let follows = flag.take().filter(|name| is_secret(name, arg) && !arg.starts_with('-') && !arg.is_empty());
         flag = arg.starts_with('-').then(|| name_of(arg));
-        match follows {
-            Some(name) => vec![Found { name, at: 0..arg.len() }],
-            None => in_text(arg),
-        }
+        let found = follows.map(|name| Found { name, at: 0..arg.len() }).or_else(|| assigned(arg));
+        found.map_or_else(|| in_address(arg), |found| vec![found])
     });
     each.collect()
 }
 
-/// The secrets in one text that is not a secret as a whole.
-fn in_text(text: &str) -> Vec<Found<'_>> {
-    if let Some((at, name)) = assigned(text) {
-        return vec![Found { name, at }];
-    }
-    in_address(text)
-}
-
-/// The value of the first name in `A=B=VALUE` that is a secret's.
-fn assigned(text: &str) -> Option<(Range<usize>, &str)> {
+/// Finds the value of the first name in `A=B=VALUE` that is the name of a secret.
+fn assigned(text: &str) -> Option<Found<'_>> {
     let mut start = 0;
     while let Some(length) = text[start..].find(['=', ':', '?', '/', '&']) {
         let end = start + length;
-        // What follows is an address, which has rules of its own.
+        // A URL follows, which has rules of its own.
         if !matches!(text.as_bytes()[end], b'=' | b':') || text[end..].starts_with("://") {
             return None;
         }
@@ -55,14 +42,14 @@ fn assigned(text: &str) -> Option<(Range<usize>, &str)> {
         let gap = value.len() - value.trim_start().len();
         if is_secret(name, value.trim()) && !value.trim().is_empty() {
             let from = end + 1 + gap;
-            return Some((from..from + value.trim().len(), name));
+            return Some(Found { name, at: from..from + value.trim().len() });
         }
         start = end + 1;
     }
     None
 }
 
-/// The password of an address, and its parameters that are called secrets.
+/// Finds the password of a URL, and its parameters with names of secrets.
 pub fn in_address(text: &str) -> Vec<Found<'_>> {
     let Some(scheme) = text.find("://") else { return Vec::new() };
     let rest = scheme + 3;

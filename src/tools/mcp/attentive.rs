@@ -1,8 +1,8 @@
-//! What is done with every message of a connection, whatever its transport, before the library acts on it.
+//! A transport around each transport, which handles messages before the library does.
 //!
-//! Messages are numbered here: the library begins at zero on every connection, and a server that mixes up two of them would have
-//! its answer to an old call taken for one to a new call. Progress is handed on here and goes no further, because the library
-//! would start a task for each report; news beyond a rate are read no faster, which in the end the server feels.
+//! It gives requests unique ids: the library begins at zero on every connection, so a server that confuses two connections could answer
+//! the wrong call. It consumes progress, because the library would start a task for each report. It limits the rate of
+//! notifications, so that a flooding server gets backpressure.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,16 +17,13 @@ use tokio::time::Instant;
 use super::handler::Heard;
 use crate::support::random::{Randomness as _, SystemRandomness};
 
-/// How much news may come at once.
+/// The size of the token bucket for notifications and requests of the server.
 const NEWS_AT_ONCE: f64 = 2_000.0;
-/// How much news is read in a second after that.
 const NEWS_PER_SECOND: f64 = 1_000.0;
-/// How many answers to nothing are logged.
 const LOGGED_STRAYS: u64 = 20;
-/// The numbers of one connection.
+/// The number of ids of one connection.
 const NUMBERS: i64 = 1 << 20;
 
-/// A transport that listens to another one.
 pub struct Attentive<T> {
     inner: T,
     server: String,
@@ -37,16 +34,15 @@ pub struct Attentive<T> {
 }
 
 impl<T> Attentive<T> {
-    /// Listens to `inner`, the connection to `server`.
     pub fn new(inner: T, server: &str, heard: Arc<Heard>) -> Self {
-        // Without randomness the first numbers are as good as any.
+        // Without randomness the ids begin at zero.
         let mut connection = [0; 4];
         let _ = SystemRandomness.fill(&mut connection);
         let numbers = Numbers::of(u32::from_be_bytes(connection));
         Self { inner, server: server.to_owned(), heard, numbers, news: Allowance::new(), strays: 0 }
     }
 
-    /// What is left of a message when this has seen to it.
+    /// Handles a message, and returns it if the library must see it.
     fn take_in(&mut self, mut message: RxJsonRpcMessage<RoleClient>) -> Option<RxJsonRpcMessage<RoleClient>> {
         match &mut message {
             JsonRpcMessage::Response(response) => match self.numbers.answered(&response.id) {
@@ -72,13 +68,13 @@ impl<T> Attentive<T> {
                     _ => {}
                 }
             }
-            // Each is a task and an answer.
+            // The library starts a task and sends an answer for each.
             JsonRpcMessage::Request(_) => self.news.spend(Instant::now()),
         }
         Some(message)
     }
 
-    /// An answer to nothing that was asked, or that nobody waits for any more.
+    /// Drops an answer without an open request.
     fn stray(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         self.strays += 1;
         if self.strays <= LOGGED_STRAYS {
@@ -115,7 +111,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Attentive<T> {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            // Nothing is held while this waits: whoever asks for a message may stop asking at any time.
+            // The wait holds no message, because this future may be dropped at any time.
             if let Some(until) = self.news.exhausted_until() {
                 tokio::time::sleep_until(until).await;
                 self.news.refill(Instant::now());
@@ -132,15 +128,15 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Attentive<T> {
     }
 }
 
-/// The numbers of one connection: those of the library, moved to where no other connection's are.
+/// The ids of one connection: those of the library, moved to a range of their own.
 struct Numbers {
     base: i64,
-    /// Asked and not answered yet, by the library's number.
+    /// Open requests, by the library's id.
     open: HashSet<i64>,
 }
 
 impl Numbers {
-    /// Together they stay among what every language counts exactly.
+    /// The ids stay below 2^53, which every language represents exactly.
     fn of(connection: u32) -> Self {
         Self { base: i64::from(connection) * NUMBERS, open: HashSet::new() }
     }
@@ -152,7 +148,7 @@ impl Numbers {
         }
     }
 
-    /// The library's number of what the server calls `id`; some servers make texts of numbers.
+    /// Returns the library's id for an id of the server; some servers turn numbers into texts.
     fn inner(&self, id: &RequestId) -> Option<RequestId> {
         let number = match id {
             RequestId::Number(number) => *number,
@@ -175,7 +171,7 @@ impl Numbers {
         self.outer(id)
     }
 
-    /// The library's number of an answer; `None` if nobody waits for it.
+    /// Closes a request and returns the library's id; `None` if it is not open.
     fn answered(&mut self, id: &RequestId) -> Option<RequestId> {
         let inner = self.inner(id)?;
         match &inner {
@@ -185,7 +181,7 @@ impl Numbers {
     }
 }
 
-/// How much news may be read.
+/// A token bucket.
 struct Allowance {
     left: f64,
     at: Instant,
@@ -206,9 +202,8 @@ impl Allowance {
         self.left -= 1.0;
     }
 
-    /// When there is some again, if there is none.
+    /// Returns when to continue if the bucket is empty. It fills for 100 ms, so that a flood does not wake a task for each message.
     fn exhausted_until(&self) -> Option<Instant> {
-        // A tenth of a second's worth at a time, so that a flood does not wake anybody for each message.
         (self.left < 1.0).then(|| self.at + Duration::from_millis(100))
     }
 }

@@ -1,15 +1,15 @@
-//! The tools of one server as definitions that can be frozen into a run.
+//! Converts the tools of one server into definitions that are frozen into runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rmcp::model::Tool;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::ServerConfig;
+use super::identity::Identity;
 use super::masks::Masks;
 use crate::domain::approval::ToolSafety;
-use crate::domain::ids::UserId;
 use crate::domain::pin::Original;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json as stable;
@@ -17,42 +17,37 @@ use crate::support::text;
 use crate::tools::visible::{self, visible};
 use crate::tools::{names, schema};
 
-/// The longest description that models see, of a tool or of one of its parameters, in characters.
+/// The longest description of a tool or parameter, in characters.
 const MAX_DESCRIPTION: usize = 1_024;
 
-/// What a server is called.
+/// A server as its tool definitions name it.
 #[derive(Clone, Copy)]
 pub struct Labels<'a> {
-    /// By what finds it again: its name in the configuration, or its id.
-    pub key: &'a str,
-    /// By people.
-    pub name: &'a str,
-    /// In the names of its tools.
+    pub identity: &'a Identity,
+    /// Its part of the names of its tools.
     pub half: &'a str,
-    /// Whose alone the server is.
-    pub owner: Option<&'a UserId>,
-    /// Where it is, if that can be changed while runs are under way.
+    /// The destination of a kept server, which can change while runs are under way.
     pub destination: Option<&'a str>,
 }
 
-/// The definitions of `tools`, sorted by name. A second tool of the same name is left out: nobody could call it.
+/// Returns the definitions of `tools`, sorted by name. A second tool with the same name is left out.
 pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) -> Vec<Arc<ToolDefinition>> {
     let mut seen = BTreeSet::new();
     let tools: Vec<&Tool> = tools.iter().filter(|tool| seen.insert(tool.name.to_string())).collect();
     let raws: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
     let mut definitions: Vec<Arc<ToolDefinition>> = tools
         .iter()
-        .zip(names::tool_names(server.key, server.half, &raws))
+        .zip(names::tool_names(&server.identity.key, server.half, &raws))
         .map(|(tool, name)| Arc::new(definition(server, config, tool, name)))
         .collect();
     definitions.sort_by(|one, other| one.name.cmp(&other.name));
     for name in strangers(config, &definitions) {
-        tracing::warn!(mcp.server = server.name, tool = name, "the entry speaks of a tool that the server does not have");
+        tracing::warn!(mcp.server = server.identity.name, tool = name, "the entry speaks of a tool that the server does not have");
     }
     definitions
 }
 
-/// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
+/// Returns tools that the entry names and the server lacks: a misspelt rule protects nothing.
 fn strangers<'c>(config: &'c ServerConfig, definitions: &[Arc<ToolDefinition>]) -> BTreeSet<&'c str> {
     config.named_tools().map(|(_, name)| name).filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
@@ -62,23 +57,23 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
     let raw_description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
     let (masks, mut parameters) = (&config.masks, schema::normalise(&raw_schema));
     clean_descriptions(&mut parameters, masks);
-    // Of what the server wrote itself, secrets included: whoever has pinned it or was promised it compares that.
+    // Hashes the server's own text with its secrets, because tool reviews compare that.
     let definition_hash = stable::hash(&json!([raw_description, raw_schema, tool.annotations]));
     let plain = visible(raw_description);
     let masked = masks.hide(&plain);
-    // Broken up by what nobody sees a secret could be read all the same.
+    // A secret with invisible characters inside would still be readable.
     let seen_description = if masked == plain { raw_description.to_owned() } else { masked };
     let (mut seen_schema, mut hints) = (raw_schema, json!(tool.annotations));
     masks.hide_in(&mut seen_schema);
     masks.hide_in(&mut hints);
-    // Whoever it is that says so: believing it costs a question at most, and that calls wait for each other.
+    // Believed even of untrusted servers: it only causes questions and exclusive calls.
     let destructive = tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true));
     let reads = tool.annotations.as_ref().is_some_and(|hints| hints.read_only_hint == Some(true));
     ToolDefinition {
         name,
-        server: Some(server.key.to_owned()),
+        server: Some(server.identity.key.clone()),
         tool: tool.name.to_string(),
-        description: description(server.name, raw_description, masks),
+        description: description(&server.identity.name, raw_description, masks),
         definition_hash,
         parameters: parameters.into(),
         replay: replay(config, tool),
@@ -94,7 +89,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
         },
         destination: server.destination.map(str::to_owned),
         original: Some(Arc::new(Original {
-            owner: server.owner.cloned(),
+            owner: server.identity.owner.clone(),
             description: seen_description,
             schema: match seen_schema {
                 Value::Object(schema) => Arc::new(schema),
@@ -110,7 +105,7 @@ fn description(server: &str, raw: &str, masks: &Masks) -> String {
     text::prefix_chars(full.trim_end(), MAX_DESCRIPTION).to_owned()
 }
 
-/// The operator's word first; hints only of servers that the operator trusts.
+/// Returns the class in the entry, or else by the annotations of a trusted server.
 fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     if let Some(class) = config.replay.get(tool.name.as_ref()) {
         return class.clone();
@@ -125,7 +120,7 @@ fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     }
 }
 
-/// Keywords of JSON Schema whose texts are names, patterns or values, in which every character counts.
+/// Keywords of JSON Schema with names, patterns or values, in which every character counts.
 const EXACT: [&str; 16] = [
     "enum",
     "const",
@@ -144,11 +139,11 @@ const EXACT: [&str; 16] = [
     "contentEncoding",
     "contentMediaType",
 ];
-/// Keywords under which schemas stand by names of the server's choice.
+/// Keywords with schemas by names that the server chooses.
 const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// Texts for people and models are cleaned and cut, and secrets of the entry are taken out of them, also where no keyword of JSON Schema
-/// stands: some providers are sent all there is. A default accepts nothing by itself, and often is what the server was started with.
+/// Cleans, cuts and redacts texts for people and models, also under unknown keywords, because some providers get the whole schema. A
+/// default does not restrict values, and may contain a secret of the entry.
 fn clean_descriptions(schema: &mut Value, masks: &Masks) {
     match schema {
         Value::String(said) => *said = text::prefix_chars(&masks.hide(&visible(said)), MAX_DESCRIPTION).to_owned(),
@@ -169,35 +164,27 @@ fn clean_descriptions(schema: &mut Value, masks: &Masks) {
     }
 }
 
-/// A character of a tool's schema that people do not see but models read, where it cannot be taken out without changing what the tool
-/// accepts: in the name of an argument, or in what an argument must be.
+/// Returns an invisible character of a tool's schema that cannot be removed without changing what the tool accepts: in the name or
+/// the allowed values of an argument.
 pub fn hidden_in(tool: &Tool) -> Option<char> {
-    hidden_in_schemas(tool.input_schema.iter().map(|(key, value)| (key.as_str(), value)))
+    hidden_in_schemas(&tool.input_schema)
 }
 
-/// The schema of a form as people may be shown it, with its words cleaned like those of tools. `None` if there is a secret, or a character
-/// that nobody sees, where nothing can be taken out without changing what may be answered: in the name of a field, or in what it may be.
+/// Cleans the schema of a form for people. `None` if a secret or an invisible character is in the name or the allowed values of a field,
+/// where it cannot be removed.
 pub fn shown_form(mut schema: Value, masks: &Masks) -> Option<Value> {
     clean_descriptions(&mut schema, masks);
-    (hidden_in_schema(&schema).is_none() && !holds_secret(&schema, masks)).then_some(schema)
+    (hidden_in_schema(&schema).is_none() && find_in_texts(&schema, &|text| masks.are_in(text).then_some(())).is_none())
+        .then_some(schema)
 }
 
-fn holds_secret(value: &Value, masks: &Masks) -> bool {
-    match value {
-        Value::String(text) => masks.are_in(text),
-        Value::Array(items) => items.iter().any(|item| holds_secret(item, masks)),
-        Value::Object(map) => map.iter().any(|(key, value)| masks.are_in(key) || holds_secret(value, masks)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) -> Option<char> {
-    map.find_map(|(key, value)| {
+fn hidden_in_schemas(map: &Map<String, Value>) -> Option<char> {
+    map.iter().find_map(|(key, value)| {
         let inside = || match value {
-            Value::Object(schemas) if NAMED.contains(&key) => {
+            Value::Object(schemas) if NAMED.contains(&key.as_str()) => {
                 schemas.iter().find_map(|(name, schema)| visible::hidden_in(name).or_else(|| hidden_in_schema(schema)))
             }
-            value if EXACT.contains(&key) => hidden_in_value(value),
+            value if EXACT.contains(&key.as_str()) => find_in_texts(value, &visible::hidden_in),
             value => hidden_in_schema(value),
         };
         visible::hidden_in(key).or_else(inside)
@@ -206,25 +193,29 @@ fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) ->
 
 fn hidden_in_schema(schema: &Value) -> Option<char> {
     match schema {
-        Value::Object(map) => hidden_in_schemas(map.iter().map(|(key, value)| (key.as_str(), value))),
+        Value::Object(map) => hidden_in_schemas(map),
         Value::Array(items) => items.iter().find_map(hidden_in_schema),
         // Texts are cleaned.
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
-fn hidden_in_value(value: &Value) -> Option<char> {
+/// Returns the first finding in the texts and names of a value.
+fn find_in_texts<T>(value: &Value, find: &impl Fn(&str) -> Option<T>) -> Option<T> {
     match value {
-        Value::String(text) => visible::hidden_in(text),
-        Value::Array(items) => items.iter().find_map(hidden_in_value),
-        Value::Object(map) => map.iter().find_map(|(name, value)| visible::hidden_in(name).or_else(|| hidden_in_value(value))),
+        Value::String(text) => find(text),
+        Value::Array(items) => items.iter().find_map(|item| find_in_texts(item, find)),
+        Value::Object(map) => map.iter().find_map(|(name, value)| find(name).or_else(|| find_in_texts(value, find))),
         Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+    use crate::domain::ids::McpServerId;
     use crate::tools::mcp::McpConfig;
 
     fn config(capstan: &Value) -> ServerConfig {
@@ -232,7 +223,13 @@ mod tests {
         McpConfig::parse(&document, &|_| None).unwrap().servers.remove("s").unwrap().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s", owner: None, destination: None };
+    fn server() -> Labels<'static> {
+        static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
+            let (key, name) = ("s".to_owned(), "s".to_owned());
+            Identity { key, id: McpServerId::from_stored("s".to_owned()), name, owner: None }
+        });
+        Labels { identity: &IDENTITY, half: "s", destination: None }
+    }
 
     fn tools() -> Vec<Tool> {
         serde_json::from_value(json!([
@@ -247,7 +244,7 @@ mod tests {
 
     #[test]
     fn definitions_are_clean_sorted_and_unique() {
-        let definitions = definitions(SERVER, &config(&json!({})), &tools());
+        let definitions = definitions(server(), &config(&json!({})), &tools());
         let seen: Vec<(&str, &str)> = definitions.iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
         assert_eq!(seen, [("s__a", "[s]"), ("s__b", "[s] Reads things")]);
         let parameters =
@@ -271,7 +268,7 @@ mod tests {
         .unwrap();
         let mut keeps = config(&json!({}));
         keeps.masks.add("API_TOKEN", "token-canary-1");
-        let (masked, plain) = (definitions(SERVER, &keeps, &tools), definitions(SERVER, &config(&json!({})), &tools));
+        let (masked, plain) = (definitions(server(), &keeps, &tools), definitions(server(), &config(&json!({})), &tools));
         let original = masked[0].original.as_ref().unwrap();
         for seen in [
             masked[0].description.clone(),
@@ -290,19 +287,19 @@ mod tests {
     #[test]
     fn the_operator_is_believed_before_the_hints_of_a_trusted_server() {
         let class = |capstan: &Value| -> Vec<ReplayClass> {
-            definitions(SERVER, &config(capstan), &tools()).iter().map(|tool| tool.replay.clone()).collect()
+            definitions(server(), &config(capstan), &tools()).iter().map(|tool| tool.replay.clone()).collect()
         };
         assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
         assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);
         assert_eq!(class(&json!({"replay": {"a": "read"}})), [ReplayClass::Read, ReplayClass::Unsafe]);
-        let reads = |capstan: &Value| definitions(SERVER, &config(capstan), &tools())[1].safety.says_it_reads;
+        let reads = |capstan: &Value| definitions(server(), &config(capstan), &tools())[1].safety.says_it_reads;
         assert!(reads(&json!({})) && !reads(&json!({"replay": {"b": "unsafe"}})));
     }
 
     #[test]
     fn rules_for_tools_that_there_are_not_are_noticed() {
         let config = config(&json!({"approval": {"a": "ask", "A": "ask"}, "replay": {"b": "read", "c": "read"}}));
-        assert_eq!(strangers(&config, &definitions(SERVER, &config, &tools())), BTreeSet::from(["A", "c"]));
+        assert_eq!(strangers(&config, &definitions(server(), &config, &tools())), BTreeSet::from(["A", "c"]));
     }
 
     /// M-21.

@@ -1,7 +1,7 @@
-//! What the servers of this process have in common, and what tells them apart.
+//! The state that all MCP servers of this process share.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -12,31 +12,24 @@ use super::container::Containers;
 use super::oauth::Tokens;
 use super::orphans::{Guard, Words};
 use super::processes::Processes;
-use crate::domain::ids::{McpServerId, UserId};
 use crate::support::clock::SharedClock;
 use crate::tools::Environment;
 
-/// What all servers share.
 pub struct Common {
-    /// Our own environment.
     pub environment: Environment,
-    /// The words by which what servers start is found.
+    /// Makes the marks by which processes of servers are found.
     pub words: Words,
-    /// Ends what is left of servers when this program is killed.
+    /// Ends processes of servers if this program is killed.
     pub guard: Guard,
-    /// Where servers run that are containers.
     pub containers: Containers,
-    /// Below which each program has a working directory of its own.
+    /// The folder below which each server program has its own working directory.
     pub homes: Option<PathBuf>,
-    /// Where the tokens of logins are.
     pub tokens: Option<Arc<dyn Tokens>>,
-    /// What time it is.
     pub clock: SharedClock,
     /// Limits how many servers start at the same time.
     pub starts: Semaphore,
-    /// How long each may take, from its turn to its list of tools.
+    /// How long each start may take, from its turn to its list of tools.
     pub start_limit: Duration,
-    /// Limits how many processes there are.
     pub processes: Processes,
     /// Cancelled when the servers are shut down.
     pub closing: CancellationToken,
@@ -44,15 +37,7 @@ pub struct Common {
     pub tasks: TaskTracker,
 }
 
-/// Which server it is.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// What its tools are frozen with: its name in the configuration, or its id if somebody keeps it.
-    pub key: String,
-    /// Its id.
-    pub id: McpServerId,
-    /// What people call it.
-    pub name: String,
-    /// Whose alone it is; `None` for one of everybody.
-    pub owner: Option<UserId>,
+/// Locks a mutex. A panic elsewhere leaves its value usable.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,44 +21,52 @@ use crate::domain::tool::ReplayClass;
 use crate::domain::tool_names::check_no_pattern;
 use crate::domain::undo::UndoRule;
 use crate::support::duplicates::duplicate_key;
-use crate::support::expand::{ExpandError, expand};
+use crate::support::expand::expand;
 use crate::support::json as stable;
 use crate::support::outbound::Reach;
 
-/// The most calls that one server works on at a time, unless its entry says otherwise.
 const DEFAULT_CONCURRENCY: usize = 4;
-/// The same for a server that may ask: of two calls, its question does not say which it is of.
+/// The default for a server that may ask questions: a question does not name its call.
 const CONCURRENCY_OF_ASKERS: usize = 1;
-/// The most folders that one server is told of.
 const MAX_ROOTS: usize = 32;
-/// The longest name of such a folder, in bytes.
+/// The longest path of a root, in bytes.
 const MAX_ROOT: usize = 4_096;
-/// The longest time that an entry may give a call.
+/// The longest time limit of a call.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
-/// A document that cannot be used at all.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// How long an unused connection stays open; without limit if absent.
+    pub idle: Option<Duration>,
+    /// The most processes of servers at a time, containers among them; without limit if absent.
+    pub processes: Option<usize>,
+    /// How long a server may take from its start to its list of tools.
+    pub start: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { idle: Some(Duration::from_secs(1_800)), processes: Some(100), start: Duration::from_secs(60) }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum McpConfigError {
-    /// Not JSON.
     #[error("the MCP configuration is not valid JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// No servers in it.
     #[error("the MCP configuration has no object \"mcpServers\"")]
     NoServers,
-    /// A key stands twice in one object, and the first of its values would be dropped.
     #[error("the MCP configuration has the key {0:?} twice in one object: keep one of them")]
     Duplicate(String),
-    /// A key that belongs into an entry stands beside the servers.
     #[error("the MCP configuration: {0}")]
     Misplaced(String),
 }
 
-/// All configured servers that are not disabled, by name.
+/// All configured servers that are not disabled.
 #[derive(Default)]
 pub struct McpConfig {
-    /// Each server, or in words what is wrong with its entry.
+    /// Each server by name, or the reason why its entry cannot be used.
     pub servers: BTreeMap<String, Result<ServerConfig, String>>,
-    /// Parts of the document that have no effect.
     pub warnings: Vec<McpWarning>,
 }
 
@@ -67,62 +75,50 @@ pub struct McpConfig {
 pub struct McpWarning {
     /// The entry; `None` for the document itself.
     pub entry: Option<String>,
-    /// The part, and why it has no effect.
     pub text: String,
 }
 
-/// One server.
+/// One server. The maps are keyed by the tool's name at the server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// How it is reached.
     pub transport: ServerTransport,
-    /// What of its entry must not be shown.
+    /// The secrets of its entry.
     pub masks: Masks,
-    /// Whether its hints about its own tools are believed.
+    /// Whether the annotations of its tools are believed.
     pub trusted: bool,
-    /// Whether a member keeps it, so that nobody but its owner has chosen its name.
+    /// Whether a member keeps it, so that its owner alone has chosen its name.
     pub of_member: bool,
-    /// Whether a human is asked, by the tool's name at the server.
     pub approval: BTreeMap<String, ApprovalMode>,
-    /// What may happen to calls after a crash, by the tool's name at the server.
     pub replay: BTreeMap<String, ReplayClass>,
-    /// How calls are taken back, by the tool's name at the server.
     pub undo: BTreeMap<String, UndoRule>,
-    /// What calls would do, in words, by the tool's name at the server.
     pub preview: BTreeMap<String, String>,
     /// The time limit of its calls, instead of the agent's.
     pub timeout: Option<Duration>,
-    /// The longest that a call may take however much progress it reports; ten times its limit if absent.
+    /// The longest time of a call with progress; ten times its limit if absent.
     pub max_timeout: Option<Duration>,
-    /// The most calls that it works on at a time.
     pub concurrency: usize,
-    /// Whether it may ask the user of a call for input. Each owner then has a connection of their own.
+    /// Whether it may ask the user. Each owner then has a connection of their own.
     pub elicitation: bool,
-    /// How much it may have a model say, if it may. Each owner then has a connection of their own.
+    /// The limits of its requests to a model, if it may make any. Each owner then has a connection of their own.
     pub sampling: Option<SamplingRules>,
-    /// The folders that it is told to work in, as `file:` URIs.
+    /// The roots, as `file:` URIs.
     pub roots: Arc<[String]>,
-    /// Whether one connection, or one process, serves all owners. Otherwise each has one of their own.
+    /// Whether all owners share one connection or process.
     pub shared: bool,
 }
 
 impl ServerConfig {
-    /// Whether it may ask a person or a model in the middle of a call: its question does not say which call it is of.
-    #[must_use]
+    /// Whether it may ask a user or a model in the middle of a call.
     pub fn asks(&self) -> bool {
         self.elicitation || self.sampling.is_some()
     }
 
-    /// Returns the tools that the entry names, by their names at the server, each with the key that names it.
+    /// Returns the tools that the entry names, each with the key that names it.
     pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let undoing = self.undo.iter().flat_map(|(tool, rule)| [("undo", tool), ("undo", &rule.tool)]);
-        let reconciling = self.replay.values().filter_map(|class| match class {
-            ReplayClass::Reconcile { tool } => Some(("replay", tool)),
-            ReplayClass::Read
-            | ReplayClass::Idempotent
-            | ReplayClass::Keyed { .. }
-            | ReplayClass::KeyedMeta { .. }
-            | ReplayClass::Unsafe => None,
+        let reconciling = self.replay.values().filter_map(|class| {
+            let ReplayClass::Reconcile { tool } = class else { return None };
+            Some(("replay", tool))
         });
         let approval = self.approval.keys().map(|tool| ("approval", tool));
         let replay = self.replay.keys().map(|tool| ("replay", tool));
@@ -138,42 +134,32 @@ pub enum ServerTransport {
     Stdio {
         /// The program, looked up in `PATH`.
         command: String,
-        /// Its arguments.
         args: Vec<String>,
         /// Its environment, beside the few variables that every child gets.
         env: BTreeMap<String, SecretString>,
-        /// Its working directory; one of its own if absent.
+        /// The working directory; a folder of its own if absent.
         cwd: Option<String>,
     },
     /// A container, whose first process speaks on its standard streams.
     Container {
-        /// What it is made of, and what it may have.
         container: Container,
         /// The program in it; that of the image if absent.
         command: Option<String>,
-        /// Its arguments.
         args: Vec<String>,
         /// Its environment, beside that of the image.
         env: BTreeMap<String, SecretString>,
     },
-    /// HTTP.
     Http {
-        /// The endpoint.
         url: String,
-        /// Sent with every request.
         headers: BTreeMap<String, SecretString>,
-        /// What it says of logins.
         oauth: OAuthEntry,
-        /// Which of the two transports over HTTP it is.
         style: HttpStyle,
-        /// Where the endpoint may be.
         reach: Reach,
     },
 }
 
 impl ServerTransport {
-    /// Hash of where it leads: the endpoint without its parameters, or the program or image with its arguments.
-    #[must_use]
+    /// Returns the hash of its destination: the endpoint without parameters, or the program or image with its arguments.
     pub fn destination(&self) -> String {
         let place = match self {
             Self::Stdio { command, args, .. } => json!(["command", command, args]),
@@ -184,23 +170,19 @@ impl ServerTransport {
     }
 }
 
-/// The transports over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpStyle {
-    /// That of 2025-03-26 and later.
+    /// Streamable HTTP, of 2025-03-26 and later.
     Streamable,
-    /// That of 2024-11-05: an event stream, and POSTs beside it.
+    /// SSE, of 2024-11-05.
     Sse,
-    /// Nobody has said: the newer one, unless the server does not know it.
+    /// Not given: Streamable HTTP, or SSE if the server does not know that.
     Either,
 }
 
 impl McpConfig {
-    /// Reads a document. `${VAR}` and `${VAR:-default}` in commands, arguments, variables, folders, URLs and headers are replaced
-    /// by what `lookup` finds. What is wrong with one entry concerns that server alone.
-    ///
-    /// # Errors
-    /// [`McpConfigError`] if no servers can be read from the document.
+    /// Reads a document. `lookup` gives the values of `${VAR}` and `${VAR:-default}` in commands, arguments, variables, folders, URLs and
+    /// headers. A wrong entry concerns that server alone.
     pub fn parse(document: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
         if let Some(key) = duplicate_key(document) {
             return Err(McpConfigError::Duplicate(key));
@@ -214,7 +196,7 @@ impl McpConfig {
         for (name, entry) in entries {
             let server = match entry.as_object().map_or(Ok(false), keys::is_switched_off) {
                 Ok(true) => continue,
-                // Tools are frozen with the name of a server of the file, and with the id of one that is kept.
+                // The frozen key of a configured server is its name, and that of a kept server its id.
                 Ok(false) if McpServerId::parse(name).is_ok() => Err("the name looks like an id: choose another one".to_owned()),
                 Ok(false) => read(entry, lookup),
                 Err(reason) => Err(reason),
@@ -229,18 +211,14 @@ impl McpConfig {
     }
 }
 
-/// Reads one entry of a document, in which variables are replaced by what `lookup` finds.
-///
-/// # Errors
-/// In words: what is wrong with it.
+/// Reads one entry. `lookup` gives the values of variables.
 pub fn read(entry: &Value, lookup: &dyn Fn(&str) -> Option<String>) -> Result<ServerConfig, String> {
     Entry { lookup, masks: RefCell::default() }.server(entry)
 }
 
-/// Reads one entry.
 struct Entry<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    /// What was found to be a secret so far.
+    /// The secrets found so far.
     masks: RefCell<Masks>,
 }
 
@@ -248,6 +226,8 @@ impl Entry<'_> {
     fn server(&self, entry: &Value) -> Result<ServerConfig, String> {
         let entry = object(entry, "the entry")?;
         keys::check_entry(entry)?;
+        let empty = Map::new();
+        let capstan = entry.get("capstan").map_or(Ok(&empty), |extra| object(extra, "capstan"));
         let mut server = ServerConfig {
             transport: self.transport(entry)?,
             masks: self.masks.take(),
@@ -262,17 +242,15 @@ impl Entry<'_> {
             concurrency: DEFAULT_CONCURRENCY,
             elicitation: false,
             sampling: None,
-            roots: self.roots(entry.get("capstan").and_then(|extra| extra.get("roots")))?,
+            roots: self.roots(own(entry, "roots"))?,
             shared: false,
         };
-        if let Some(extra) = entry.get("capstan") {
-            read_capstan(object(extra, "capstan")?, &mut server)?;
-        }
+        read_capstan(capstan?, &mut server)?;
         Ok(server)
     }
 
     fn transport(&self, entry: &Map<String, Value>) -> Result<ServerTransport, String> {
-        let asked = entry.get("capstan").and_then(|extra| extra.get("container")).filter(|asked| **asked != Value::Bool(false));
+        let asked = own(entry, "container").filter(|asked| **asked != Value::Bool(false));
         if entry.contains_key("image") || asked.is_some() {
             return self.container(entry, asked);
         }
@@ -284,8 +262,7 @@ impl Entry<'_> {
                 cwd: entry.get("cwd").map(|cwd| self.text(cwd, "cwd")).transpose()?,
             }),
             (None, Some(url)) => {
-                let kind = entry.get("type").or_else(|| entry.get("transport")).and_then(Value::as_str);
-                let style = match kind {
+                let style = match entry.get("type").or_else(|| entry.get("transport")).and_then(Value::as_str) {
                     None => HttpStyle::Either,
                     Some("sse") => HttpStyle::Sse,
                     Some(_) => HttpStyle::Streamable,
@@ -295,7 +272,7 @@ impl Entry<'_> {
                     return Err("url must begin with http:// or https://".to_owned());
                 }
                 let headers = self.secrets(entry.get("headers"), "headers")?;
-                let oauth = self.oauth(entry.get("capstan").and_then(|extra| extra.get("oauth")))?;
+                let oauth = self.oauth(own(entry, "oauth"))?;
                 Ok(ServerTransport::Http { url, headers, oauth, style, reach: Reach::Anywhere })
             }
             (Some(_), Some(_)) => Err("the entry has both command and url: keep one of them".to_owned()),
@@ -304,8 +281,8 @@ impl Entry<'_> {
     }
 
     fn oauth(&self, asked: Option<&Value>) -> Result<OAuthEntry, String> {
-        let Some(asked) = asked else { return Ok(OAuthEntry::default()) };
         let mut oauth = OAuthEntry::default();
+        let Some(asked) = asked else { return Ok(oauth) };
         for (key, value) in object(asked, "capstan.oauth")? {
             match key.as_str() {
                 "client_id" => oauth.client_id = Some(self.text(value, "capstan.oauth.client_id")?),
@@ -373,7 +350,16 @@ impl Entry<'_> {
 
     fn text(&self, value: &Value, key: &str) -> Result<String, String> {
         let text = value.as_str().ok_or_else(|| format!("{key} must be text"))?;
-        self.expand(text).map_err(|error| format!("{key}: {error}"))
+        let expanded = expand(text, |name| {
+            if is_home(name) {
+                return Some(HOME.to_owned());
+            }
+            let value = (self.lookup)(name)?;
+            // Values of the environment often are secrets, in every field.
+            self.masks.borrow_mut().add(name, &value);
+            Some(value)
+        });
+        expanded.map_err(|error| format!("{key}: {error}"))
     }
 
     fn secrets(&self, value: Option<&Value>, key: &str) -> Result<BTreeMap<String, SecretString>, String> {
@@ -387,23 +373,16 @@ impl Entry<'_> {
             })
             .collect()
     }
-
-    fn expand(&self, text: &str) -> Result<String, ExpandError> {
-        expand(text, |name| {
-            if is_home(name) {
-                return Some(HOME.to_owned());
-            }
-            let value = (self.lookup)(name)?;
-            // Wherever it stands in the entry: what comes from the environment often is a secret.
-            self.masks.borrow_mut().add(name, &value);
-            Some(value)
-        })
-    }
 }
 
-/// Whether a variable of this name stands for the server's folder, which only a start knows. No environment has one of that name.
+/// Whether a variable is the placeholder of the server's folder, which only a start knows.
 pub fn is_home(name: &str) -> bool {
     HOME.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) == Some(name)
+}
+
+/// Returns a value of the `capstan` object of an entry.
+fn own<'a>(entry: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    entry.get("capstan")?.get(key)
 }
 
 fn object<'a>(value: &'a Value, what: &str) -> Result<&'a Map<String, Value>, String> {
@@ -419,30 +398,14 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
     for (key, value) in extra {
         match key.as_str() {
             "trusted" => server.trusted = flag(key, value)?,
-            "approval" => {
-                for (tool, word) in object(value, "capstan.approval")? {
-                    server.approval.insert(tool.clone(), approval(tool, word)?);
-                }
-            }
-            "replay" => {
-                for (tool, word) in object(value, "capstan.replay")? {
-                    server.replay.insert(tool.clone(), replay(tool, word)?);
-                }
-            }
-            "undo" => {
-                for (tool, rule) in object(value, "capstan.undo")? {
-                    server.undo.insert(tool.clone(), undo(tool, rule)?);
-                }
-            }
-            "preview" => {
-                for (tool, template) in object(value, "capstan.preview")? {
-                    server.preview.insert(tool.clone(), preview(tool, template)?);
-                }
-            }
+            "approval" => server.approval = by_tool(key, value, approval)?,
+            "replay" => server.replay = by_tool(key, value, replay)?,
+            "undo" => server.undo = by_tool(key, value, undo)?,
+            "preview" => server.preview = by_tool(key, value, preview)?,
             "elicitation" => server.elicitation = flag(key, value)?,
             "sampling" => server.sampling = SamplingRules::read(value)?,
             "shared" => server.shared = flag(key, value)?,
-            // The word of before, when all were shared that did not say otherwise.
+            // The older key, from when servers were shared by default.
             "per_owner" if extra.contains_key("shared") => {
                 return Err("capstan.per_owner says what capstan.shared says: keep shared".to_owned());
             }
@@ -456,12 +419,12 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             "oauth" if !matches!(server.transport, ServerTransport::Http { .. }) => {
                 return Err("capstan.oauth is for servers with a url".to_owned());
             }
-            // Read with the rest of the entry, for the variables in them.
+            // Read with the rest of the entry, because they may contain variables.
             "container" | "oauth" | "roots" => {}
             unknown => return Err(format!("capstan.{unknown} is not known{}", keys::hint_inside_capstan(unknown))),
         }
     }
-    // A rule for a name that no tool has protects nothing.
+    // A rule for a pattern would match no tool, and so protect nothing.
     for (key, tool) in server.named_tools() {
         check_no_pattern(tool).map_err(|reason| format!("capstan.{key}: {reason}"))?;
     }
@@ -480,17 +443,19 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
     Ok(())
 }
 
+/// Reads an object with the names of tools as keys.
+fn by_tool<T>(key: &str, value: &Value, read: impl Fn(&str, &Value) -> Result<T, String>) -> Result<BTreeMap<String, T>, String> {
+    let rules = object(value, &format!("capstan.{key}"))?;
+    rules.iter().map(|(tool, rule)| Ok((tool.clone(), read(tool, rule)?))).collect()
+}
+
 fn flag(key: &str, value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| format!("capstan.{key} must be true or false"))
 }
 
 fn approval(tool: &str, word: &Value) -> Result<ApprovalMode, String> {
-    match word.as_str() {
-        Some("auto") => Ok(ApprovalMode::Auto),
-        Some("ask") => Ok(ApprovalMode::Ask),
-        Some("always_ask") => Ok(ApprovalMode::AlwaysAsk),
-        Some(_) | None => Err(format!("capstan.approval.{tool} must be auto, ask or always_ask")),
-    }
+    let mode = word.as_str().and_then(|word| serde_json::from_value(word.into()).ok());
+    mode.ok_or_else(|| format!("capstan.approval.{tool} must be auto, ask or always_ask"))
 }
 
 fn replay(tool: &str, word: &Value) -> Result<ReplayClass, String> {
@@ -508,7 +473,7 @@ fn replay(tool: &str, word: &Value) -> Result<ReplayClass, String> {
     }
 }
 
-/// A class that names an argument, a field or a tool.
+/// Reads a class that names an argument, a field or a tool.
 fn replay_by_name(tool: &str, word: &str) -> Option<ReplayClass> {
     let (class, name) = word.split_once(':').filter(|(_, name)| !name.is_empty())?;
     match (class, name.strip_prefix("_meta.")) {

@@ -1,4 +1,4 @@
-//! One live connection to a server, over either transport.
+//! One live connection to a server, over any transport.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -10,7 +10,7 @@ use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, InputRequest, InputRequests,
     InputRequiredResult, InputResponses, JsonObject, MetaObject, PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion,
-    RequestId, RequestMetaObject, Resource, ServerResult,
+    RequestId, RequestMetaObject, Resource, ServerResult, Tool,
 };
 use rmcp::service::{ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError};
 use serde::Serialize;
@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::ServerTransport;
 use super::container::Launch;
 use super::content;
 use super::endpoint::{Endpoint, Fault, OpenError};
@@ -29,140 +28,107 @@ use super::fates::{self, Fate};
 use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, Wanted, readable, result_of};
 use super::masks::Masks;
 use super::process::{self, LastWords, Process, Program, last_words};
+use super::questions::{OpenQuestion, answer_of, put};
 use super::remote::Remote;
 use super::reply::{ASKS, Limits, Reply, Task};
 use super::rounds;
 use super::stdio::{Ending, NOTICE_LIMIT, StdioTransport};
-use super::thought::{Thought, answer_of, put};
-use super::tool_list::{self, Listed, MAX_LISTED, Page, ToolList, size_of};
+use super::tool_list::{self, Listed, MAX_LISTED, Page, size_of};
+use super::{ServerConfig, ServerTransport};
 use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
 use crate::support::number;
 use crate::support::text::prefix_chars;
-use crate::tools::{Asks, CallPermit, Environment, ProgressSender, Report};
+use crate::tools::{Asks, CallPermit, ProgressSender, Report};
 
-/// The most pages of a list that are asked for.
 const MAX_PAGES: usize = 100;
-/// The most bytes of JSON that they may have together.
+/// The most bytes of JSON in all pages of a list.
 const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
-/// How long telling a server of a cancelled call may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
-/// How long a server may take to give a sign of life.
+/// How long a server may take to answer a ping.
 const PULSE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a closed connection may take to wind up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 
-/// How the greeting goes: older servers want `initialize`, the stateless revision has `server/discover` instead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Greeting {
-    Initialize,
-    Discover,
-}
-
-/// A live connection.
 pub struct Connection {
     name: String,
-    masks: Masks,
+    pub masks: Masks,
     allowed: Allowed,
     service: tokio::sync::Mutex<RunningService<RoleClient, Handler>>,
-    peer: Peer<RoleClient>,
-    heard: Arc<Heard>,
+    pub peer: Peer<RoleClient>,
+    pub heard: Arc<Heard>,
     process: Option<Process>,
     ending: Ending,
     tasks: TaskTracker,
-    /// Whether a new connection is needed though this one is not closed.
+    /// Whether a new connection is needed although this one is open.
     stale: AtomicBool,
-    /// Holds a token for each call that is under way.
+    /// Holds a token for each call under way.
     calls: TaskTracker,
 }
 
 impl Connection {
-    /// Connects, greets and waits for the greeting of the server.
-    ///
-    /// # Errors
-    /// Why not, redacted.
-    pub async fn open(server: Endpoint<'_>, environment: &Environment, tasks: &TaskTracker) -> Result<Self, Fault> {
-        let greetings = match server.stateless.load(Ordering::SeqCst) {
-            false => [Greeting::Initialize, Greeting::Discover],
-            true => [Greeting::Discover, Greeting::Initialize],
+    /// Connects and greets the server: by `initialize`, or by `server/discover` if it speaks the stateless revision.
+    pub async fn open(server: Endpoint<'_>) -> Result<Self, Fault> {
+        let discover = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
+        let stateless = server.stateless.load(Ordering::SeqCst);
+        let (first, second) = match stateless {
+            false => (ClientLifecycleMode::Initialize, discover),
+            true => (discover, ClientLifecycleMode::Initialize),
         };
-        let first = match Self::greet(server, environment, tasks, greetings[0]).await {
+        let not_understood = match Self::greet(server, first).await {
             Ok(connection) => return Ok(connection),
             Err(OpenError::Other(error)) => return Err(error),
-            // Only a server that read the greeting and did not know it is greeted in the other way.
-            Err(OpenError::NotUnderstood(first)) => first,
+            // Only a server that read the first greeting and did not know it gets the second one.
+            Err(OpenError::NotUnderstood(fault)) => fault,
         };
-        let connection = Self::greet(server, environment, tasks, greetings[1]).await.map_err(|_| first)?;
-        server.stateless.store(greetings[1] == Greeting::Discover, Ordering::SeqCst);
+        let connection = Self::greet(server, second).await.map_err(|_| not_understood)?;
+        server.stateless.store(!stateless, Ordering::SeqCst);
         Ok(connection)
     }
 
-    async fn greet(
-        server: Endpoint<'_>,
-        environment: &Environment,
-        tasks: &TaskTracker,
-        greeting: Greeting,
-    ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, allowed, words, containers, home, remains, .. } = server;
-        let lifecycle = match greeting {
-            Greeting::Initialize => ClientLifecycleMode::Initialize,
-            Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
-        };
-        let handler = Handler { server: name.to_owned(), allowed: allowed.clone(), masks: masks.clone(), heard: Arc::default() };
-        let (service, process, ending) = match transport {
-            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
-                let word = words.next();
-                // Kept until the server has answered: it holds what the container is given.
-                let (launch, settled);
-                let program = match transport {
-                    ServerTransport::Container { container, command, args, env } => {
-                        let program = (command.as_deref(), args.as_slice());
-                        let prepared = Launch::prepare(container, program, env, &word, containers).await;
-                        launch = prepared.map_err(|reason| OpenError::Other(reason.into()))?;
-                        launch.program(word, remains)
-                    }
-                    ServerTransport::Stdio { command, args, env, cwd } => {
-                        let cwd = cwd.as_deref().map(Path::new);
-                        let made = process::at_home((args, env), home, cwd.is_none()).await;
-                        settled = made.map_err(|reason| OpenError::Other(reason.into()))?;
-                        let (args, env, cwd) = (&settled.0, &settled.1, cwd.or(home));
-                        Program { command, args, env, cwd, word, removal: None, remains }
-                    }
-                    ServerTransport::Http { .. } => return Err(OpenError::Other("it has no process".to_owned().into())),
-                };
-                let (process, stdout, stdin) =
-                    Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
-                failpoint::reached("C30");
-                let transport = StdioTransport::new(stdout, stdin, name, masks);
-                let ending = transport.ending();
-                match transport.greet(handler, lifecycle, process.exit_token(), tasks).await {
-                    Ok(service) => (service, Some(process), ending),
-                    Err(error) => {
-                        // Its exit is news, too, if it comes at once.
-                        let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exited()).await;
-                        let words = process.last_words();
-                        return Err(match ending.reason() {
-                            Some(reason) => OpenError::Other(Fault::after(reason, words)),
-                            None => OpenError::new(*error, masks, words),
-                        });
-                    }
-                }
+    async fn greet(server: Endpoint<'_>, lifecycle: ClientLifecycleMode) -> Result<Self, OpenError> {
+        let Endpoint { name, config: ServerConfig { transport, masks, .. }, common, home, remains, .. } = server;
+        let handler =
+            Handler { server: name.to_owned(), allowed: Allowed::of(server.config), masks: masks.clone(), heard: Arc::default() };
+        // Both own values that the program borrows; the launch also owns a file that the engine reads before the server answers.
+        let (launch, settled);
+        let program = match transport {
+            ServerTransport::Container { container, command, args, env } => {
+                let word = common.words.next();
+                launch = Launch::prepare(container, (command.as_deref(), args), env, &word, &common.containers).await?;
+                launch.program(word, remains)
+            }
+            ServerTransport::Stdio { command, args, env, cwd } => {
+                let cwd = cwd.as_deref().map(Path::new);
+                settled = process::at_home((args, env), home, cwd.is_none()).await?;
+                let (args, env, cwd, word) = (&settled.0, &settled.1, cwd.or(home), common.words.next());
+                Program { command, args, env, cwd, word, removal: None, remains }
             }
             ServerTransport::Http { url, headers, style, reach, .. } => {
-                let remote = Remote::new(url, headers, *reach, server).map_err(|reason| OpenError::Other(reason.into()))?;
+                let remote = Remote::new(url, headers, *reach, server)?;
                 let (service, ending) = remote.greet(*style, lifecycle, &handler, CancellationToken::new()).await?;
-                (service, None, ending)
+                return Self::greeted(service, None, ending, &common.tasks).await;
             }
         };
-        Self::greeted(service, process, ending, tasks).await
+        let (process, stdout, stdin) = Process::start(&program, masks, &common.environment, &common.tasks)?;
+        failpoint::reached("C30");
+        let transport = StdioTransport::new(stdout, stdin, name, masks);
+        let ending = transport.ending.clone();
+        match transport.greet(handler, lifecycle, process.exit_token(), &common.tasks).await {
+            Ok(service) => Self::greeted(service, Some(process), ending, &common.tasks).await,
+            Err(error) => {
+                // An exit right after the failed greeting explains it.
+                let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exit_token().cancelled_owned()).await;
+                let words = process.last_words();
+                Err(match ending.reason() {
+                    Some(reason) => OpenError::Other(Fault::after(reason, words)),
+                    None => OpenError::new(*error, masks, words),
+                })
+            }
+        }
     }
 
-    /// The connection to a server that has answered the greeting. `process` is what it runs as, if that is known, and `ending` that of
-    /// its transport.
-    ///
-    /// # Errors
-    /// If it speaks a version of the protocol that nobody knows; it is left then.
+    /// Returns the connection to a server that has answered the greeting. Closes it if the protocol version is not supported.
     pub async fn greeted(
         service: RunningService<RoleClient, Handler>,
         process: Option<Process>,
@@ -173,65 +139,29 @@ impl Connection {
         let (peer, tasks, stale, calls) = (service.peer().clone(), tasks.clone(), AtomicBool::new(false), TaskTracker::new());
         let service = tokio::sync::Mutex::new(service);
         let connection = Self { name, masks, allowed, peer, service, heard, process, ending, tasks, stale, calls };
-        match connection.unknown_version() {
-            None => Ok(connection),
-            Some(version) => {
-                connection.close().await;
-                let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
-                let known = known.join(", ");
-                Err(OpenError::Other(
-                    format!("the server speaks version {version:?} of the protocol; known here are {known}").into(),
-                ))
-            }
-        }
+        let version = connection.peer.peer_info().map(|info| info.protocol_version.clone());
+        let Some(unknown) = version.filter(|version| !ProtocolVersion::KNOWN_VERSIONS.contains(version)) else {
+            return Ok(connection);
+        };
+        connection.close().await;
+        let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+        let (version, known) = (prefix_chars(unknown.as_str(), 40), known.join(", "));
+        Err(format!("the server speaks version {version:?} of the protocol; known here are {known}").into())
     }
 
-    /// The version of the protocol that the server wants to speak, if nobody knows it.
-    fn unknown_version(&self) -> Option<String> {
-        let version = &self.peer.peer_info()?.protocol_version;
-        let is_known = ProtocolVersion::KNOWN_VERSIONS.contains(version);
-        (!is_known).then(|| prefix_chars(version.as_str(), 40).to_owned())
-    }
-
-    /// Whether calls can be made.
     pub fn is_alive(&self) -> bool {
-        let stale = self.stale.load(Ordering::SeqCst);
-        !stale
+        !self.stale.load(Ordering::SeqCst)
             && !self.peer.is_transport_closed()
             && self.process.as_ref().is_none_or(|process| !process.exit_token().is_cancelled())
     }
 
-    /// Waits until no call is under way on a connection that gets no new ones. Each of them ends within its own limits.
+    /// Waits for the calls under way on a connection that gets no new ones. Each of them ends within its own limits.
     pub async fn is_idle(&self) {
         self.calls.close();
         self.calls.wait().await;
     }
 
-    /// The library's side of it.
-    pub fn peer(&self) -> &Peer<RoleClient> {
-        &self.peer
-    }
-
-    /// What the server has said, as it may be shown.
-    pub fn masked(&self, text: &str) -> String {
-        self.masks.error_text(text)
-    }
-
-    /// The same for what is shown of a call that goes on.
-    pub fn shown_news(&self, text: String) -> String {
-        self.masks.hide_in_text(text)
-    }
-
-    /// What was heard on this connection.
-    pub fn heard(&self) -> &Heard {
-        &self.heard
-    }
-
-    /// Asks for all tools.
-    ///
-    /// # Errors
-    /// If the server refuses or the connection is lost.
-    pub async fn list_tools(&self) -> Result<ToolList, Fault> {
+    pub async fn list_tools(&self) -> Result<(Vec<Tool>, Listed), Fault> {
         let said = Mutex::new((None::<Duration>, false));
         let page = |asked| {
             let said = &said;
@@ -244,13 +174,10 @@ impl Connection {
         };
         let (tools, is_whole) = self.all("tools", page).await?;
         let (holds_for, left_out) = said.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(ToolList { tools, listed: Listed::now(holds_for, left_out || !is_whole) })
+        Ok((tools, Listed::now(holds_for, left_out || !is_whole)))
     }
 
-    /// Asks for all resources; a server that does not say that it has any has none.
-    ///
-    /// # Errors
-    /// If the server refuses or the connection is lost.
+    /// Lists all resources; none if the server does not declare the capability.
     pub async fn list_resources(&self) -> Result<Vec<Resource>, Fault> {
         if self.peer.peer_info().is_none_or(|info| info.capabilities.resources.is_none()) {
             return Ok(Vec::new());
@@ -260,10 +187,7 @@ impl Connection {
         Ok(self.all("resources", page).await?.0)
     }
 
-    /// Asks for all prompts; a server that does not say that it has any has none.
-    ///
-    /// # Errors
-    /// If the server refuses or the connection is lost.
+    /// Lists all prompts; none if the server does not declare the capability.
     pub async fn list_prompts(&self) -> Result<Vec<Prompt>, Fault> {
         if self.peer.peer_info().is_none_or(|info| info.capabilities.prompts.is_none()) {
             return Ok(Vec::new());
@@ -272,8 +196,8 @@ impl Connection {
         Ok(self.all("prompts", page).await?.0)
     }
 
-    /// Asks for all of something, page by page. Stops when a cursor comes again, is empty, after 100 pages, and when there is no room
-    /// for more: what a server lists is held in memory as long as it is connected. Whether that is all of it stands beside it.
+    /// Reads a list page by page, and returns whether it is complete. Stops at an empty or repeated cursor, after 100 pages, and at
+    /// the limit of memory: lists are held as long as the server is connected.
     async fn all<T, F>(&self, what: &str, page: impl Fn(PaginatedRequestParams) -> F) -> Result<(Vec<T>, bool), Fault>
     where
         T: Serialize,
@@ -285,7 +209,7 @@ impl Connection {
         for _ in 0..MAX_PAGES {
             let (items, next) = match page(PaginatedRequestParams::default().with_cursor(cursor)).await {
                 Ok(page) => page,
-                // A server may have none at all.
+                // A server without this kind of list does not know the method.
                 Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok((all, true)),
                 Err(error) => {
                     return Err(Fault::after(format!("its {what} could not be listed: {}", self.shown(&error)), self.last_words()));
@@ -307,7 +231,7 @@ impl Connection {
         Ok((all, false))
     }
 
-    /// Calls a tool; `meta` goes beside its arguments, and `round` is what was answered to its server before.
+    /// Calls a tool, with `meta` beside its arguments, and with the answers of the last `round` if there was one.
     pub async fn call(
         &self,
         params: CallToolRequestParams,
@@ -319,7 +243,7 @@ impl Connection {
     ) -> Reply {
         let _underway = self.calls.token();
         let mut round = round.cloned();
-        // A server that has let go of the call and is called again has had them.
+        // The sampling requests of a call belong to its first round.
         let mut samples = match (&round, self.allowed.samples) {
             (None, Some(rules)) => rules.max_calls,
             (Some(_), _) | (None, None) => 0,
@@ -341,7 +265,7 @@ impl Connection {
             if !pause.asks.is_empty() {
                 break pause;
             }
-            // Nobody is asked, so there is nothing to store: after a crash the call is judged by its class, with this round or without.
+            // No user is asked, so there is nothing to store: after a crash, the replay class alone decides about the call.
             tokio::select! {
                 biased;
                 () = permit.token.cancelled() => return Reply::Cancelled,
@@ -351,12 +275,11 @@ impl Connection {
         };
         match progress.send(Report::Pauses(Box::new(pause))).await {
             Ok(()) => Reply::Paused,
-            // Nobody is there who could ask.
             Err(_) => Reply::Refused(ASKS.to_owned()),
         }
     }
 
-    /// Asks the user what a server wants to know before it carries out a call. `None` if it asks for what nobody gives.
+    /// Asks the user the questions of a task. `None` if one of them is not allowed, or the call is cancelled.
     pub async fn input(
         &self,
         requests: InputRequests,
@@ -379,7 +302,6 @@ impl Connection {
             };
             *questions += 1;
             let (answer, answered) = oneshot::channel();
-            // One that goes on asking after that is not called again.
             let (text, elicitation) = readable(&self.name, &self.masks, request.params).filter(|_| *questions <= MAX_QUESTIONS)?;
             progress.send(Report::Asks(Box::new(Asks { text, elicitation, answer }))).await.ok()?;
             let answer = tokio::select! {
@@ -411,9 +333,9 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return Once::Reply(Reply::NotSent(self.lost(&error))),
         };
-        // Before anything else: a server may ask at once.
+        // Registered before anything else: a server may ask at once.
         let mut reports = self.heard.reports_of(handle.progress_token.clone());
-        // Whoever listens at the second point waits there until the server has acted.
+        // A test that stops at the second point waits there until the server has acted.
         failpoint::reached("C11");
         failpoint::reached("C12");
         let mut underway = Underway { peer: &self.peer, id: &handle.id.clone(), tasks: &self.tasks, is_over: false };
@@ -421,12 +343,11 @@ impl Connection {
         let mut end = Instant::now() + whole;
         let mut limit = (Instant::now() + silence).min(end);
         let mut furthest = f64::NEG_INFINITY;
-        // Since when somebody thinks about what the server wants to know, and what else it does.
-        let (mut thinks, mut queue): (Option<Thought>, VecDeque<Wanted>) = (None, VecDeque::new());
+        // The open question, and those that wait behind it.
+        let (mut open, mut queue): (Option<OpenQuestion>, VecDeque<Wanted>) = (None, VecDeque::new());
         loop {
-            // One thing after the other is asked.
-            if thinks.is_none() {
-                thinks = put(queue.pop_front(), progress).await;
+            if open.is_none() {
+                open = put(queue.pop_front(), progress).await;
             }
             tokio::select! {
                 biased;
@@ -446,9 +367,9 @@ impl Connection {
                     underway.is_over = true;
                     return Once::Reply(Reply::Cancelled);
                 }
-                () = answer_of(&mut thinks) => {
-                    let Some(Thought { since, .. }) = thinks.take() else { continue };
-                    // The server's time does not run while somebody thinks.
+                () = answer_of(&mut open) => {
+                    let Some(OpenQuestion { since, .. }) = open.take() else { continue };
+                    // The server's time limit stands still while a user or a model answers.
                     end += since.elapsed();
                     limit = end.min(Instant::now() + silence);
                 }
@@ -473,19 +394,19 @@ impl Connection {
                             }
                         }
                     }
-                    // Both are answers.
+                    // Neither is heard unasked.
                     Report::Handle(_) | Report::Pauses(_) => {}
                     Report::Progress(mut report) => {
                         report.message = report.message.map(|message| self.masks.hide_in_text(message));
                         limit = end.min(Instant::now() + silence);
-                        // Progress only goes forward; what was overtaken on the way is old news.
+                        // Progress only increases; an overtaken report is out of date.
                         if report.progress > furthest {
                             furthest = report.progress;
                             let _ = progress.try_send(Report::Progress(report));
                         }
                     }
                 },
-                () = tokio::time::sleep_until(limit), if thinks.is_none() => {
+                () = tokio::time::sleep_until(limit), if open.is_none() => {
                     self.give_up(handle, "the time limit is over").await;
                     underway.is_over = true;
                     return Once::Reply(Reply::TimedOut(if limit == end { whole } else { silence }));
@@ -494,7 +415,6 @@ impl Connection {
         }
     }
 
-    /// What an error means that stands for the answer to a request.
     pub async fn reply_from_error(&self, error: &ServiceError) -> Reply {
         let over_http = self.process.is_none();
         if over_http && fates::asks_for_new_session(error) {
@@ -512,8 +432,8 @@ impl Connection {
             },
             error => {
                 if let Some(process) = &self.process {
-                    // The end of the connection is often news of the end of the process.
-                    let _ = tokio::time::timeout(NOTICE_LIMIT, process.exited()).await;
+                    // The connection often ends because the process exits; its status belongs to the reason.
+                    let _ = tokio::time::timeout(NOTICE_LIMIT, process.exit_token().cancelled_owned()).await;
                 }
                 Reply::Lost(self.lost(error))
             }
@@ -523,13 +443,13 @@ impl Connection {
     async fn give_up(&self, handle: RequestHandle<RoleClient>, reason: &str) {
         let told = tokio::time::timeout(CANCEL_LIMIT, handle.cancel(Some(reason.to_owned()))).await;
         if told.is_err() {
-            // A server that does not read its input will not read the next call either.
+            // A server that does not read its input would not read the next call either.
             self.stale.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Asks the server for a sign of life after it did not answer a call. One that gives none is replaced at the next use: many
-    /// servers never recover from a call that was cancelled.
+    /// Pings the server after it did not answer a call. Without an answer, the next use connects again: many servers never recover
+    /// from a cancelled call.
     pub async fn check_pulse(&self) {
         let ping = ClientRequest::PingRequest(PingRequest::default());
         let answered = match self.peer.send_cancellable_request(ping, PeerRequestOptions::with_timeout(PULSE_LIMIT)).await {
@@ -543,7 +463,7 @@ impl Connection {
         }
     }
 
-    /// The end of what its process said on its standard error stream, for operators only.
+    /// Returns the last output of its process on standard error, for operators only.
     pub fn said(&self) -> Option<String> {
         self.process.as_ref().and_then(Process::said)
     }
@@ -552,7 +472,7 @@ impl Connection {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
     }
 
-    /// Why a call was lost. What the process said goes to the log: the reason goes to the model and into the conversation.
+    /// Says why a call was lost. The output of the process goes to the log only: the reason is shown to the model and the user.
     fn lost(&self, error: &ServiceError) -> String {
         let Fault { reason, stderr } = Fault::after(self.shown(error), self.last_words());
         if let Some(stderr) = stderr.as_deref().map(last_words) {
@@ -564,37 +484,32 @@ impl Connection {
     fn shown(&self, error: &ServiceError) -> String {
         match error {
             ServiceError::TransportClosed => self.ending.reason().unwrap_or_else(|| "the connection was closed".to_owned()),
-            // What the library says around the cause names only its own types.
+            // The outer text of the library only names its own types.
             ServiceError::TransportSend(transport) => self.masks.error_text(&chain(transport.error.as_ref())),
             error => self.masks.error_text(&chain(error)),
         }
     }
 
-    /// Closes the connection and ends the process with its group.
     pub async fn close(&self) {
         let closed = async { self.service.lock().await.close_with_timeout(CLOSE_LIMIT).await };
-        match &self.process {
-            // A child that does not read its input keeps the transport from closing, so both go on at once.
-            Some(process) => {
-                let _ = tokio::join!(closed, process.end());
+        // A child that does not read its input keeps the transport from closing, so both go on at once.
+        let ended = async {
+            if let Some(process) = &self.process {
+                process.end().await;
             }
-            None => {
-                let _ = closed.await;
-            }
-        }
+        };
+        let _ = tokio::join!(closed, ended);
     }
 }
 
-/// What became of one request of a call.
+/// The outcome of one request of a call.
 enum Once {
-    /// The call is over.
     Reply(Reply),
-    /// The server wants to know more, and to be called again then.
+    /// The server requires input, and must then be called again.
     Asks(InputRequiredResult),
 }
 
-/// A call that was sent. If whoever made it goes away without an answer, such as a run that was lost or deleted, the server is
-/// told: it would work on for nobody.
+/// A call that was sent. If it is dropped without an answer, such as with a lost or deleted run, it sends a cancellation.
 struct Underway<'a> {
     peer: &'a Peer<RoleClient>,
     id: &'a RequestId,
@@ -604,13 +519,12 @@ struct Underway<'a> {
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        // Without a runtime nothing can be sent any more: the process ends.
+        // Without a runtime the process is ending, and nothing can be sent.
         let Some(runtime) = Handle::try_current().ok().filter(|_| !self.is_over) else { return };
         let (peer, request_id) = (self.peer.clone(), Some(self.id.clone()));
         let reason = Some("nobody waits for the answer any more".to_owned());
         let told = async move {
             let params = CancelledNotificationParam::new(request_id, reason);
-            // A server that is gone needs no telling.
             let _ = tokio::time::timeout(CANCEL_LIMIT, peer.notify_cancelled(params)).await;
         };
         self.tasks.spawn_on(told, &runtime);
@@ -621,24 +535,18 @@ fn reply_from(result: ServerResult) -> Reply {
     match result {
         ServerResult::CallToolResult(result) => {
             let value = serde_json::to_value(result).map_err(|error| error.to_string());
-            let checked = value.and_then(|value| match number::check_value(&value) {
-                Ok(()) => Ok(value),
-                Err(error) => Err(error.to_string()),
-            });
+            let checked = value.and_then(|value| number::check_value(&value).map(|()| value).map_err(|error| error.to_string()));
             match checked {
                 Ok(value) => Reply::Result(value),
                 Err(error) => Reply::Refused(format!("its answer cannot be read: {error}")),
             }
         }
-        // What the library cannot read may still hold content, such as content of a kind that it does not know.
+        // A result that the library cannot parse may still have content, such as content of an unknown kind.
         ServerResult::CustomResult(result) if result.0.get("content").is_some() => match content::malformed(&result.0) {
             Some(reason) => Reply::Refused(reason.to_owned()),
             None => Reply::Result(result.0),
         },
-        ServerResult::CreateTaskResult(created) => match Task::read(created) {
-            Ok(task) => Reply::Task(task),
-            Err(reason) => Reply::Refused(reason),
-        },
+        ServerResult::CreateTaskResult(created) => Task::read(created).map_or_else(Reply::Refused, Reply::Task),
         _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a tool answered, as content that is stored and shown to models.
+//! Converts the result of a tool into content that is stored and sent to models.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::domain::file::{decoded, is_text_type, may_be_pdf, utf8_text};
 use crate::domain::message::ToolContent;
 use crate::support::json::is_same;
 
-/// Why this is no result of a tool call; `None` if it is one.
+/// Says why a value is no result of a tool call; `None` if it is one.
 pub fn malformed(result: &Value) -> Option<&'static str> {
     match result.get("content").map(Value::as_array) {
         Some(None) => Some("its result is malformed: content is not a list"),
@@ -19,8 +19,7 @@ pub fn malformed(result: &Value) -> Option<&'static str> {
     }
 }
 
-/// Replaces the bytes of resources that are text by the text. Secrets are redacted in texts only: a redaction inside base64 would
-/// leave nothing that can be decoded.
+/// Decodes resources that are text. Secrets are redacted in texts only, because a redaction inside base64 could not be decoded.
 pub fn decode_texts(result: &mut Value) {
     let blocks = result.get_mut("content").and_then(Value::as_array_mut);
     for resource in blocks.into_iter().flatten().filter_map(|block| block.get_mut("resource")) {
@@ -34,15 +33,14 @@ pub fn decode_texts(result: &mut Value) {
     }
 }
 
-/// The base64 of a resource that has no text.
+/// Returns the base64 of a resource without text.
 fn blob(resource: &Value) -> Option<String> {
     let has_text = resource.get("text").is_some_and(Value::is_string);
     let blob = resource.get("blob").and_then(Value::as_str).filter(|blob| !has_text && !blob.is_empty())?;
     Some(blob.split_ascii_whitespace().collect())
 }
 
-/// The content of a `tools/call` result. Binary content still carries its bytes; structured content follows where it is not what the texts
-/// say already.
+/// Returns the content of a `tools/call` result. Structured content follows, unless the texts say the same.
 pub fn from_result(result: &Value) -> Vec<ToolContent> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut content: Vec<ToolContent> = blocks.iter().map(from_block).collect();
@@ -53,16 +51,17 @@ pub fn from_result(result: &Value) -> Vec<ToolContent> {
     content
 }
 
-/// The structured content as a text block, unless the texts beside it say the same.
+/// Returns the structured content as a text block, unless the texts say the same.
 pub fn structured_beside(result: &Value) -> Option<Value> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let texts: Vec<&str> = blocks.iter().filter_map(text_of).filter(|text| !text.is_empty()).collect();
+    let texts = blocks.iter().filter(|block| word(block, "type") == "text").map(|block| word(block, "text"));
+    let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
     let structured = result.get("structuredContent").filter(|structured| !structured.is_null())?;
     (!say_the_same(&texts, structured)).then(|| json!({"type": "text", "text": structured.to_string()}))
 }
 
-/// Whether one of the texts is the same value, or they are together the items of the same list. Servers put into an object with one
-/// field what is no object by itself.
+/// Whether one text is the same value, or the texts are the items of the same list. Servers wrap a value that is no object into an
+/// object with one field.
 fn say_the_same(texts: &[&str], structured: &Value) -> bool {
     let is = |text: &str, value: &Value| {
         value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| is_same(&said, value))
@@ -75,14 +74,8 @@ fn say_the_same(texts: &[&str], structured: &Value) -> bool {
     })
 }
 
-/// Whether the result says that the tool failed.
 pub fn is_error(result: &Value) -> bool {
     result.get("isError").and_then(Value::as_bool).unwrap_or(false)
-}
-
-fn text_of(block: &Value) -> Option<&str> {
-    let kind = word(block, "type");
-    block.get("text").and_then(Value::as_str).filter(|_| kind == "text")
 }
 
 fn word<'a>(block: &'a Value, key: &str) -> &'a str {
@@ -100,13 +93,14 @@ fn from_block(block: &Value) -> ToolContent {
     }
 }
 
-/// A link with all that its server says of what is behind it.
 fn link(block: &Value) -> String {
-    let name = Some(word(block, "title")).filter(|title| !title.is_empty()).unwrap_or_else(|| word(block, "name"));
+    let given = |key: &str, before: &str| match word(block, key) {
+        "" => String::new(),
+        text => format!("{before}{text}"),
+    };
+    let name = if word(block, "title").is_empty() { word(block, "name") } else { word(block, "title") };
     let size = block.get("size").and_then(Value::as_u64).map(|size| format!(", {size} bytes")).unwrap_or_default();
-    let media_type = Some(word(block, "mimeType")).filter(|kind| !kind.is_empty()).map(|kind| format!(", {kind}"));
-    let description = Some(word(block, "description")).filter(|words| !words.is_empty()).map(|words| format!(": {words}"));
-    let (media_type, description) = (media_type.unwrap_or_default(), description.unwrap_or_default());
+    let (media_type, description) = (given("mimeType", ", "), given("description", ": "));
     format!("[link to {} ({name}){media_type}{size}{description}]", word(block, "uri"))
 }
 
@@ -126,10 +120,10 @@ fn from_resource(resource: &Value) -> ToolContent {
     }
 }
 
-/// The name of a file behind an address: the last segment of its path.
+/// Returns the file name of a URI: the last segment of its path.
 fn name_of(uri: &str) -> Option<String> {
     let path = uri.split(['?', '#']).next()?;
-    // Without a path, what stands behind the scheme is the name of a host.
+    // Without a path, the text behind the scheme is a host.
     let path = path.split_once("://").map_or(Some(path), |(_, rest)| rest.split_once('/').map(|(_, path)| path))?;
     let last = path.trim_end_matches('/').rsplit(['/', ':']).next().filter(|last| !last.is_empty())?;
     Some(percent_decode_str(last).decode_utf8_lossy().into_owned())

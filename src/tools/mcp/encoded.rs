@@ -1,24 +1,22 @@
-//! The forms in which a secret stands in texts that programs have encoded.
+//! Encoded forms of a secret, which secret redaction also searches for.
 //!
-//! A tool that is asked for the headers of a request answers with `Authorization: Basic ...`, in which no password can be read, and
-//! everybody who sees it has the password. Found are the encodings that programs use by themselves: base64, hexadecimal digits,
-//! percent signs, the escapes of JSON. What somebody encodes on purpose, twice or in another way, cannot be found by anybody.
+//! A tool may answer with `Authorization: Basic ...`, from which the password is easily decoded. Covered are the usual encodings of
+//! programs: base64, hexadecimal digits, percent-encoding and JSON escapes. Other or repeated encodings cannot be found.
 
 use base64::Engine as _;
 use base64::engine::GeneralPurpose;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Longer secrets are looked for as they are only: each form needs some memory for each of its characters.
+/// Longer secrets are searched for in plain form only, because each form costs memory for each of its characters.
 const LONGEST: usize = 1024;
 
-/// What stands for itself in a component of an address (RFC 3986, 2.3), and what some programs leave as it is beside that: browsers the
-/// marks, Python the slash.
+/// The unreserved characters of a URL component (RFC 3986, 2.3). Browsers also leave the marks unencoded, and Python the slash.
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 const MARKS: &AsciiSet = &COMPONENT.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 const SLASH: &AsciiSet = &COMPONENT.remove(b'/');
 
-/// The forms, other than the secret itself and each once.
+/// Returns the distinct encoded forms, without the secret itself.
 pub fn forms(secret: &str) -> Vec<String> {
     if secret.len() > LONGEST {
         return Vec::new();
@@ -42,15 +40,15 @@ pub fn forms(secret: &str) -> Vec<String> {
     forms
 }
 
-/// The characters that the secret alone decides in the base64 of a text in which it begins at the byte `before`, modulo 3: a character is six bits, so
-/// that the first and the last may have bits of what stands around it.
+/// Returns the base64 characters that depend on the secret alone, if it begins at the byte `before` modulo 3. A character has six
+/// bits, so that the first and the last may contain bits of the surrounding text.
 fn within_base64(engine: &GeneralPurpose, secret: &str, before: usize) -> String {
     let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(secret.bytes()).collect();
     let (start, end) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
     engine.encode(&bytes).get(start..end).unwrap_or_default().to_owned()
 }
 
-/// JSON as it is written where only ASCII is.
+/// Escapes all but ASCII in JSON.
 fn only_ascii(json: &str) -> String {
     let mut units = [0; 2];
     let mut out = String::with_capacity(json.len());
@@ -63,12 +61,12 @@ fn only_ascii(json: &str) -> String {
     out
 }
 
-/// JSON as it is written where it may stand in a page.
+/// Escapes JSON for use in HTML.
 fn for_html(json: &str) -> String {
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
-/// The same with small hexadecimal digits behind the percent signs.
+/// Returns percent-encoded text with lower-case hexadecimal digits.
 fn lower_digits(percent: &str) -> String {
     let mut left = 0;
     let lower = |c: char| {

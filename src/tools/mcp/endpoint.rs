@@ -9,21 +9,18 @@ use std::sync::atomic::AtomicBool;
 use rmcp::service::ClientInitializeError;
 use tokio_util::task::TaskTracker;
 
-use super::ServerTransport;
-use super::container::Containers;
+use super::ServerConfig;
+use super::common::Common;
 use super::errors::chain;
-use super::handler::Allowed;
 use super::masks::Masks;
 use super::oauth::Login;
-use super::orphans::Words;
 use super::process::LastWords;
 
 /// Why a server cannot be used.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// For everybody.
     pub reason: String,
-    /// What its process said last, for operators only.
+    /// The last output of its process, for operators only.
     pub stderr: Option<String>,
 }
 
@@ -40,43 +37,35 @@ impl Fault {
     }
 }
 
-/// A server as a connection sees it.
 #[derive(Clone, Copy)]
 pub struct Endpoint<'a> {
-    /// Its name in the configuration.
     pub name: &'a str,
-    /// How it is reached.
-    pub transport: &'a ServerTransport,
-    /// What must not be shown.
-    pub masks: &'a Masks,
-    /// What it may ask for.
-    pub allowed: &'a Allowed,
-    /// Whether it was greeted in the new way the last time.
+    pub config: &'a ServerConfig,
+    pub common: &'a Common,
+    /// Whether the last greeting was the one of the stateless revision.
     pub stateless: &'a AtomicBool,
-    /// Whether the first transport over HTTP was the one that it knew the last time.
+    /// Whether the last HTTP transport was SSE, the one of the first revision.
     pub is_old: &'a AtomicBool,
-    /// Gives each process the word by which what it starts is found.
-    pub words: &'a Words,
-    /// Where it runs if it is a container.
-    pub containers: &'a Containers,
-    /// Its working directory if it is a program and its entry names none.
+    /// The working directory of a program whose entry names none.
     pub home: Option<&'a Path>,
-    /// The login at it, if it may have one.
     pub login: Option<&'a Arc<Login>>,
-    /// Holds a token for each of its processes until nothing of it is left.
+    /// Holds a token for each process until the process and its descendants have ended.
     pub remains: &'a TaskTracker,
 }
 
-/// Why a connection could not be opened.
 pub enum OpenError {
     /// The server answered the greeting with an error.
     NotUnderstood(Fault),
-    /// Anything else.
     Other(Fault),
 }
 
+impl From<String> for OpenError {
+    fn from(reason: String) -> Self {
+        Self::Other(reason.into())
+    }
+}
+
 impl OpenError {
-    /// What a greeting that came to nothing means.
     pub fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
         match error {
             ClientInitializeError::JsonRpcError(error) => {

@@ -1,36 +1,26 @@
-//! Errors of the library in words: with their causes, and without where a server is.
+//! Errors of the MCP library as texts: with their causes, and without the URL of a server.
 //!
-//! The URL of a server may be a secret by itself, as in `https://host/s/TOKEN/mcp`; what is said here goes to models and into
-//! conversations. Who may know the URL reads it in the entry.
+//! The URL may be a secret by itself, as in `https://host/s/TOKEN/mcp`, and these texts go to models and into conversations.
 
 use std::error::Error;
 
-/// What stands before a URL in an error of the HTTP client, and before the closing bracket behind it.
+use crate::support::http::error_chain;
+
+/// The text before a URL in an error of the HTTP client. A closing bracket follows the URL.
 const BEFORE_URL: &str = " for url (";
 
-/// An error with its causes, without URLs that were asked.
+/// Returns an error with its causes, without URLs.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = without_url(&error.to_string());
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = without_url(&error.to_string());
-        if !text.contains(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = error.source();
-    }
-    text
+    without_url(&error_chain(error))
 }
 
-/// The words of an error without URLs that were asked. The library has the errors of the HTTP client in its own words and not always as
-/// their causes, so that only the words can be looked at.
+/// Removes URLs from the text of an error. The library often copies errors of the HTTP client as text, not as causes.
 pub fn without_url(words: &str) -> String {
     let mut shown = String::with_capacity(words.len());
     let mut rest = words;
     while let Some((before, from_url)) = rest.split_once(BEFORE_URL) {
         shown.push_str(before);
-        // No URL has white space in it, but one may have brackets.
+        // A URL has no white space, but may have brackets.
         let (url, after) = from_url.split_at(from_url.find(char::is_whitespace).unwrap_or(from_url.len()));
         shown.push_str(url.rsplit_once(')').map_or("", |(_, behind)| behind));
         rest = after;

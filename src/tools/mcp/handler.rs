@@ -1,5 +1,5 @@
-//! What a server may say to us unasked: progress of calls, that its tools changed, and, if its entry allows that, what it wants to
-//! know of the user of a call and in which folders it may work. It may ask for nothing else.
+//! Handles messages of a server that are no answers: progress, changed tools and, if its entry allows them, elicitation, sampling and
+//! roots.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,50 +15,47 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
-use super::catalogue;
 use super::masks::Masks;
 use super::sampling::{self, SamplingRules};
+use super::{ServerConfig, catalogue};
 use crate::domain::form;
-use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
+use crate::domain::input::{ACCEPT, CANCEL, DECLINE, Elicitation, InputAnswer};
 use crate::tools::visible::{hidden_in, visible};
 use crate::tools::{Asks, Progress, Report, Sampled, Samples, SamplingRequest};
 
 /// How many reports of one call may wait; more are dropped.
 const REPORTS: usize = 16;
-/// The most that a server may ask during one call: a person who is asked more often clicks anything.
+/// The most questions of one call: users who are asked more often confirm everything.
 pub const MAX_QUESTIONS: usize = 5;
 /// The longest question, in characters.
 const MAX_TEXT: usize = 4_000;
 /// The longest URL, in bytes.
 const MAX_URL: usize = 2_000;
 
-/// What was heard on one connection.
+/// The calls of one connection that may get messages of the server.
 #[derive(Default)]
 pub struct Heard {
     calls: Mutex<HashMap<ProgressToken, Listener>>,
     tools_changed: AtomicBool,
-    /// A call was given up without an answer: its server may still be at work on it, and ask for it.
+    /// Whether a call was abandoned without an answer. The server may still work on it, and ask questions.
     has_strays: AtomicBool,
 }
 
-/// Who listens to what is said of a call.
 #[derive(Clone)]
 struct Listener {
     reports: mpsc::Sender<Progress>,
     questions: mpsc::Sender<Wanted>,
 }
 
-/// What a server wants to know in the middle of a call.
+/// A question in the middle of a call, to the user or to a model.
 #[derive(Debug)]
 pub enum Wanted {
-    /// Of a person.
     Asks(Box<Asks>),
-    /// Of a model.
     Samples(Box<Samples>),
 }
 
 impl Heard {
-    /// What is said of the call with this token, until the receiver is dropped.
+    /// Subscribes to messages for the call with this token, until the receiver is dropped.
     pub fn reports_of(self: &Arc<Self>, token: ProgressToken) -> Reports {
         let (reports, receiver) = mpsc::channel(REPORTS);
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
@@ -67,66 +64,59 @@ impl Heard {
         Reports { heard: self.clone(), token, receiver, asked, is_answered: false }
     }
 
-    /// Hands on a report of the call with this token.
     pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
-        let listener = self.calls.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
-        if let Some(listener) = listener {
-            // A full channel drops the report: the next one says more anyway.
+        if let Some(listener) = self.calls.lock().unwrap_or_else(PoisonError::into_inner).get(token) {
+            // A full channel drops the report, because the next one replaces it anyway.
             let report = Progress { progress: report.progress, total: report.total, message: report.message.clone() };
             let _ = listener.reports.try_send(report);
         }
     }
 
-    /// Whether a question would have nobody to go to: what was given up without an answer may be what it is about.
+    /// Whether a question may belong to an abandoned call.
     pub fn has_strays(&self) -> bool {
         self.has_strays.load(Ordering::SeqCst)
     }
 
-    /// The one call that is under way. A question does not say which call it belongs to: with two of them, or after one that was given up,
-    /// it could reach somebody whom it is not for.
+    /// Returns the only call under way. A question does not name its call: with two calls, or after an abandoned one, it could reach the
+    /// wrong user.
     fn only_call(&self) -> Option<Listener> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut calls = calls.values();
         calls.next().filter(|_| calls.next().is_none() && !self.has_strays()).cloned()
     }
 
-    /// Has a model say something for the one call that is under way.
+    fn is_asked(&self, wanted: Wanted) -> bool {
+        self.only_call().is_some_and(|listener| listener.questions.try_send(wanted).is_ok())
+    }
+
     async fn sample(&self, request: SamplingRequest) -> Result<Sampled, String> {
         let (answer, answered) = oneshot::channel();
-        let samples = Wanted::Samples(Box::new(Samples { request, answer }));
-        let is_asked = self.only_call().is_some_and(|listener| listener.questions.try_send(samples).is_ok());
-        if !is_asked {
+        if !self.is_asked(Wanted::Samples(Box::new(Samples { request, answer }))) {
             return Err("it is not clear which call this is for: one at a time may ask for a model's words".to_owned());
         }
         answered.await.unwrap_or_else(|_| Err("the call is over".to_owned()))
     }
 
-    /// Asks the user of the one call that is under way.
     async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
         let (answer, answered) = oneshot::channel();
-        let asks = Wanted::Asks(Box::new(Asks { text, elicitation, answer }));
-        let is_asked = self.only_call().is_some_and(|listener| listener.questions.try_send(asks).is_ok());
-        match is_asked {
-            true => answered.await.unwrap_or_else(|_| InputAnswer::new(crate::domain::input::CANCEL, None)),
-            false => {
-                tracing::warn!("a question of an MCP server was declined: it is not clear which call it is about");
-                InputAnswer::new(DECLINE, None)
-            }
+        if !self.is_asked(Wanted::Asks(Box::new(Asks { text, elicitation, answer }))) {
+            tracing::warn!("a question of an MCP server was declined: it is not clear which call it is about");
+            return InputAnswer::new(DECLINE, None);
         }
+        answered.await.unwrap_or_else(|_| InputAnswer::new(CANCEL, None))
     }
 
-    /// Whether the server has said since the last question that its tools changed.
+    /// Returns and resets whether the server has announced changed tools.
     pub fn take_tools_changed(&self) -> bool {
         self.tools_changed.swap(false, Ordering::SeqCst)
     }
 
-    /// Asks for the tools again at the next use.
+    /// Causes a new list of tools at the next use.
     pub fn tools_are_stale(&self) {
         self.tools_changed.store(true, Ordering::SeqCst);
     }
 }
 
-/// What is said of one call.
 pub struct Reports {
     heard: Arc<Heard>,
     token: ProgressToken,
@@ -136,7 +126,7 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// What is said next. Never resolves when there is nothing.
+    /// Returns the next message. Never resolves while there is none.
     pub async fn next(&mut self) -> Report {
         tokio::select! {
             biased;
@@ -149,7 +139,6 @@ impl Reports {
         }
     }
 
-    /// The server has answered the call and is done with it.
     pub fn answered(&mut self) {
         self.is_answered = true;
     }
@@ -164,7 +153,7 @@ impl Drop for Reports {
     }
 }
 
-/// What a server asks for, if it may be asked of a person, without the server's own secrets in its words. `None`: it is declined.
+/// Returns a question for the user, with the server's own secrets redacted; `None` if it must be declined.
 pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
     let (text, requested_schema, url) = match request {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
@@ -179,8 +168,8 @@ pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Op
     fits.then(|| (masks.hide_in_text(text), Elicitation { server: server.to_owned(), requested_schema, url }))
 }
 
-/// A URL that a person may be sent to: by https, or on this machine, and without the server's own secrets. As it was read here: a browser
-/// may make something else of what its server wrote.
+/// Checks a URL for the user's browser: by https or on this machine, and without the server's own secrets. Returns the parsed form,
+/// because a browser may read the original text differently.
 fn visitable(url: &str, masks: &Masks) -> Option<String> {
     let parsed = reqwest::Url::parse(url).ok().filter(|parsed| parsed.as_str().len() <= MAX_URL && hidden_in(url).is_none())?;
     let is_here = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
@@ -189,7 +178,6 @@ fn visitable(url: &str, masks: &Masks) -> Option<String> {
         .then(|| parsed.to_string())
 }
 
-/// An answer as its server wants it.
 pub fn result_of(answer: InputAnswer) -> ElicitResult {
     match (answer.choice.as_str(), answer.content) {
         (ACCEPT, Some(content)) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
@@ -199,19 +187,20 @@ pub fn result_of(answer: InputAnswer) -> ElicitResult {
     }
 }
 
-/// What a server may ask for.
 #[derive(Clone)]
 pub struct Allowed {
-    /// Whether it may ask the users of its calls.
     pub elicits: bool,
-    /// How much it may have a model say, if it may.
     pub samples: Option<SamplingRules>,
-    /// The folders that it is told to work in, as URIs. With none it is not told that there could be any.
+    /// The roots as URIs. Without any, the capability is not declared.
     pub roots: Arc<[String]>,
 }
 
 impl Allowed {
-    /// The folders, if it is given any.
+    pub fn of(config: &ServerConfig) -> Self {
+        Self { elicits: config.elicitation, samples: config.sampling, roots: Arc::clone(&config.roots) }
+    }
+
+    /// Returns the folders; `None` if there are none.
     #[expect(deprecated, reason = "servers go on asking for them")]
     pub fn list_roots(&self) -> Option<rmcp::model::ListRootsResult> {
         let roots = self.roots.iter().map(rmcp::model::Root::new).collect();
@@ -219,28 +208,22 @@ impl Allowed {
     }
 }
 
-/// Our side of a connection.
 #[derive(Clone)]
 pub struct Handler {
-    /// The server's name.
     pub server: String,
-    /// What it may ask for.
     pub allowed: Allowed,
-    /// What must not be shown.
     pub masks: Masks,
-    /// Where what it says is heard.
     pub heard: Arc<Heard>,
 }
 
 impl ClientHandler for Handler {
-    // News of tools that changed and progress are heard by `Attentive`: this handler is told in a task of its own, perhaps long
-    // after the answer that the server sent behind it.
+    // `Attentive` handles progress and changed tools: the library calls this handler in separate tasks, perhaps after a later answer.
 
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
         capabilities.sampling = self.allowed.samples.map(|_| SamplingCapability::default());
         if !self.allowed.roots.is_empty() {
-            // They stay what they are as long as the connection.
+            // No `listChanged`: the roots stay the same during a connection.
             capabilities.roots = Some(RootsCapabilities::default());
         }
         capabilities.elicitation = self.allowed.elicits.then(|| {

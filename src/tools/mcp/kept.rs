@@ -1,4 +1,5 @@
-//! Servers that people keep: how an entry is parted into what may be seen and what is sealed, and what members' entries may say.
+//! Servers that are kept through the API: how an entry is split into a visible part and encrypted secrets, and what entries of members
+//! may contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,73 +18,60 @@ use crate::domain::ids::{McpServerId, UserId};
 use crate::support::expand::expand;
 use crate::support::outbound::{self, Reach};
 
-/// What of an entry is kept. All else is for other programs, and nobody knows whether it holds secrets.
+/// The stored fields of an entry. Others are for other programs and may contain secrets.
 const FIELDS: [&str; 10] = ["type", "transport", "image", "command", "args", "env", "cwd", "url", "headers", "capstan"];
 
-/// The largest entry, and the most that its secrets may be, as JSON in bytes.
+/// The largest entry, and the largest secrets of one entry, as JSON in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// The secrets of an entry by the names that stand in their places.
+/// The secrets of an entry by the names of their placeholders.
 pub type Secrets = BTreeMap<String, String>;
 
-/// A server that somebody keeps, as it is connected to.
 #[derive(Clone)]
 pub struct KeptServer {
-    /// Its id.
     pub id: McpServerId,
-    /// Whose it is; `None` if it is everybody's.
+    /// The owner; `None` for a server of all users.
     pub owner: Option<UserId>,
-    /// What the names of its tools begin with.
     pub name: String,
-    /// Its entry, or what is wrong with it.
+    /// Its entry, or the reason why the entry cannot be used.
     pub config: Result<ServerConfig, String>,
-    /// Raised by each change. A connection that was made of an older one is made anew.
+    /// Raised by each change. Connections with an older revision are replaced.
     pub revision: i64,
 }
 
-/// Where servers are kept. Implemented where the database is known.
 #[async_trait]
 pub trait KeptServers: Send + Sync {
-    /// The enabled servers of `owner` and of everybody, by name. May be a second old, but not older than [`KeptServers::changed`].
-    ///
-    /// # Errors
-    /// In words, if they cannot be read.
+    /// Returns the enabled servers of `owner` and of all users, by name. The result may be a second old, but is not older than the last
+    /// [`KeptServers::changed`].
     async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String>;
 
-    /// Those of these that are enabled, as they are now.
-    ///
-    /// # Errors
-    /// In words, if they cannot be read.
+    /// Returns the current state of those servers among `ids` that are enabled.
     async fn these(&self, ids: &[McpServerId]) -> Result<Vec<KeptServer>, String>;
 
-    /// What is remembered is old.
+    /// Drops cached servers.
     fn changed(&self);
 
-    /// The tokens of logins at servers, if logins are kept.
+    /// Returns the store of login tokens, if there is one.
     fn tokens(&self) -> Option<Arc<dyn Tokens>> {
         None
     }
 }
 
-/// What the settings say of servers that members keep.
+/// The limits of servers that members keep.
 #[derive(Debug, Clone, Copy)]
 pub struct MemberRules {
-    /// Whether they may be commands, which run with the rights of this server.
+    /// Whether they may be commands, which run with the rights of this process.
     pub commands: bool,
-    /// Where their URLs may lead.
     pub reach: Reach,
 }
 
 impl MemberRules {
-    /// The entry as it may be used, if it may. `reach` says who gave it: an administrator's may do everything.
-    ///
-    /// # Errors
-    /// In words: what only an administrator may say.
+    /// Applies the limits to an entry, or says which limit it exceeds. With `reach` anywhere it is an administrator's, without limits.
     pub fn apply(&self, mut config: ServerConfig, reach: Reach) -> Result<ServerConfig, String> {
-        match reach {
-            Reach::Anywhere => return Ok(config),
-            Reach::Public | Reach::Listed(_) => config.of_member = true,
+        if reach == Reach::Anywhere {
+            return Ok(config);
         }
+        config.of_member = true;
         match &mut config.transport {
             ServerTransport::Http { url, reach, .. } => {
                 *reach = self.reach;
@@ -114,25 +102,20 @@ impl MemberRules {
     }
 }
 
-/// An entry with its secrets taken out.
+/// An entry without its secrets.
 #[derive(Debug, PartialEq)]
 pub struct Parted {
-    /// The entry, with `${NAME}` in the place of each secret.
+    /// The entry, with `${NAME}` as the placeholder of each secret.
     pub entry: Map<String, Value>,
-    /// The secrets.
     pub secrets: Secrets,
-    /// Parts of the entry that have no effect.
     pub warnings: Vec<String>,
 }
 
-/// Takes the secrets out of an entry: all values of `env` and `headers`, arguments and parameters of the URL that are called
-/// secrets, and all variables that it names, whose values `given` knows.
-///
-/// # Errors
-/// In words: what is wrong with the entry.
+/// Splits an entry. Secrets are all values of `env` and `headers`, arguments and URL parameters with the name of a secret, and all
+/// variables, whose values are `given`.
 pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> Result<Parted, String> {
     keys::check_entry(entry)?;
-    // What a start fills in is nobody's secret.
+    // The start of the server replaces this variable, so it stays.
     let given = &|name: &str| if is_home(name) { Some(HOME.to_owned()) } else { given(name) };
     let mut parting = Parting { given, secrets: Secrets::new(), unknown: unknown(entry, given) };
     let mut parted = Map::new();
@@ -148,7 +131,7 @@ pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) 
             ("url", Value::String(url)) => Value::String(parting.url(url)?),
             ("capstan", Value::Object(extra)) => Value::Object(parting.extra(extra)?),
             ("command" | "cwd", Value::String(text)) => Value::String(parting.text(field, text)?),
-            // Of a wrong type, or nothing that variables are replaced in: for whoever reads it.
+            // Of a wrong type, which `read_kept` reports, or without variables.
             (_, value) => value.clone(),
         };
         parted.insert(field.to_owned(), value);
@@ -160,23 +143,16 @@ pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) 
     if parted.to_string().len() > MAX_BYTES || sealed.len() > MAX_BYTES {
         return Err(format!("the entry, or what is secret in it, has more than {MAX_BYTES} bytes"));
     }
-    match parted {
-        Value::Object(entry) => Ok(Parted { entry, secrets, warnings }),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err("the entry must be an object".to_owned())
-        }
-    }
+    let Value::Object(entry) = parted else { return Err("the entry must be an object".to_owned()) };
+    Ok(Parted { entry, secrets, warnings })
 }
 
-/// Reads an entry whose secrets were taken out of it. Nothing of our own environment goes into it.
-///
-/// # Errors
-/// In words: what is wrong with it.
+/// Reads a split entry. It never uses the environment of this process.
 pub fn read_kept(entry: &Value, secrets: &Secrets) -> Result<ServerConfig, String> {
     read(entry, &|name| secrets.get(name).cloned())
 }
 
-/// The variables that an entry names and that have no value: whether a default counts for them is decided each time.
+/// Returns the variables without a value: their defaults are applied at each read.
 fn unknown(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> BTreeSet<String> {
     let texts: String = FIELDS.iter().filter_map(|field| entry.get(*field)).map(Value::to_string).collect();
     let names = texts.split("${").skip(1).filter_map(|rest| rest.split(['}', ':']).next());
@@ -186,19 +162,19 @@ fn unknown(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -
 struct Parting<'a> {
     given: &'a dyn Fn(&str) -> Option<String>,
     secrets: Secrets,
-    /// Names that must not come to stand for a secret.
+    /// Names that must not become placeholders.
     unknown: BTreeSet<String>,
 }
 
 impl Parting<'_> {
-    /// A value of `env` or `headers`.
+    /// Splits a value of `env` or `headers`.
     fn named(&mut self, field: &str, name: &str, value: &Value) -> Result<(String, Value), String> {
         let text = value.as_str().ok_or_else(|| format!("{field}.{name} must be text"))?;
         let value = expand(text, self.given).map_err(|error| format!("{field}.{name}: {error}; give it in variables"))?;
         Ok((name.to_owned(), Value::String(self.put(name, value))))
     }
 
-    /// Our own part, with the secret of a client in it.
+    /// Splits the `capstan` object, which may contain a client secret.
     fn extra(&mut self, extra: &Map<String, Value>) -> Result<Map<String, Value>, String> {
         let mut extra = extra.clone();
         if let Some(secret) = extra.get_mut("oauth").and_then(|oauth| oauth.get_mut("client_secret")) {
@@ -207,7 +183,7 @@ impl Parting<'_> {
         Ok(extra)
     }
 
-    /// A text in which only the variables are secret.
+    /// Splits a text in which only the variables are secret.
     fn text(&mut self, field: &str, text: &str) -> Result<String, String> {
         let (given, secrets) = (self.given, &mut self.secrets);
         let known = |name: &str| {
@@ -221,7 +197,7 @@ impl Parting<'_> {
         Ok(text.to_owned())
     }
 
-    /// What [`arguments::secrets`] finds, besides variables.
+    /// Splits arguments by [`arguments::secrets`] and by variables.
     fn arguments(&mut self, args: &[Value]) -> Result<Vec<Value>, String> {
         let texts: Option<Vec<&str>> = args.iter().map(Value::as_str).collect();
         let texts = texts.ok_or("args must be a list of texts")?;
@@ -233,10 +209,10 @@ impl Parting<'_> {
         parted.collect()
     }
 
-    /// A text with names in the places of its secrets. What holds a variable is sealed as that.
+    /// Replaces the secrets that were found in a text. A secret with a variable inside is stored as that variable.
     fn without(&mut self, text: &str, found: Vec<Found<'_>>) -> String {
         let mut left = text.to_owned();
-        // From the right, or the places of the others would move.
+        // From the right, so that the other ranges stay valid.
         for Found { name, at } in found.into_iter().rev().filter(|found| !text[found.at.clone()].contains("${")) {
             let secret = self.put(name, text[at.clone()].to_owned());
             left.replace_range(at, &secret);
@@ -244,7 +220,7 @@ impl Parting<'_> {
         left
     }
 
-    /// The parameters that are called secrets. A user part is none of ours to keep.
+    /// Splits a URL by its secret parameters. A user part is refused.
     fn url(&mut self, url: &str) -> Result<String, String> {
         let url = self.text("url", url)?;
         let authority = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());
@@ -254,7 +230,7 @@ impl Parting<'_> {
         Ok(self.without(&url, arguments::in_address(&url)))
     }
 
-    /// Puts a secret away; what stands in its place. The same name may stand for the same secret only.
+    /// Stores a secret and returns its placeholder. One name never stands for two secrets.
     fn put(&mut self, name: &str, secret: String) -> String {
         let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
         let clean = match clean.trim_matches('_') {

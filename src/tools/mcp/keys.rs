@@ -1,18 +1,16 @@
-//! The keys of an `mcpServers` document that Capstan does not read: which of them refuse an entry, and which are told.
+//! Unknown keys of an `mcpServers` document: which of them refuse an entry, and which only cause a warning.
 //!
-//! Other programs share these files, so an unknown key is no mistake by itself. A key that switches a server off or narrows it down
-//! is never ignored: Capstan obeys it, or refuses the entry.
+//! Other programs share these files, so an unknown key is no mistake by itself. A key that disables or restricts a server is never
+//! ignored: Capstan obeys it, or refuses the entry.
 
 use serde_json::{Map, Value};
 
 use super::ServerTransport;
 use crate::support::nearest::{nearest, normalized};
 
-/// Keys of an entry that Capstan reads.
 const ENTRY: [&str; 12] =
     ["type", "transport", "image", "command", "args", "env", "cwd", "url", "headers", "enabled", "disabled", "capstan"];
 
-/// Keys of the object `capstan`.
 const CAPSTAN: [&str; 15] = [
     "trusted",
     "approval",
@@ -35,10 +33,10 @@ const CAPSTAN: [&str; 15] = [
 const ON: [&str; 5] = ["enabled", "enable", "isenabled", "active", "isactive"];
 const OFF: [&str; 7] = ["disabled", "disable", "isdisabled", "inactive", "paused", "suspended", "off"];
 
-/// Beginnings of keys of other programs that allow something. To ignore them is safe, though they are like those that narrow down.
+/// Beginnings of keys of other programs that allow something. Ignoring them is safe, although some look like restrictions.
 const WIDENING: [&str; 5] = ["autoapprov", "autoallow", "alwaysallow", "alwaysapprov", "trust"];
 
-/// Parts of keys that switch off or narrow down, as in `disabledTools`, `require_approval` and `toolFilter`.
+/// Parts of keys that disable or restrict, as in `disabledTools`, `require_approval` and `toolFilter`.
 const NARROWING: [&str; 21] = [
     "tool",
     "approv",
@@ -63,10 +61,7 @@ const NARROWING: [&str; 21] = [
     "polic",
 ];
 
-/// Returns whether a switch says that the server is off. One such switch is enough.
-///
-/// # Errors
-/// In words: which switch is neither true nor false.
+/// Whether any switch says that the server is off. Fails for a switch that is neither true nor false.
 pub fn is_switched_off(entry: &Map<String, Value>) -> Result<bool, String> {
     let mut off = false;
     for (key, value) in entry.iter().filter(|(key, _)| is_switch(key)) {
@@ -83,20 +78,21 @@ pub fn is_switched_off(entry: &Map<String, Value>) -> Result<bool, String> {
     Ok(off)
 }
 
-/// Returns what is to be told of keys of an entry that Capstan does not read.
-///
-/// # Errors
-/// In words: a key that narrows the server down and is not obeyed, or that stands beside `capstan` instead of inside it.
+/// Returns warnings about unknown keys. Fails for a key that restricts the server, or that belongs inside `capstan`.
 pub fn check_entry(entry: &Map<String, Value>) -> Result<Vec<String>, String> {
     let unknown = entry.iter().filter(|(key, _)| !ENTRY.contains(&key.as_str()) && !is_switch(key));
     unknown.map(|(key, value)| check_unknown(key, value)).collect()
 }
 
-/// Returns all that is to be told of an entry that can be used.
+/// Returns all warnings about a valid entry.
 pub fn warnings(entry: &Map<String, Value>, transport: &ServerTransport) -> Vec<String> {
-    let mut told = check_entry(entry).unwrap_or_default();
-    told.extend(keys_without_effect(entry, transport));
-    told
+    let (unread, of): (&[&str], &str) = match transport {
+        ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => (&["headers"], "a url"),
+        ServerTransport::Http { .. } => (&["args", "env", "cwd"], "a command"),
+    };
+    let present = unread.iter().filter(|key| entry.get(**key).is_some_and(|value| !is_empty(value)));
+    let without_effect = present.map(|key| format!("the key {key:?} has no effect: it is for servers with {of}"));
+    check_entry(entry).unwrap_or_default().into_iter().chain(without_effect).collect()
 }
 
 fn check_unknown(key: &str, value: &Value) -> Result<String, String> {
@@ -123,20 +119,7 @@ fn check_unknown(key: &str, value: &Value) -> Result<String, String> {
     }
 }
 
-/// Returns what is to be told of keys that are for servers of another transport.
-fn keys_without_effect(entry: &Map<String, Value>, transport: &ServerTransport) -> Vec<String> {
-    let (unread, of): (&[&str], &str) = match transport {
-        ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => (&["headers"], "a url"),
-        ServerTransport::Http { .. } => (&["args", "env", "cwd"], "a command"),
-    };
-    let present = unread.iter().filter(|key| entry.get(**key).is_some_and(|value| !is_empty(value)));
-    present.map(|key| format!("the key {key:?} has no effect: it is for servers with {of}")).collect()
-}
-
-/// Returns what is to be told of keys beside `mcpServers`.
-///
-/// # Errors
-/// In words: a key that Capstan reads in entries only.
+/// Returns warnings about keys beside `mcpServers`. Fails for a key that belongs inside entries.
 pub fn check_document(document: &Map<String, Value>) -> Result<Vec<String>, String> {
     let unknown = document.keys().filter(|key| !matches!(key.as_str(), "mcpServers" | "$schema"));
     let told = unknown.map(|key| {
@@ -150,7 +133,7 @@ pub fn check_document(document: &Map<String, Value>) -> Result<Vec<String>, Stri
     told.collect()
 }
 
-/// Returns the hint for a key of `capstan` that is not known.
+/// Returns the hint for an unknown key inside `capstan`.
 pub fn hint_inside_capstan(key: &str) -> String {
     if ENTRY.contains(&key) {
         return "; it stands beside \"capstan\", not inside it".to_owned();
@@ -163,7 +146,7 @@ fn is_switch(key: &str) -> bool {
     ON.iter().chain(&OFF).any(|switch| *switch == plain)
 }
 
-/// Whether a key that is not read may narrow its server down: by its name, unless its value says nothing, or by its value.
+/// Whether an unknown key may restrict its server: by its name, unless the value means no restriction, or by its value.
 fn narrows(plain: &str, value: &Value) -> bool {
     let is_off = value.as_str().is_some_and(|text| OFF.contains(&normalized(text).as_str()));
     let has = |parts: &[&str]| parts.iter().any(|part| plain.contains(part));

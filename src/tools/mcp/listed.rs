@@ -1,6 +1,6 @@
-//! Resources and prompts of a server, as people are shown them: bounded, without its secrets and without what nobody can see.
+//! Resources and prompts of a server for people: bounded, with secrets redacted and without invisible characters.
 
-use rmcp::model::{Prompt, Resource};
+use rmcp::model::{Prompt, PromptArgument, Resource};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,11 +10,9 @@ use crate::tools::visible::visible;
 
 /// The longest name or kind, in characters.
 const MAX_NAME: usize = 256;
-/// The longest description.
 const MAX_DESCRIPTION: usize = 1_024;
 /// The longest URI. One that is longer is left out: cut it means something else.
 const MAX_URI: usize = 2_048;
-/// The most arguments of a prompt.
 const MAX_ARGUMENTS: usize = 64;
 
 /// Something that a server has to read.
@@ -65,43 +63,43 @@ pub struct McpPromptArgument {
     pub required: bool,
 }
 
-/// Resources as they are shown.
 pub fn resources(all: Vec<Resource>, masks: &Masks) -> Vec<McpResource> {
+    let (name, description) = shorteners(masks);
     let fits = all.into_iter().filter(|resource| resource.uri.chars().count() <= MAX_URI);
     let shown = fits.map(|resource| McpResource {
         uri: shown(&resource.uri, MAX_URI, masks),
-        name: shown(&resource.name, MAX_NAME, masks),
-        title: resource.title.map(|title| shown(&title, MAX_NAME, masks)),
-        description: resource.description.map(|description| shown(&description, MAX_DESCRIPTION, masks)),
-        mime_type: resource.mime_type.map(|kind| shown(&kind, MAX_NAME, masks)),
+        name: name(resource.name),
+        title: resource.title.map(&name),
+        description: resource.description.map(&description),
+        mime_type: resource.mime_type.map(&name),
         size: resource.size,
     });
     shown.collect()
 }
 
-/// Prompts as they are shown.
 pub fn prompts(all: Vec<Prompt>, masks: &Masks) -> Vec<McpPrompt> {
+    let (name, description) = shorteners(masks);
+    let shown_argument = |argument: PromptArgument| McpPromptArgument {
+        name: name(argument.name),
+        description: argument.description.map(&description),
+        required: argument.required.unwrap_or_default(),
+    };
     let shown_prompt = |prompt: Prompt| McpPrompt {
-        name: shown(&prompt.name, MAX_NAME, masks),
-        title: prompt.title.map(|title| shown(&title, MAX_NAME, masks)),
-        description: prompt.description.map(|description| shown(&description, MAX_DESCRIPTION, masks)),
-        arguments: prompt
-            .arguments
-            .unwrap_or_default()
-            .into_iter()
-            .take(MAX_ARGUMENTS)
-            .map(|argument| McpPromptArgument {
-                name: shown(&argument.name, MAX_NAME, masks),
-                description: argument.description.map(|description| shown(&description, MAX_DESCRIPTION, masks)),
-                required: argument.required.unwrap_or_default(),
-            })
-            .collect(),
+        name: name(prompt.name),
+        title: prompt.title.map(&name),
+        description: prompt.description.map(&description),
+        arguments: prompt.arguments.into_iter().flatten().take(MAX_ARGUMENTS).map(shown_argument).collect(),
     };
     all.into_iter().map(shown_prompt).collect()
 }
 
+/// Returns how a name and a description are shown.
+fn shorteners(masks: &Masks) -> (impl Fn(String) -> String, impl Fn(String) -> String) {
+    (|name: String| shown(&name, MAX_NAME, masks), |description: String| shown(&description, MAX_DESCRIPTION, masks))
+}
+
 fn shown(raw: &str, most: usize, masks: &Masks) -> String {
-    // What nobody can see may stand in the middle of a secret, which would not be found before that is gone.
+    // Invisible characters inside a secret would hide it from redaction, so they are removed first.
     text::prefix_chars(masks.hide(&visible(raw)).trim(), most).to_owned()
 }
 

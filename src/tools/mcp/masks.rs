@@ -1,4 +1,4 @@
-//! Which texts of a server's configuration are secrets, and how they are kept out of what the server says.
+//! Secret redaction: the secrets of one server, and how they are removed from its texts.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,36 +10,32 @@ use serde_json::{Map, Value};
 use super::{arguments, encoded};
 use crate::support::redact::{self, REDACTED, names_secret, redacted_as};
 
-/// Shorter texts are no secrets worth the name, and would be found everywhere.
+/// Shorter texts are too frequent to be redacted.
 const SHORTEST: usize = 4;
-/// The same in the answers of tools, which are about anything.
+/// The shortest secret in answers of tools, which contain arbitrary text.
 const SHORTEST_IN_ANSWERS: usize = 8;
-/// How near to a place where a text was cut there may be a piece of a secret, in bytes. Nobody finds a piece, so what stands so near is
-/// not shown. A secret may be longer than that; then a piece of it may be.
+/// The bytes that are dropped beside a cut, which may contain a part of a secret: redaction finds whole secrets only. A longer secret may
+/// still leave a part.
 pub const LONGEST_PIECE: usize = 16 * 1024;
-/// Words up to this length that are not called a secret are shown.
+/// Words up to this length are shown, unless their name is that of a secret.
 const LONGEST_WORD: usize = 12;
-
-/// The most bytes of encoded forms that one entry is searched for.
+/// The most bytes of all encoded forms of one entry.
 const MAX_FORMS: usize = 256 * 1024;
-
-/// Tokens of a login that are remembered; older ones have ended.
+/// The number of known login tokens; older ones have expired.
 const TOKENS: usize = 8;
-
-/// What stands before a credential in a header.
+/// Schemes before a credential in a header.
 const SCHEMES: [&str; 6] = ["bearer", "basic", "token", "apikey", "api-key", "digest"];
 
-/// The secrets of one server: of its entry, and the tokens of its login, which come later and to all clones.
+/// The secrets of one server: those of its entry, and the tokens of its login, which are added later to all clones.
 #[derive(Clone, Default)]
 pub struct Masks {
     /// The longest first.
     known: Vec<Secret>,
-    /// Finds those that are looked for in answers, all in one pass. Made when there is the first answer.
+    /// Finds all secrets of answers in one pass. Made for the first answer.
     finder: Arc<OnceLock<Option<Finder>>>,
     tokens: Arc<Mutex<Tokens>>,
 }
 
-/// The tokens of a login.
 #[derive(Default)]
 struct Tokens {
     known: Vec<Secret>,
@@ -49,7 +45,7 @@ struct Tokens {
 #[derive(Clone)]
 struct Secret {
     value: SecretString,
-    /// What stands in its place in answers; `None` where it is not looked for.
+    /// Its replacement in answers; `None` if it is not redacted there.
     shown: Option<Arc<str>>,
 }
 
@@ -64,18 +60,18 @@ impl Secret {
     }
 }
 
-/// Finds secrets, as they are and encoded.
+/// Finds secrets in plain and encoded forms.
 struct Finder {
     machine: AhoCorasick,
-    /// What stands in the place of each of its patterns.
+    /// The replacement of each pattern.
     shown: Vec<Arc<str>>,
 }
 
 impl Finder {
-    /// Of those that are looked for in answers; `None` if there are none.
+    /// Returns a finder for secrets in answers; `None` if there are none.
     fn of(secrets: &[Secret]) -> Option<Self> {
         let (mut patterns, mut shown, mut room) = (Vec::new(), Vec::new(), MAX_FORMS);
-        // The shortest first: there are most of those, and of the long ones each takes the room of many.
+        // The shortest first, because forms of one long secret take the space of many short ones.
         for secret in secrets.iter().rev() {
             let Some(stands_for) = &secret.shown else { continue };
             let forms = encoded::forms(secret.value());
@@ -90,16 +86,16 @@ impl Finder {
         if shown.is_empty() {
             return None;
         }
-        // Fails for more bytes of secrets than an entry can hold.
+        // Fails only beyond the size of an entry.
         let patterns = patterns.iter().map(|pattern| pattern.expose_secret());
         let mut builder = AhoCorasick::builder();
-        // The fastest kind, which is the default for few patterns, takes hundreds of bytes for each byte of them.
+        // The default for few patterns, a DFA, takes hundreds of bytes for each byte of a pattern.
         let builder = builder.match_kind(MatchKind::LeftmostLongest).kind(Some(AhoCorasickKind::ContiguousNFA));
         let machine = builder.build(patterns).ok()?;
         Some(Self { machine, shown })
     }
 
-    /// The text without them; `None` if there are none in it.
+    /// Redacts a text; `None` if it contains no secret.
     fn without(&self, text: &str) -> Option<String> {
         if !self.machine.is_match(text) {
             return None;
@@ -114,13 +110,13 @@ impl Finder {
 }
 
 impl Masks {
-    /// Adds a value, unless it is harmless: too short, or not called a secret and a path, an address, a small number or a plain
-    /// word. Masking those would make what the server says unreadable and protect nobody.
+    /// Adds a value, unless it is too short or harmless: a path, a URL, a small number or a plain word without the name of a secret.
+    /// Redacting those would make texts unreadable and protect nothing.
     pub fn add(&mut self, name: &str, value: &str) {
         if names_secret(name) || !is_harmless(value) {
             self.insist(name, value);
         }
-        // The server may say the password of an address without the rest.
+        // The server may print the password of a URL alone.
         for found in arguments::in_address(value) {
             self.insist(name, &value[found.at]);
         }
@@ -131,12 +127,12 @@ impl Masks {
             return;
         }
         self.put(Secret::new(name, value, true));
-        // `Bearer ...`: the server may say the credential without its scheme. What else has a space in it is words.
+        // `Bearer ...`: the server may print the credential without its scheme. Other values with a space are sentences.
         if let Some((scheme, credential)) = value.split_once(' ') {
             let is_credential = SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme));
             self.put(Secret::new(name, credential.trim(), is_credential));
         }
-        // One may contain another: the longer one first, or its rest stays.
+        // A secret may contain another: the longer one first, or its rest would stay.
         self.known.sort_by_key(|secret| Reverse(secret.value().len()));
         self.finder = Arc::default();
     }
@@ -157,33 +153,22 @@ impl Masks {
         }
     }
 
-    /// Adds a token.
     pub fn add_token(&self, name: &str, token: &SecretString) {
-        let mut known = self.tokens().known.clone();
-        loop {
-            if known.iter().any(|known| known.value() == token.expose_secret()) {
-                return;
-            }
-            let before = known.len();
-            let mut next: Vec<Secret> = known.iter().skip((before + 1).saturating_sub(TOKENS)).cloned().collect();
-            next.push(Secret::new(name, token.expose_secret(), true));
-            // Made while nobody waits for it.
-            let finder = Finder::of(&next).map(Arc::new);
-            let mut tokens = self.tokens();
-            if tokens.known.iter().map(Secret::value).eq(known.iter().map(Secret::value)) {
-                *tokens = Tokens { known: next, finder };
-                return;
-            }
-            known.clone_from(&tokens.known);
+        let mut tokens = self.tokens();
+        if tokens.known.iter().any(|known| known.value() == token.expose_secret()) {
+            return;
         }
+        let excess = (tokens.known.len() + 1).saturating_sub(TOKENS);
+        tokens.known.drain(..excess);
+        tokens.known.push(Secret::new(name, token.expose_secret(), true));
+        tokens.finder = Finder::of(&tokens.known).map(Arc::new);
     }
 
     fn tokens(&self) -> MutexGuard<'_, Tokens> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The text without the secrets.
-    #[must_use]
+    /// Redacts a text for logs and errors.
     pub fn hide(&self, text: &str) -> String {
         let plain = {
             let tokens = self.tokens();
@@ -193,7 +178,7 @@ impl Masks {
         self.hide_in_text(plain)
     }
 
-    /// Takes the secrets out of what a tool has answered, and says which they were. The time that it takes grows with the answer only.
+    /// Redacts the answer of a tool in linear time, and names the secrets.
     pub fn hide_in(&self, answer: &mut Value) {
         match answer {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -213,19 +198,16 @@ impl Masks {
         }
     }
 
-    /// The same for one text.
-    #[must_use]
     pub fn hide_in_text(&self, text: String) -> String {
         self.found_in(&text).unwrap_or(text)
     }
 
-    /// Whether there is a secret in a text that would be taken out of an answer.
-    #[must_use]
+    /// Whether a text contains a secret that is redacted in answers.
     pub fn are_in(&self, text: &str) -> bool {
         self.found_in(text).is_some()
     }
 
-    /// The text without the secrets that are looked for in answers; `None` if there are none in it.
+    /// Redacts a text of an answer; `None` if it contains no secret.
     fn found_in(&self, text: &str) -> Option<String> {
         let shown = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.without(text));
         let of_tokens = self.tokens().finder.clone();
@@ -233,14 +215,13 @@ impl Masks {
         again.or(shown)
     }
 
-    /// The same for an error that is shown: without what looks like a secret, too, and bounded.
-    #[must_use]
+    /// Redacts an error, also of texts that look like a secret, and cuts it.
     pub fn error_text(&self, text: &str) -> String {
         redact::error_text(&self.hide(text))
     }
 }
 
-/// Whether a value that is not called a secret is none: a path, an address, a small number or a plain word.
+/// Whether a value is a path, a URL, a small number or a plain word.
 pub fn is_harmless(value: &str) -> bool {
     let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start)) || value.get(1..3) == Some(":\\");
     let is_address = ["http://", "https://"].iter().any(|scheme| value.starts_with(scheme)) && !value.contains(['@', '?']);

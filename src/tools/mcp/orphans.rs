@@ -1,10 +1,9 @@
-//! What servers started and left behind.
+//! Orphaned processes of servers, and the guard that ends them.
 //!
-//! A process may leave the group of its server (`setsid`), and nobody ends a group when this program is killed. So each child gets
-//! a word in its environment, which everything that it starts inherits, and by which it can be found in `/proc`. A process that has
-//! cleared its environment is found by its parent, as long as that one lives: so it is looked for before anything is ended. One that has
-//! lost its parent, too, is found by its control group alone (`cgroup.rs`), and where there is none, not at all. All this exists on
-//! Linux only.
+//! A process may leave the process group of its server (`setsid`), and no group ends when this program is killed. So each child gets a
+//! mark in its environment, which its descendants inherit, and by which they are found in `/proc`. A process that has cleared its
+//! environment is found by its parent while that one lives, so this search comes before anything is ended. A process without mark and
+//! parent is found by its control group only (`cgroup.rs`). All this exists on Linux only.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,46 +23,33 @@ use crate::support::ids::IdSource;
 pub use self::proc::{Unmarked, unmarked};
 use self::proc::{left, signal};
 
-/// The variable that holds the word.
+/// The environment variable of the mark.
 pub const MARK: &str = "MCP_STARTED_BY";
-/// The hidden command of this program that waits until its standard input ends, and then ends what bears the word.
+/// The hidden command that waits for the end of its standard input, and then ends processes with the mark.
 pub const GUARD_COMMAND: &str = "end-orphans";
-/// How all words begin.
 const BEGINNING: &str = "capstan-";
-/// How long processes may take to see by themselves that nobody is there any more.
+/// How long processes may take to end by themselves after this program has gone.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long they may take to end after TERM.
 const GRACE_TERM: Duration = Duration::from_secs(5);
-/// How often they are looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often at most they are killed: each may have started another one just then.
+/// The most rounds of killing: a process may have just started another one.
 const ROUNDS: usize = 20;
 
-/// Makes the words of one program: they begin alike, and no two are the same.
+/// Makes the marks of one process: unique, and with a common beginning that no other process has.
 pub struct Words {
-    beginning: String,
+    pub beginning: String,
     given: AtomicU64,
 }
 
 impl Words {
-    /// Words that no other program has.
     pub fn new(ids: &dyn IdSource) -> Self {
         Self { beginning: format!("{BEGINNING}{}-", ids.next()), given: AtomicU64::new(0) }
     }
 
-    /// How all of them begin.
-    pub fn beginning(&self) -> &str {
-        &self.beginning
-    }
-
-    /// The next one. None is the beginning of another one.
+    /// Returns the next mark. No mark is the beginning of another one.
     pub fn next(&self) -> String {
         format!("{}{}.", self.beginning, self.given.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Whether this may be one, of whatever program.
-    fn is_one(name: &str) -> bool {
-        name.starts_with(BEGINNING) && name.ends_with('.')
     }
 }
 
@@ -76,8 +62,7 @@ mod proc {
 
     use super::MARK;
 
-    /// A process that descends from one with a word, and does not bear it. Held by a descriptor, as all are, so that no other process
-    /// that gets its number is meant.
+    /// A descendant of a marked process without the mark. Held by a descriptor, so that a reused pid is never signalled.
     pub struct Unmarked {
         process: OwnedFd,
         number: i32,
@@ -90,19 +75,18 @@ mod proc {
         }
     }
 
-    /// What the kernel says of a process.
     struct Stat {
-        /// It has ended, and its parent has not been told.
+        /// Whether it is a zombie.
         is_over: bool,
         parent: i32,
-        /// In ticks since the machine started.
+        /// The start, in ticks since boot.
         began: u64,
     }
 
     fn stat(number: i32) -> Option<Stat> {
         let read = std::fs::read(format!("/proc/{number}/stat")).ok()?;
         let read = String::from_utf8_lossy(&read);
-        // Before the last bracket stands the name that it has given itself, which may hold anything.
+        // The process chooses the text before the last bracket, which may contain anything.
         let mut fields = read.rsplit_once(')')?.1.split_whitespace();
         let is_over = matches!(fields.next()?, "Z" | "X" | "x");
         let parent = fields.next()?.parse().ok()?;
@@ -121,8 +105,8 @@ mod proc {
             .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(wanted.as_bytes())))
     }
 
-    /// What descends at this moment from the process with the number `server`, or from those whose word begins with `word`, bears no
-    /// such word, and may be ended by us.
+    /// Returns the current descendants of the process `server`, or of processes whose mark begins with `word`, that have no such mark and
+    /// may be signalled by us.
     pub fn unmarked(server: Option<u32>, word: &str) -> Vec<Unmarked> {
         let server = server.and_then(|number| i32::try_from(number).ok());
         let all: BTreeMap<i32, Stat> = numbers().filter_map(|number| Some((number, stat(number)?))).collect();
@@ -130,7 +114,7 @@ mod proc {
         let mut family = roots.clone();
         loop {
             let more = all.iter().filter(|(number, one)| {
-                // Nobody is older than its parent: that would be another process, which has got the number of the real one.
+                // A parent that is younger than its child is another process with a reused pid.
                 let is_child = all.get(&one.parent).is_some_and(|parent| parent.began <= one.began);
                 is_child && family.contains(&one.parent) && !family.contains(*number)
             });
@@ -143,18 +127,18 @@ mod proc {
         let hold = |number: i32| {
             let (pid, began) = (Pid::from_raw(number)?, all.get(&number)?.began);
             let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            // Looked at again after it is held: it is the one that was found, or nobody.
+            // Checked again after the descriptor is open, because the pid may have been reused before.
             let found = Unmarked { process, number, began };
             (found.runs() && test_kill_process(pid).is_ok()).then_some(found)
         };
         family.difference(&roots).copied().filter_map(hold).collect()
     }
 
-    /// The processes whose word begins with `word`, and those of `unmarked` that still run.
+    /// Returns the processes whose mark begins with `word`, and those of `unmarked` that still run.
     pub fn left(word: &str, unmarked: &[Unmarked]) -> Vec<OwnedFd> {
         let marked = numbers().filter_map(|number| {
             let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
-            // Read after the process is held: this is its environment, or that of nobody.
+            // Read after the descriptor is open, because the pid may have been reused before.
             bears(number, word).then_some(process)
         });
         let others = unmarked.iter().filter(|one| one.runs()).filter_map(|one| one.process.try_clone().ok());
@@ -163,7 +147,6 @@ mod proc {
 
     pub fn signal(processes: &[OwnedFd], signal: Signal) {
         for process in processes {
-            // It may have ended meanwhile.
             let _ = pidfd_send_signal(process, signal);
         }
     }
@@ -171,10 +154,8 @@ mod proc {
 
 #[cfg(not(target_os = "linux"))]
 mod proc {
-    /// Nobody: such processes are not found here.
     pub struct Unmarked;
 
-    /// Nobody.
     pub fn unmarked(_server: Option<u32>, _word: &str) -> Vec<Unmarked> {
         Vec::new()
     }
@@ -186,7 +167,7 @@ mod proc {
     pub fn signal(_processes: &[()], _signal: rustix::process::Signal) {}
 }
 
-/// Ends all processes whose word begins with `word`, and those of `unmarked`, and tells how many there were.
+/// Ends all processes whose mark begins with `word`, and those of `unmarked`, and returns how many there were.
 pub async fn end(word: &str, unmarked: &[Unmarked]) -> usize {
     let first = left(word, unmarked);
     if first.is_empty() {
@@ -211,55 +192,54 @@ pub async fn end(word: &str, unmarked: &[Unmarked]) -> usize {
     first.len()
 }
 
-/// The guard itself: waits until whoever holds the other end of its standard input is gone. Nothing else goes on in its
-/// process, so it may hold the thread.
+/// Runs the guard: waits for the end of its standard input, and then ends what the server process has left. It may block the thread,
+/// because its process does nothing else.
 pub async fn guard(word: &str, engine: Option<&Path>, handed: Option<&Path>) {
-    // Those of programs that were killed together with their guards. Whose they are is not known, so nobody in them is ended.
-    for empty in cgroup::below(Words::is_one) {
+    // Empty groups of processes that were killed together with their guards. Groups with processes may be in use.
+    for empty in cgroup::below(|name| name.starts_with(BEGINNING) && name.ends_with('.')) {
         empty.remove();
     }
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-    // Before any of them has ended, and left others without a parent.
+    // Searched before any process ends and leaves children without a parent.
     let unmarked = unmarked(None, word);
     let groups = cgroup::below(|name| name.starts_with(word));
-    // Most see that their input has ended; an orderly end of the program has left none.
+    // Most servers exit when their input ends, and an orderly shutdown has left none.
     let is_over = left(word, &unmarked).is_empty() && groups.iter().all(Cgroup::is_empty);
     tokio::time::sleep(if is_over { Duration::ZERO } else { GRACE }).await;
     end(word, &unmarked).await;
     for group in groups {
         group.end().await;
     }
+    // The next start tries again what fails here.
     if let Some(engine) = engine {
-        // There is nobody to be told if it fails, and whoever starts next tries again.
         let _ = container::remove_all(engine, None, &[word]).await;
     }
     if let Some(handed) = handed {
-        // There is nobody to be told if it fails, and whoever starts next tries again.
         let _ = container::sweep(handed);
     }
 }
 
-/// What survives this process, to end what it leaves behind.
+/// Starts guards: processes that survive this one, and end its orphaned processes and containers.
 pub struct Guard {
-    /// This program; `None` where there shall be no guard.
+    /// This program; `None` without a guard.
     program: Option<PathBuf>,
     word: String,
-    /// The one that knows of processes, and the one that knows of containers, too.
+    /// The guard for processes, and the one for processes and containers.
     running: Mutex<[Option<Child>; 2]>,
 }
 
 impl Guard {
-    /// A guard that is not started yet, for processes and containers whose word begins with `word`.
+    /// Starts nothing yet. `word` is the beginning of all marks.
     pub fn new(program: Option<PathBuf>, word: String) -> Self {
         Self { program, word, running: Mutex::default() }
     }
 
-    /// Starts it if it does not run.
+    /// Starts the guard for processes, unless it runs.
     pub fn watch(&self) {
         self.start(0, |_| {});
     }
 
-    /// Starts the one that knows of containers, too, which `engine` runs.
+    /// Starts the guard for processes and containers of `engine`, unless it runs.
     pub fn watch_containers(&self, engine: &Path, variables: &BTreeMap<String, SecretString>, handed: Option<&Path>) {
         self.start(1, |command| {
             command.arg(engine).args(handed).envs(container::plain(variables));
@@ -283,7 +263,7 @@ impl Guard {
         }
     }
 
-    /// Lets it end, once all servers have ended.
+    /// Ends the guards, after all servers have ended.
     pub async fn dismiss(&self) {
         let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
         for mut child in running.into_iter().flatten() {

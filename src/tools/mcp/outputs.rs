@@ -1,4 +1,4 @@
-//! What the tools of one server say that their structured answers look like, and whether they do.
+//! Output schemas of the tools of one server, and the check of structured answers against them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,21 +9,14 @@ use serde_json::{Value, json};
 use super::content;
 use crate::tools::schema::{ArgumentError, Validators};
 
-/// The schemas of answers, by the tool's name at the server.
+#[derive(Default)]
 pub struct Outputs {
+    /// The output schemas by the tool's name at the server.
     schemas: Mutex<HashMap<String, Arc<Value>>>,
     validators: Validators,
 }
 
 impl Outputs {
-    /// Those of `tools`.
-    pub fn of(tools: &[Tool]) -> Self {
-        let outputs = Self { schemas: Mutex::default(), validators: Validators::default() };
-        outputs.replace(tools);
-        outputs
-    }
-
-    /// Forgets all and takes those of `tools`.
     pub fn replace(&self, tools: &[Tool]) {
         let schemas = tools.iter().filter_map(|tool| {
             let schema = Value::Object(tool.output_schema.as_ref()?.as_ref().clone());
@@ -32,7 +25,7 @@ impl Outputs {
         *self.schemas.lock().unwrap_or_else(PoisonError::into_inner) = schemas.collect();
     }
 
-    /// Says in the answer itself that its structured content is not what the tool has promised; the model may still use it.
+    /// Adds a note to an answer whose structured content does not fit the schema. The model may still use the content.
     pub fn look_at(&self, tool: &str, result: &mut Value) {
         // An error need not be structured.
         let schema = self.schemas.lock().unwrap_or_else(PoisonError::into_inner).get(tool).cloned();
@@ -40,7 +33,7 @@ impl Outputs {
         let reason = match result.get("structuredContent").filter(|structured| !structured.is_null()) {
             None => "there is none".to_owned(),
             Some(structured) => match self.validators.check(&schema, structured) {
-                // A schema that cannot be used says nothing about the answer.
+                // A broken schema says nothing about the answer.
                 Ok(()) | Err(ArgumentError::BrokenSchema(_)) => return,
                 Err(ArgumentError::Violations(reason)) => reason,
             },
@@ -48,7 +41,7 @@ impl Outputs {
         tracing::warn!(tool, reason, "a tool's structured answer is not what its schema says");
         let words = format!("[note: the structured content of this answer does not fit the tool's own output schema: {reason}]");
         let note = json!({"type": "text", "text": words});
-        // The note is about what stands before it.
+        // The note follows the structured content that it is about.
         let text = content::structured_beside(result);
         match result.get_mut("content").and_then(Value::as_array_mut) {
             Some(blocks) => blocks.extend(text.into_iter().chain([note])),
@@ -72,7 +65,8 @@ mod tests {
             {"name": "free", "inputSchema": {"type": "object"}},
         ]))
         .unwrap();
-        let outputs = Outputs::of(&tools);
+        let outputs = Outputs::default();
+        outputs.replace(&tools);
         let seen = |tool: &str, mut result: Value| -> Vec<String> {
             outputs.look_at(tool, &mut result);
             content::from_result(&result).iter().filter_map(ToolContent::as_text).map(str::to_owned).collect()

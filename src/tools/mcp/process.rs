@@ -1,10 +1,9 @@
 //! One child process: how it is started, watched and ended.
 //!
-//! A child leads its own process group, so that what it starts itself (`npx` starts `node`) ends with it. It sees none of our
-//! environment but a few harmless variables. It is ended in order: its standard input is closed, then the group gets TERM, then
-//! KILL, and so does what has left the group; a control group, where there may be one, holds what hides from that. Should this server
-//! itself be killed without a chance to do that, the children see their standard input end, which the protocol tells them to take as
-//! the sign to exit, and a guard ends those that do not.
+//! A child leads its own process group, so that its children (`npx` starts `node`) end with it. It inherits only a few harmless
+//! variables. To end it, its standard input is closed, then the group gets TERM, then KILL. The same happens to processes that have
+//! left the group; a control group finds those that hide. If this program is killed, the standard input of its children ends,
+//! which tells them to exit, and a guard ends the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -27,9 +26,9 @@ use super::orphans;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 
-/// What a child sees of our own environment.
+/// The inherited variables.
 const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ"];
-/// How much of the end of the standard error stream is kept to be shown, in bytes.
+/// How much of the end of standard error is kept, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
 /// How much of it is shown in logs and lists, in characters.
 const STDERR_SHOWN: usize = 2_000;
@@ -39,29 +38,24 @@ const GRACE_INPUT: Duration = Duration::from_secs(2);
 const GRACE_TERM: Duration = Duration::from_secs(5);
 /// How long output may still arrive after the child has exited.
 const GRACE_OUTPUT: Duration = Duration::from_millis(300);
-/// How often the group is looked at while it ends.
 const LOOK: Duration = Duration::from_millis(20);
 /// TERM has this number on every Unix.
 const SIGTERM: i32 = 15;
-/// WINCH has this number on Linux, macOS and the BSDs. Processes ignore it unless they draw on a terminal, so it serves to find
-/// out whether a group still has members.
+/// WINCH has this number on Linux, macOS and the BSDs. Processes ignore it unless they draw on a terminal, so sending it tests whether
+/// a group still has members.
 const SIGWINCH: i32 = 28;
 
-/// What to start.
 pub struct Program<'a> {
     /// The program, looked up in `PATH`.
     pub command: &'a str,
-    /// Its arguments.
     pub args: &'a [String],
-    /// Its own variables.
     pub env: &'a BTreeMap<String, SecretString>,
-    /// Its working directory.
     pub cwd: Option<&'a Path>,
-    /// The word by which what it starts is found.
+    /// The mark by which its descendants are found.
     pub word: String,
-    /// What ends the container that it speaks for.
+    /// Removes the container if the program is the command of an engine.
     pub removal: Option<Removal>,
-    /// Holds a token until nothing of it is left.
+    /// Holds a token until the process and its descendants have ended.
     pub remains: &'a TaskTracker,
 }
 
@@ -73,7 +67,7 @@ pub struct Process {
     watched: Arc<Watched>,
 }
 
-/// What the tasks of a process tell.
+/// The state that the tasks of a process share.
 struct Watched {
     /// Cancelled once the child itself has exited and its last output had time to arrive.
     exited: CancellationToken,
@@ -86,21 +80,17 @@ struct Watched {
     removal: Option<Removal>,
 }
 
-/// What is left of a process that has ended.
+/// The exit status and last output of a process.
 #[derive(Default)]
 pub struct LastWords {
-    /// How it exited, as the end of a sentence; empty if it has not.
+    /// The exit status as the end of a sentence; empty before the exit.
     pub exit: String,
-    /// The end of what it said on its standard error stream, without secrets. For operators only: nobody knows what a server
-    /// writes there.
+    /// The redacted end of standard error. For operators only, because a server may write anything there.
     pub stderr: Option<String>,
 }
 
 impl Process {
-    /// Starts the program, with its standard streams.
-    ///
-    /// # Errors
-    /// In words, if there is no such program or it may not be started.
+    /// Starts the program, and returns its output and input.
     pub fn start(
         program: &Program<'_>,
         masks: &Masks,
@@ -134,7 +124,7 @@ impl Process {
             removal: program.removal.clone(),
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
-        // What an engine runs has bounds of its own.
+        // A container has limits of its own.
         let (id, word) = (child.id().filter(|_| program.removal.is_none()), program.word.clone());
         let cgroup = tasks.spawn_blocking(move || Cgroup::around(id?, &word));
         let group = Group { child, gone: false };
@@ -143,28 +133,22 @@ impl Process {
         Ok((process, stdout, stdin))
     }
 
-    /// Resolves once the child has exited, whoever ended it.
-    pub async fn exited(&self) {
-        self.watched.exited.cancelled().await;
-    }
-
-    /// A token that is cancelled once the child has exited.
+    /// Returns a token that is cancelled when the child has exited.
     pub fn exit_token(&self) -> CancellationToken {
         self.watched.exited.clone()
     }
 
-    /// Ends the process and its group, and waits until nothing of it is left. The caller has closed its standard input.
+    /// Ends the process with its descendants, and waits for that. The caller has closed its standard input.
     pub async fn end(&self) {
         self.ending.cancel();
         self.watched.gone.cancelled().await;
     }
 
-    /// The end of what it said on its standard error stream, without secrets.
     pub fn said(&self) -> Option<String> {
-        Some(self.watched.said()).filter(|said| !said.is_empty())
+        let mut stderr = self.watched.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(stderr.shown(&self.watched.masks)).filter(|said| !said.is_empty())
     }
 
-    /// How it exited, if it has, and what it said last.
     pub fn last_words(&self) -> LastWords {
         let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
@@ -173,13 +157,13 @@ impl Process {
 }
 
 impl Watched {
-    /// Reads the standard error stream to its end, always: a child that finds it full would stand still.
+    /// Reads standard error to its end: a child would block on a full pipe.
     async fn drain(self: Arc<Self>, mut stderr: ChildStderr) {
         let mut chunk = vec![0_u8; 8 * 1024];
         loop {
             let read = tokio::select! {
                 read = stderr.read(&mut chunk) => read,
-                // A process that left the group may hold the stream open for ever.
+                // A process that has left the group may keep the stream open for ever.
                 () = self.gone.cancelled() => return,
             };
             let Ok(length @ 1..) = read else { return };
@@ -187,7 +171,7 @@ impl Watched {
         }
     }
 
-    /// Waits for the child to exit or for the order to end it, and sees to it that nothing of its group is left.
+    /// Waits for the exit of the child or the order to end it, and then ends all its descendants.
     async fn watch(
         self: Arc<Self>,
         mut group: Group,
@@ -195,17 +179,17 @@ impl Watched {
         cgroup: JoinHandle<Option<Cgroup>>,
         drained: JoinHandle<()>,
     ) {
-        // First of all: once the child has been waited for, its number may become that of a stranger.
+        // Awaited before the child is reaped, because its pid may then be reused.
         let cgroup = cgroup.await.ok().flatten();
         // The wrapped child waits for the whole group; here the leader alone counts.
         let exit = tokio::select! {
             exit = group.child.inner_mut().wait() => Some(exit),
             () = ending.cancelled() => None,
         };
-        // Before anything of it is ended: who has cleared its environment is found by its parent alone.
+        // Searched before anything ends: a process with a cleared environment is found by its parent only.
         let unmarked = match &self.removal {
             None => orphans::unmarked(group.child.id(), &self.word),
-            // What an engine has started is for the engine to end.
+            // The engine ends the processes of a container.
             Some(_) => Vec::new(),
         };
         let exit = match exit {
@@ -215,7 +199,7 @@ impl Watched {
                 Err(_) => group.end().await,
             },
         };
-        // What was written before the exit is still in the pipes.
+        // Output from before the exit may still be in the pipe.
         let _ = tokio::time::timeout(GRACE_OUTPUT, drained).await;
         let status = match exit {
             Ok(status) => status.to_string(),
@@ -238,19 +222,15 @@ impl Watched {
         }
         self.gone.cancel();
     }
-
-    fn said(&self) -> String {
-        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).shown(&self.masks)
-    }
 }
 
-/// The end of what a process has written on its standard error stream.
+/// The end of standard error.
 #[derive(Default)]
 struct Tail {
     bytes: VecDeque<u8>,
-    /// Whether something stood before them.
+    /// Whether earlier bytes were dropped.
     is_cut: bool,
-    /// Whether the process has ended, and its last line with it.
+    /// Whether the process has ended, so that the last line is complete.
     is_over: bool,
 }
 
@@ -262,14 +242,13 @@ impl Tail {
         self.bytes.drain(..excess);
     }
 
-    /// It without secrets, and without what may be a piece of one: its first bytes if others stood before them, and a line of which the
-    /// rest is still to come.
+    /// Returns the redacted text, without parts that may contain a part of a secret: bytes beside the cut, and an incomplete last line.
     fn shown(&mut self, masks: &Masks) -> String {
         let masked = masks.hide(&String::from_utf8_lossy(self.bytes.make_contiguous()));
         let mut shown = masked.as_str();
         if self.is_cut {
             let (_, sure) = shown.split_at(text::prefix(shown, LONGEST_PIECE).len());
-            // One line may be longer than all that is kept, and is better than nothing.
+            // A single line may be longer than the buffer.
             shown = sure.split_once('\n').map_or(sure, |(_, lines)| lines);
         }
         if !self.is_over {
@@ -280,13 +259,10 @@ impl Tail {
     }
 }
 
-/// Stands in arguments and variables of an entry for the folder that is the server's own, and its owner's if each has a process.
+/// The placeholder of the server's working directory in arguments and variables of an entry.
 pub const HOME: &str = "${server.home}";
 
-/// Arguments and variables with `home` in the place of [`HOME`]. Makes the folder if it is named there, or to be the working directory.
-///
-/// # Errors
-/// In words: why there is none.
+/// Replaces [`HOME`] in arguments and variables by `home`. Makes the folder if it is used there or as the working directory.
 pub async fn at_home(
     (args, env): (&[String], &BTreeMap<String, SecretString>),
     home: Option<&Path>,
@@ -300,32 +276,22 @@ pub async fn at_home(
             false => Ok((args.to_vec(), env.clone())),
         };
     };
-    make_home(home).await?;
+    // Without access for other users of the machine. An existing folder stays as it is.
+    let made = tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).await;
     let home = home.display().to_string();
+    made.map_err(|error| format!("its working directory {home} cannot be made: {error}"))?;
     let args = args.iter().map(|arg| arg.replace(HOME, &home)).collect();
     let env = env.iter().map(|(name, value)| (name.clone(), SecretString::from(value.expose_secret().replace(HOME, &home))));
     Ok((args, env.collect()))
 }
 
-/// Makes a working directory, for nobody else on the machine. One that is there stays as it is.
-///
-/// # Errors
-/// In words, if it cannot be made.
-async fn make_home(home: &Path) -> Result<(), String> {
-    let mut builder = tokio::fs::DirBuilder::new();
-    #[cfg(unix)]
-    builder.mode(0o700);
-    let made = builder.recursive(true).create(home).await;
-    made.map_err(|error| format!("its working directory {} cannot be made: {error}", home.display()))
-}
-
-/// The end of what a process said, where there is not room for all of it.
+/// Returns the end of an output, for logs and lists.
 pub fn last_words(said: &str) -> &str {
     let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
     &said[text::prefix_chars(said, excess).len()..]
 }
 
-/// The child with its group, which is killed when this is dropped before it was ended.
+/// The child with its process group, which is killed on drop if it has not ended.
 struct Group {
     child: Box<dyn ChildWrapper>,
     gone: bool,

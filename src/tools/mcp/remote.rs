@@ -1,7 +1,7 @@
-//! Greeting a server over HTTP, by the transport that it knows.
+//! Connects to a server over HTTP, by Streamable HTTP or SSE.
 //!
-//! Whoever is not told which one that is tries the newer one first; a server that answers 400, 404 or 405 to that may know the older
-//! one, as the protocol says under "Backwards Compatibility". Which one it was is tried first the next time.
+//! If the entry does not name the transport, Streamable HTTP is tried first. A server that answers 400, 404 or 405 may know SSE, as the
+//! protocol says under "Backwards Compatibility". The transport that worked is tried first the next time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -31,12 +31,10 @@ use super::stdio::{Ending, Noise};
 use crate::support::outbound::{self, Reach};
 use crate::support::{http, redact};
 
-/// How long setting up a TCP connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 type Greeted = (RunningService<RoleClient, Handler>, Ending);
 
-/// A server over HTTP.
 pub struct Remote<'a> {
     server: Endpoint<'a>,
     url: Url,
@@ -44,19 +42,13 @@ pub struct Remote<'a> {
     headers: HashMap<HeaderName, HeaderValue>,
 }
 
-/// Why a greeting came to nothing.
 enum Unfit {
-    /// The stream of the older transport could not be opened.
+    /// The stream of the SSE transport could not be opened.
     Closed(StreamableHttpError<reqwest::Error>),
-    /// The server was not greeted.
     Greeting(Box<ClientInitializeError>),
 }
 
 impl<'a> Remote<'a> {
-    /// The server at `url`, with these headers and its login.
-    ///
-    /// # Errors
-    /// In words: what is wrong with the entry.
     pub fn new(url: &str, headers: &BTreeMap<String, SecretString>, reach: Reach, server: Endpoint<'a>) -> Result<Self, String> {
         let mut custom = HashMap::new();
         for (name, value) in headers {
@@ -68,7 +60,7 @@ impl<'a> Remote<'a> {
         }
         let place = Url::parse(url).map_err(|error| format!("url: {error}"))?;
         outbound::check(&place, reach).map_err(|error| format!("url: {error}"))?;
-        // A redirect would carry the headers, which often are credentials, to wherever the server says.
+        // A redirect could send the headers, which often are credentials, to another server.
         let client = statuses::noted(outbound::guarded(http::client_for(url), reach), &place)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_LIMIT)
@@ -77,10 +69,6 @@ impl<'a> Remote<'a> {
         Ok(Self { server, url: place, client: Authorized::new(client, server.login.cloned()), headers: custom })
     }
 
-    /// Greets the server.
-    ///
-    /// # Errors
-    /// Why not, redacted.
     pub async fn greet(
         &self,
         style: HttpStyle,
@@ -89,31 +77,34 @@ impl<'a> Remote<'a> {
         token: CancellationToken,
     ) -> Result<Greeted, OpenError> {
         let is_old = self.server.is_old;
-        let first = match style {
-            HttpStyle::Sse => self.old(lifecycle, handler, token).await,
-            HttpStyle::Streamable => self.new_way(lifecycle, handler, token).await,
+        let greeted = match style {
+            HttpStyle::Sse => self.sse(lifecycle, handler, token).await,
+            HttpStyle::Streamable => self.streamable(lifecycle, handler, token).await,
             HttpStyle::Either if is_old.load(Ordering::SeqCst) => {
-                let greeted = self.old(lifecycle, handler, token).await;
-                // It may have learnt the newer one.
+                let greeted = self.sse(lifecycle, handler, token).await;
+                // The server may know the newer transport by now.
                 is_old.store(greeted.is_ok(), Ordering::SeqCst);
                 greeted
             }
-            HttpStyle::Either => match self.new_way(lifecycle.clone(), handler, token.clone()).await {
-                Err(error) if may_be_old(&error) => match self.old(lifecycle, handler, token).await {
-                    Ok(greeted) => {
-                        is_old.store(true, Ordering::SeqCst);
-                        Ok(greeted)
-                    }
-                    Err(_) => Err(error),
-                },
+            HttpStyle::Either => match self.streamable(lifecycle.clone(), handler, token.clone()).await {
+                Err(error) if may_be_old(&error) => {
+                    let greeted = self.sse(lifecycle, handler, token).await.map_err(|_| error);
+                    is_old.store(greeted.is_ok(), Ordering::SeqCst);
+                    greeted
+                }
                 greeted => greeted,
             },
         };
-        first.map_err(|error| self.told(error))
+        greeted.map_err(|error| self.told(error))
     }
 
-    async fn new_way(&self, lifecycle: ClientLifecycleMode, handler: &Handler, token: CancellationToken) -> Result<Greeted, Unfit> {
-        // A new session may be one with another server behind it: what its tools are is looked at before anything is sent again.
+    async fn streamable(
+        &self,
+        lifecycle: ClientLifecycleMode,
+        handler: &Handler,
+        token: CancellationToken,
+    ) -> Result<Greeted, Unfit> {
+        // A new session may belong to another server behind the same URL, so its tools are checked before a call is sent again.
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str());
         let config = config.custom_headers(self.headers.clone()).reinit_on_expired_session(false);
         let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
@@ -122,18 +113,18 @@ impl<'a> Remote<'a> {
         Ok((greeted.map_err(|error| Unfit::Greeting(Box::new(error)))?, Ending::default()))
     }
 
-    async fn old(&self, lifecycle: ClientLifecycleMode, handler: &Handler, token: CancellationToken) -> Result<Greeted, Unfit> {
-        let noise = Noise::new(self.server.name, self.server.masks);
+    async fn sse(&self, lifecycle: ClientLifecycleMode, handler: &Handler, token: CancellationToken) -> Result<Greeted, Unfit> {
+        let noise = Noise::new(self.server.name, &self.server.config.masks);
         let opened = SseTransport::open(self.client.clone(), &self.url, self.headers.clone(), noise).await;
         let transport = opened.map_err(Unfit::Closed)?;
-        let ending = transport.ending();
+        let ending = transport.ending.clone();
         let transport = Attentive::new(transport, self.server.name, Arc::clone(&handler.heard));
         let greeted = serve_client_with_lifecycle_and_ct(handler.clone(), transport, lifecycle, token).await;
         Ok((greeted.map_err(|error| Unfit::Greeting(Box::new(error)))?, ending))
     }
 
     fn told(&self, error: Unfit) -> OpenError {
-        let masks = self.server.masks;
+        let masks = &self.server.config.masks;
         match (self.server.login.filter(|login| login.state() == AuthState::Needed), error) {
             (Some(login), _) => OpenError::Other(login.wanted().into()),
             (None, Unfit::Greeting(error)) => OpenError::new(*error, masks, LastWords::default()),
@@ -142,7 +133,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-/// Whether a server has refused the newer transport in a way in which one refuses that does not know it.
+/// Whether a server has refused Streamable HTTP as one that does not know it.
 fn may_be_old(error: &Unfit) -> bool {
     let Unfit::Greeting(error) = error else { return false };
     let ClientInitializeError::TransportError { error, .. } = &**error else { return false };

@@ -1,5 +1,5 @@
-//! Servers that answer a call with what they want to know first (`input_required` of the protocol, SEP-2322), and are called again
-//! with it. Whoever made the call keeps it meanwhile, and asks.
+//! Calls that the server answers with questions (`input_required` of the protocol, SEP-2322), and that are repeated with the answers.
+//! The worker stores the call meanwhile, and asks the user.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -15,36 +15,32 @@ use super::reply::ASKS;
 use crate::domain::handle::{Pause, Round};
 use crate::domain::ids::CallId;
 
-/// How often a server may want to be called again before it has carried out a call.
 const MAX_ROUNDS: u32 = 10;
-/// The most that a server may want back with the answers, in bytes: it is stored with the call.
+/// The largest `request_state`, in bytes: it is stored with the call.
 const MAX_STATE: usize = 64 * 1024;
-/// How long a server is left alone that has let go of a call and asks for nothing: twice as long each time.
+/// The pause before a call without questions is repeated; it doubles each time.
 const SHORTEST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// The longest of the names that it gives its questions, in bytes.
+/// The longest key of a question, in bytes.
 const MAX_KEY: usize = 256;
 
-/// How long a connection is kept for a server that waits to be called again, unless its process is in the way of others. The protocol
-/// wants a server to need nothing but what it is called with, and whoever is asked may never answer.
+/// How long a connection stays open for a paused call, unless another server needs the process slot. The repeated call carries all
+/// state, and the user may never answer.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
-/// The calls that one server wants to be called again for, since when.
+/// The paused calls of one server, with the beginnings of their pauses.
 #[derive(Default)]
 pub struct Pauses(Mutex<HashMap<CallId, Instant>>);
 
 impl Pauses {
-    /// The server has let go of a call.
     pub fn begin(&self, call: &CallId, now: Instant) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(call.clone(), now);
     }
 
-    /// The server is called again.
     pub fn end(&self, call: &CallId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(call);
     }
 
-    /// Whether there are any that are waited for.
     pub fn are_any(&self, now: Instant) -> bool {
         let mut pauses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pauses.retain(|_, since| now.duration_since(*since) < KEPT);
@@ -52,10 +48,7 @@ impl Pauses {
     }
 }
 
-/// What a server wants to know after `earlier`, the round before this one.
-///
-/// # Errors
-/// Why it is not given that.
+/// Reads what a server requires after the round `earlier`, or says why it does not get that.
 pub fn read(
     (server, masks): (&str, &Masks),
     allowed: &Allowed,
@@ -78,7 +71,6 @@ pub fn read(
     for (key, request) in requests {
         match request {
             _ if key.len() > MAX_KEY => return Err(ASKS.to_owned()),
-            // Each is answered by all the folders that the server may know of.
             InputRequest::ListRoots(_) if given.len() < MAX_QUESTIONS => {
                 given.insert(key, json!(allowed.list_roots().ok_or(ASKS)?));
             }
@@ -91,20 +83,20 @@ pub fn read(
     Ok(Pause { state: request_state, given, asks, number: rounds + 1 })
 }
 
-/// The round after a pause in which nobody has to be asked.
+/// Returns the round after a pause without questions for the user.
 pub fn at_once(pause: Pause, earlier: Option<&Round>) -> Round {
     let Pause { state, given, asks: _, number } = pause;
     let questions = earlier.map_or(0, |round| round.questions);
     Round { state, given, asked: BTreeMap::new(), answers: Some(BTreeMap::new()), questions, number }
 }
 
-/// How long a server is left alone that has not asked for anything. It may be called again at once, says the protocol; but one that
-/// sends away whoever comes too early, or by mistake always, is not helped by haste.
+/// Returns the pause before a call without questions is repeated. The protocol allows it at once, but a server that rejects early calls
+/// would only use up the rounds.
 pub fn rest(number: u32) -> Duration {
     SHORTEST_REST.saturating_mul(1 << number.saturating_sub(1).min(10)).min(LONGEST_REST)
 }
 
-/// Puts into a request what its server is called again with.
+/// Adds the answers of a round to a request.
 pub fn answer(params: &mut CallToolRequestParams, round: &Round) {
     params.request_state.clone_from(&round.state);
     let answers = round.answers.iter().flatten().map(|(key, answer)| (key.clone(), json!(result_of(answer.clone()))));

@@ -1,6 +1,6 @@
-//! What a server may have a model say in the middle of a call (`sampling/createMessage`), if its entry allows that.
+//! Sampling: answers of the run's model for a server in the middle of a call (`sampling/createMessage`), if its entry allows that.
 //!
-//! It is words only, of the model that the run has, and few of them: a server decides how often it asks, and the owner of the run pays.
+//! Texts only, and within limits: the server decides how often it asks, and the owner of the run pays.
 
 use rmcp::model::ErrorData;
 use serde_json::Value;
@@ -11,17 +11,15 @@ use crate::domain::model::ModelOptions;
 use crate::support::text::prefix_chars;
 use crate::tools::{Sampled, SamplingRequest};
 
-/// The most characters that a server may send a model at once, its system prompt among them.
+/// The longest request, with its system prompt, in characters.
 const MAX_CHARS: usize = 100_000;
-/// The most messages.
 const MAX_MESSAGES: usize = 100;
-/// The longest reason that a server is told, in characters.
+/// The longest reason of a refusal, in characters.
 const MAX_REASON: usize = 300;
 
-/// How much a server may have a model say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplingRules {
-    /// How often during one call.
+    /// The most requests during one call.
     pub max_calls: u32,
     /// The most tokens of one answer.
     pub max_tokens: u32,
@@ -35,9 +33,6 @@ impl Default for SamplingRules {
 
 impl SamplingRules {
     /// Reads `capstan.sampling` of an entry: `true`, `false`, or an object with limits.
-    ///
-    /// # Errors
-    /// In words.
     pub fn read(value: &Value) -> Result<Option<Self>, String> {
         let limits = match value {
             Value::Bool(allowed) => return Ok(allowed.then(Self::default)),
@@ -60,10 +55,7 @@ impl SamplingRules {
     }
 }
 
-/// What a server asks for, without its own secrets.
-///
-/// # Errors
-/// In words: what a model is not asked.
+/// Checks a request and redacts the server's own secrets.
 #[expect(deprecated, reason = "servers go on asking for it")]
 pub fn wanted(
     masks: &Masks,
@@ -102,7 +94,7 @@ pub fn wanted(
         return Err("the messages must begin with one of the user, and say something".to_owned());
     }
     let options = ModelOptions {
-        // The float of 64 bits that is written alike: a widened 0.7 would be 0.699999988079071.
+        // Converted by its text: widening 0.7 would give 0.699999988079071.
         temperature: params.temperature.and_then(|temperature| temperature.to_string().parse().ok()),
         max_output_tokens: Some(params.max_tokens.clamp(1, rules.max_tokens)),
         stop: params.stop_sequences.unwrap_or_default(),
@@ -112,7 +104,6 @@ pub fn wanted(
     Ok(SamplingRequest { system, turns, options })
 }
 
-/// What the model has said, as the server wants it.
 #[expect(deprecated, reason = "servers go on asking for it")]
 pub fn answered(said: Result<Sampled, String>) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
     use rmcp::model::{CreateMessageResult, ErrorCode, SamplingMessage};

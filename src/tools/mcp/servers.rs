@@ -1,14 +1,12 @@
-//! All servers together: those of the configuration, and those that people keep.
+//! All MCP servers: the operator servers of the configuration, and the user servers that are kept through the API.
 //!
-//! Each owner has a connection to each server, with the credentials of its entry: what a server keeps of a connection (a session, an
-//! open page, files in its folder) is nobody else's. One whose entry says `shared` has one connection for everybody. What a connection
-//! was made of may change at any time, in any process: it is looked at every two seconds. Connections that nobody uses end; the
-//! tools of their servers stay on offer.
+//! Each owner has their own connection to each server, so that sessions, open pages and files of one owner are never another's.
+//! A server whose entry says `shared` has one connection for all owners. Entries may change at any time in any process, so
+//! their revisions are read every two seconds. Unused connections are closed; the tools of their servers stay on offer.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,140 +16,83 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::common::{Common, Identity};
-use super::container::{ContainerOptions, Containers};
+use super::common::{Common, lock};
+use super::container::Containers;
+use super::identity::Identity;
 use super::kept::{KeptServer, KeptServers};
 use super::oauth::AuthState;
 use super::orphans::{Guard, Words};
 use super::processes::Processes;
 use super::server::Server;
-use super::{McpConfig, McpPrompt, McpResource, ServerConfig, ServerTransport};
+use super::{McpPrompt, McpResource, ServerConfig, ServerTransport};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, McpServerId, UserId};
 use crate::domain::mcp_server::configured_id;
 use crate::domain::message::ToolContent;
 use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
-use crate::support::clock::SharedClock;
 use crate::support::ids::UuidIds;
-use crate::tools::{CallPermit, Environment, ProgressSender, ServerStatus, names};
+use crate::tools::options::DoorOptions;
+use crate::tools::{CallPermit, ProgressSender, ServerStatus, names};
 
-/// The most servers that start at the same time.
 const PARALLEL_STARTS: usize = 4;
 /// How long tasks may take to end after their servers have.
 const TASKS_LIMIT: Duration = Duration::from_secs(10);
-/// How often connections are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// Each how many looks it is asked whether servers have changed.
+/// Number of checks between two reads of the revisions of kept servers.
 const LOOKS_TO_ASK: u32 = 2;
-/// How long the tools of a server are on offer whose connection has ended because nobody used it. Then it is asked anew.
+/// How long the tools of a server stay on offer after its idle connection was closed. Then the server is asked again.
 const RESTED: Duration = Duration::from_secs(2 * 3_600);
 
-/// How many connections there are, and for how long.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionLimits {
-    /// How long nobody uses a connection until it ends; absent for as long as there is this process.
-    pub idle: Option<Duration>,
-    /// The most processes of servers at a time, containers among them; absent for no limit.
-    pub processes: Option<usize>,
-    /// How long a server may take from its start to its list of tools.
-    pub start: Duration,
-}
-
-impl Default for ConnectionLimits {
-    fn default() -> Self {
-        Self { idle: Some(Duration::from_secs(1_800)), processes: Some(100), start: Duration::from_secs(60) }
-    }
-}
-
-/// One call on its way to a server.
 pub struct McpCall<'a> {
-    /// Whose run it is of.
+    /// The owner of the run.
     pub owner: &'a UserId,
-    /// Its id.
     pub id: &'a CallId,
-    /// What the tool was frozen with: the server's name in the configuration, or its id.
+    /// The key of the server that was frozen with the tool: its name in the configuration, or its id.
     pub server: &'a str,
     /// The tool's name at the server.
     pub tool: &'a str,
-    /// The definition of the tool as it was frozen into the run: one that has changed is not called. `None` for a tool that the
-    /// operator has named, whatever its definition.
+    /// The hash of the frozen definition: a tool that has changed since then is not called. `None` skips this check, for
+    /// reconciliation tools that the operator has named.
     pub frozen_hash: Option<&'a str>,
-    /// Where its server was then.
+    /// The destination of the server when the tool was frozen.
     pub frozen_destination: Option<&'a str>,
-    /// How its server goes on with the call: it is asked for its task, or called again with what it wanted to know.
+    /// How the server continues an earlier call: by its task, or with the answers that it asked for.
     pub handle: Option<&'a Handle>,
-    /// Whether the call may be repeated if nobody knows what became of it.
+    /// Whether the call may be repeated if its outcome is unknown.
     pub may_repeat: bool,
-    /// The checked arguments.
     pub arguments: Value,
-    /// What goes beside them.
     pub meta: Map<String, Value>,
     /// The time limit, unless the server has its own.
     pub timeout: Duration,
-    /// Where progress is reported.
     pub progress: ProgressSender,
-    /// As long as it may go on.
     pub permit: &'a CallPermit,
 }
 
-/// How a call ended.
 pub struct McpAnswer {
-    /// The outcome state.
     pub state: ToolCallState,
-    /// The answer.
     pub content: Vec<ToolContent>,
-    /// Whether it is an error.
     pub is_error: bool,
-    /// The structured content of a result that has one.
     pub structured: Option<Value>,
 }
 
 impl McpAnswer {
-    /// A call that did not succeed, and why.
     pub fn error(state: ToolCallState, reason: String) -> Self {
         Self { state, content: vec![ToolContent::text(reason)], is_error: true, structured: None }
     }
 }
 
-/// A server of the configuration, as others are told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredServer {
-    /// Made of the name.
+    /// Derived from the name.
     pub id: McpServerId,
-    /// What the names of its tools begin with.
     pub name: String,
 }
 
-/// Settings and collaborators of [`McpServers`].
-pub struct McpOptions {
-    /// The servers of the configuration.
-    pub config: McpConfig,
-    /// The servers of users, if any are kept.
-    pub kept: Option<Arc<dyn KeptServers>>,
-    /// The environment of this process, in which the variables of child processes are looked up.
-    pub environment: Environment,
-    /// The clock.
-    pub clock: SharedClock,
-    /// How long [`McpServers::definitions`] waits for servers that are still starting.
-    pub start_patience: Duration,
-    /// Limits of connections.
-    pub limits: ConnectionLimits,
-    /// This program, which ends what it leaves behind if it is killed.
-    pub guard: Option<PathBuf>,
-    /// Limits of containers.
-    pub containers: ContainerOptions,
-    /// The folder of the files that containers read; among temporary files if absent.
-    pub container_inputs: Option<PathBuf>,
-    /// The folder below which each program has a working directory of its own; ours for all if absent.
-    pub homes: Option<PathBuf>,
-}
-
-/// All servers.
 pub struct McpServers {
-    configured: Vec<Offer>,
+    configured: Vec<Arc<Offer>>,
     kept: Option<Arc<dyn KeptServers>>,
-    open: Mutex<HashMap<Place, Arc<Server>>>,
+    open: Mutex<HashMap<ConnectionKey, Arc<Server>>>,
     common: Arc<Common>,
     start_patience: Duration,
     idle: Option<Duration>,
@@ -163,7 +104,7 @@ struct Offer {
     identity: Identity,
     /// Its part of the names of its tools.
     half: String,
-    /// Its entry, or what is wrong with it.
+    /// Its entry, or the reason why the entry cannot be used.
     config: Result<ServerConfig, String>,
     /// Raised by each change.
     revision: i64,
@@ -176,17 +117,15 @@ impl Offer {
     }
 }
 
-/// What a connection is of: what tools are frozen with, and whose it is; `None` if it is everybody's. Its credentials are those of
-/// the server's entry, and of its login, of which another one ends it.
-type Place = (String, Option<UserId>);
+/// The key that tools are frozen with, and the owner of the connection; `None` for a shared one.
+type ConnectionKey = (String, Option<UserId>);
 
 impl McpServers {
-    /// Makes the servers of the configuration, and those of users. Nothing is started yet.
-    #[must_use]
-    pub fn new(options: McpOptions) -> Arc<Self> {
-        let McpOptions { config, kept, environment, clock, start_patience, limits, .. } = options;
+    /// Starts nothing: servers are connected when they are first needed.
+    pub fn new(options: DoorOptions) -> Arc<Self> {
+        let DoorOptions { mcp, kept, environment, clock, start_patience, connections: limits, .. } = options;
         let words = Words::new(&UuidIds);
-        let beginning = words.beginning().to_owned();
+        let beginning = words.beginning.clone();
         let containers = Containers::new(options.containers, options.container_inputs, beginning.clone(), Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
@@ -202,41 +141,33 @@ impl McpServers {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        let names: Vec<String> = config.servers.keys().cloned().collect();
-        let halves = names::server_halves(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        let configured = config.servers.into_iter().zip(halves).map(|((name, config), half)| Offer {
-            identity: Identity { key: name.clone(), id: configured_id(&name), name, owner: None },
-            half,
-            config,
-            revision: 0,
+        let halves = names::server_halves(&BTreeSet::new(), &mcp.servers.keys().map(|name| (&**name, &**name)).collect::<Vec<_>>());
+        let configured = mcp.servers.into_iter().zip(halves).map(|((name, config), half)| {
+            let identity = Identity { key: name.clone(), id: configured_id(&name), name, owner: None };
+            Arc::new(Offer { identity, half, config, revision: 0 })
         });
         let configured = configured.collect();
         let (open, is_watched, idle) = (Mutex::default(), AtomicBool::new(false), limits.idle);
         Arc::new(Self { configured, kept, open, common, start_patience, idle, is_watched })
     }
 
-    /// The servers of the configuration.
     pub fn configured(&self) -> impl Iterator<Item = ConfiguredServer> {
         let all = self.configured.iter().map(|offer| &offer.identity);
         all.map(|identity| ConfiguredServer { id: identity.id.clone(), name: identity.name.clone() })
     }
 
-    /// The entry of a server of the configuration.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// Returns the entry of a server of the configuration, or the reason why it cannot be used.
     pub fn configured_entry(&self, id: &McpServerId) -> Result<ServerConfig, String> {
         let offer = self.configured.iter().find(|offer| offer.identity.id == *id);
         offer.map_or_else(|| Err("it is not configured any more".to_owned()), |offer| offer.config.clone())
     }
 
-    /// The tools of all servers of an owner that can be reached, sorted by name. Servers start side by side; one that takes longer
-    /// than the patience is left out this time and goes on starting.
+    /// Returns the tools of all reachable servers of an owner, sorted by name. Servers start side by side. A server that takes longer
+    /// than the patience is left out this time and continues to start.
     pub async fn definitions(self: &Arc<Self>, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
-        let kept = self.offers(owner).await;
-        let all = self.configured.iter().chain(&kept).filter_map(|offer| Some((self.server(owner, offer).ok()?, offer)));
+        let all = self.offers(owner).await.into_iter().filter_map(|offer| Some((self.server(owner, &offer).ok()?, offer)));
         let all = all.map(|(server, offer)| async move {
-            // Why a server is left out stands in its state.
+            // The status of the server says why it is left out.
             server.definitions(&offer.half, self.start_patience).await.unwrap_or_default()
         });
         let mut definitions: Vec<Arc<ToolDefinition>> = join_all(all).await.into_iter().flatten().collect();
@@ -244,7 +175,6 @@ impl McpServers {
         definitions
     }
 
-    /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         match self.server_for(call.owner, call.server).await {
             Ok(server) => server.call(call).await,
@@ -252,18 +182,16 @@ impl McpServers {
         }
     }
 
-    /// The state of each server of an owner.
     pub async fn statuses(self: &Arc<Self>, owner: &UserId) -> Vec<ServerStatus> {
-        let kept = self.offers(owner).await;
-        join_all(self.configured.iter().chain(&kept).map(|offer| self.status(owner, offer))).await
+        let offers = self.offers(owner).await;
+        join_all(offers.iter().map(|offer| self.status(owner, offer))).await
     }
 
-    /// The servers of an owner as a model may be told of them: with what stands in a name, and not with what has gone wrong inside.
+    /// Describes the servers of an owner to a model: by the prefix of their tools, without internal reasons.
     pub async fn notes(self: &Arc<Self>, owner: &UserId) -> Vec<ServerNote> {
-        let kept = self.offers(owner).await;
-        let note = |offer: &Offer| {
+        let note = |offer: Arc<Offer>| {
             let (problem, left_out) = match &offer.config {
-                Ok(config) => match lock(&self.open).get(&place(owner, offer, config)) {
+                Ok(config) => match lock(&self.open).get(&connection_key(owner, &offer, config)) {
                     Some(server) => (server.problem(), server.leaves_out()),
                     None => (None, false),
                 },
@@ -271,78 +199,52 @@ impl McpServers {
             };
             ServerNote { prefix: format!("{}__", offer.half), name: offer.identity.name.clone(), problem, left_out }
         };
-        self.configured.iter().chain(&kept).map(note).collect()
+        self.offers(owner).await.into_iter().map(note).collect()
     }
 
-    /// The state of one server of an owner. `None` if it is not among those.
+    /// Returns the state of one server; `None` if the owner has no such server. The same holds for the methods below.
     pub async fn status_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<ServerStatus> {
-        let kept = self.offers(owner).await;
-        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
-        Some(self.status(owner, offer).await)
+        let offer = self.offer(owner, id).await?;
+        Some(self.status(owner, &offer).await)
     }
 
-    /// Connects to a server, whatever has gone wrong with it before, and waits up to `patience` for it. `None` if it is not among
-    /// those of the owner.
+    /// Connects to a server in spite of earlier failures, and waits up to `patience` for it.
     pub async fn start(self: &Arc<Self>, owner: &UserId, id: &McpServerId, patience: Duration) -> Option<ServerStatus> {
-        let kept = self.offers(owner).await;
-        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
-        if let Ok(server) = self.server(owner, offer) {
+        let offer = self.offer(owner, id).await?;
+        if let Ok(server) = self.server(owner, &offer) {
             server.forgive();
-            // What came of it stands in its state.
+            // The status says whether this succeeded.
             let _ = server.definitions(&offer.half, patience).await;
         }
-        Some(self.status(owner, offer).await)
+        Some(self.status(owner, &offer).await)
     }
 
-    /// The tools of a server of an owner, as runs are offered them. `None` if it is not among those.
-    ///
-    /// # Errors
-    /// Why it cannot be reached.
     pub async fn tools_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<Arc<ToolDefinition>>, String>> {
-        let kept = self.offers(owner).await;
-        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
-        Some(match self.server(owner, offer) {
-            Ok(server) => server.definitions(&offer.half, self.start_patience).await,
-            Err(reason) => Err(reason),
-        })
+        let offer = self.offer(owner, id).await?;
+        let listed = async { self.server(owner, &offer)?.definitions(&offer.half, self.start_patience).await };
+        Some(listed.await)
     }
 
-    /// The resources of a server of an owner. `None` if it is not among those.
-    ///
-    /// # Errors
-    /// Why they cannot be listed.
     pub async fn resources_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<McpResource>, String>> {
-        Some(match self.server_of(owner, id).await? {
-            Ok(server) => server.resources().await,
-            Err(reason) => Err(reason),
-        })
+        let offer = self.offer(owner, id).await?;
+        let listed = async { self.server(owner, &offer)?.resources().await };
+        Some(listed.await)
     }
 
-    /// The prompts of a server of an owner. `None` if it is not among those.
-    ///
-    /// # Errors
-    /// Why they cannot be listed.
     pub async fn prompts_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<McpPrompt>, String>> {
-        Some(match self.server_of(owner, id).await? {
-            Ok(server) => server.prompts().await,
-            Err(reason) => Err(reason),
-        })
+        let offer = self.offer(owner, id).await?;
+        let listed = async { self.server(owner, &offer)?.prompts().await };
+        Some(listed.await)
     }
 
-    async fn server_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Arc<Server>, String>> {
-        let kept = self.offers(owner).await;
-        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
-        Some(self.server(owner, offer))
-    }
-
-    /// Ends all connections to a server in this process, and waits until nothing of them is left. The next use makes another one.
+    /// Closes all connections to a server in this process, and waits until their processes have ended. The next use connects again.
     pub async fn stop(&self, id: &McpServerId) {
         let ended: Vec<Arc<Server>> =
-            lock(&self.open).extract_if(|_, server| server.id() == id).map(|(_, server)| server).collect();
+            lock(&self.open).extract_if(|_, server| server.identity.id == *id).map(|(_, server)| server).collect();
         join_all(ended.iter().map(|server| server.close())).await;
     }
 
-    /// A kept server was made, changed or deleted: connections that were made of what it was end.
+    /// Closes outdated connections after a kept server was created, changed or deleted.
     pub async fn changed(self: &Arc<Self>, id: &McpServerId) {
         if let Some(kept) = &self.kept {
             kept.changed();
@@ -350,8 +252,8 @@ impl McpServers {
         }
     }
 
-    /// In the background: looks for the engine if a server of the configuration runs in a container, so that the log says at once if there
-    /// is none, and removes what earlier processes with the same folder have left of their containers.
+    /// Looks for the container engine in the background if a configured server needs it, so that the log says at once if there is none.
+    /// Also removes orphaned containers of earlier processes with the same folder.
     pub fn prepare_containers(&self) {
         let runs_in_one = |config: &ServerConfig| matches!(config.transport, ServerTransport::Container { .. });
         let wants_one = self.configured.iter().any(|offer| offer.config.as_ref().is_ok_and(runs_in_one));
@@ -370,7 +272,7 @@ impl McpServers {
         });
     }
 
-    /// Ends all servers, side by side, and waits until nothing of them is left.
+    /// Ends all servers, side by side, and waits until their processes have ended.
     pub async fn shutdown(&self) {
         self.common.closing.cancel();
         let all: Vec<Arc<Server>> = lock(&self.open).values().cloned().collect();
@@ -382,7 +284,7 @@ impl McpServers {
         self.common.guard.dismiss().await;
     }
 
-    /// Whether an owner has a server now, enabled, with which tools were frozen. What cannot be read is not held against anybody.
+    /// Whether an owner has an enabled server with this frozen key. If that cannot be read, the answer is yes.
     pub async fn has(&self, owner: &UserId, key: &str) -> bool {
         if self.configured.iter().any(|offer| offer.identity.key == key) {
             return true;
@@ -391,10 +293,15 @@ impl McpServers {
         kept.of(owner).await.map_or(true, |servers| servers.iter().any(|server| server.id.as_str() == key))
     }
 
-    /// The kept servers that an owner's runs may use. No name of a server of the configuration changes because of one of them, and
-    /// none of everybody's because of one of the owner's.
-    async fn offers(&self, owner: &UserId) -> Vec<Offer> {
-        let Some(kept) = &self.kept else { return Vec::new() };
+    async fn offer(&self, owner: &UserId, id: &McpServerId) -> Option<Arc<Offer>> {
+        self.offers(owner).await.into_iter().find(|offer| offer.identity.id == *id)
+    }
+
+    /// Returns the servers that an owner's runs may use: those of the configuration, kept servers of all owners, then the owner's.
+    /// A server never changes the tool names of a server before it.
+    async fn offers(&self, owner: &UserId) -> Vec<Arc<Offer>> {
+        let mut offers = self.configured.clone();
+        let Some(kept) = &self.kept else { return offers };
         let kept = match kept.of(owner).await {
             Ok(kept) => kept,
             Err(error) => {
@@ -402,39 +309,41 @@ impl McpServers {
                     error,
                     "the MCP servers that people keep cannot be read; runs that begin now do without their tools"
                 );
-                return Vec::new();
+                return offers;
             }
         };
-        let mut taken: BTreeSet<String> = self.configured.iter().map(|offer| offer.half.clone()).collect();
-        let mut offers = Vec::with_capacity(kept.len());
+        let mut taken: BTreeSet<String> = offers.iter().map(|offer| offer.half.clone()).collect();
         let (own, of_all): (Vec<_>, Vec<_>) = kept.into_iter().partition(|server| server.owner.is_some());
         for servers in [of_all, own] {
             let keys: Vec<(&str, &str)> = servers.iter().map(|server| (server.id.as_str(), server.name.as_str())).collect();
-            let halves = names::further_halves(&taken, &keys);
+            let halves = names::server_halves(&taken, &keys);
             taken.extend(halves.iter().cloned());
-            offers.extend(servers.into_iter().zip(halves).map(|(server, half)| Offer::kept(server, half)));
+            offers.extend(servers.into_iter().zip(halves).map(|(server, half)| Arc::new(Offer::kept(server, half))));
         }
         offers
     }
 
-    /// The server of an offer, with the connection that it has.
+    /// Returns the server of an offer, and makes it if there is none or its revision is older.
     fn server(self: &Arc<Self>, owner: &UserId, offer: &Offer) -> Result<Arc<Server>, String> {
         let config = offer.config.as_ref().map_err(Clone::clone)?;
         if self.common.closing.is_cancelled() {
             return Err("the servers are being shut down".to_owned());
         }
-        let place = place(owner, offer, config);
+        let key = connection_key(owner, offer, config);
         let mut open = lock(&self.open);
-        // What was read before a change may come after it.
-        if let Some(server) = open.get(&place).filter(|server| server.revision() >= offer.revision) {
+        // An offer that was read before a change may arrive after it.
+        if let Some(server) = open.get(&key).filter(|server| server.revision >= offer.revision) {
             return Ok(Arc::clone(server));
         }
         let (identity, half) = (offer.identity.clone(), offer.half.clone());
-        let home = self.common.homes.as_ref().map(|homes| home(homes, &identity.id, place.1.as_ref()));
-        let of_others = open.iter().find(|((key, _), other)| *key == place.0 && other.revision() == offer.revision);
-        let slots = of_others.map(|(_, other)| other.slots());
+        let id = &identity.id;
+        // Owners do not share a working directory.
+        let folder = key.1.as_ref().map_or_else(|| id.to_string(), |owner| format!("{id}-{owner}"));
+        let home = self.common.homes.as_ref().map(|homes| homes.join(folder));
+        let of_others = open.iter().find(|((other_key, _), other)| *other_key == key.0 && other.revision == offer.revision);
+        let slots = of_others.map(|(_, other)| Arc::clone(&other.slots));
         let server = Server::new(identity, half, offer.revision, config.clone(), slots, (home, Arc::clone(&self.common)));
-        if let Some(outdated) = open.insert(place, Arc::clone(&server)) {
+        if let Some(outdated) = open.insert(key, Arc::clone(&server)) {
             self.end(outdated);
         }
         drop(open);
@@ -442,7 +351,7 @@ impl McpServers {
         Ok(server)
     }
 
-    /// The server that a tool was frozen with.
+    /// Returns the server that a tool was frozen with.
     async fn server_for(self: &Arc<Self>, owner: &UserId, key: &str) -> Result<Arc<Server>, String> {
         let known = {
             let open = lock(&self.open);
@@ -452,10 +361,9 @@ impl McpServers {
         if let Some(server) = known {
             return Ok(server);
         }
-        let kept = self.offers(owner).await;
-        match self.configured.iter().chain(&kept).find(|offer| offer.identity.key == key) {
+        match self.offers(owner).await.into_iter().find(|offer| offer.identity.key == key) {
             Some(offer) => self
-                .server(owner, offer)
+                .server(owner, &offer)
                 .map_err(|reason| format!("the entry of the server {} cannot be used: {reason}", offer.identity.name)),
             None => Err(format!("the server {key} is not configured any more, or is not enabled; nothing was sent")),
         }
@@ -479,8 +387,8 @@ impl McpServers {
             Ok(config) => config,
             Err(reason) => return ServerStatus { status: "error".to_owned(), error: Some(reason.clone()), ..none },
         };
-        let server = lock(&self.open).get(&place(owner, offer, config)).cloned();
-        match server.filter(|server| server.revision() >= offer.revision) {
+        let server = lock(&self.open).get(&connection_key(owner, offer, config)).cloned();
+        match server.filter(|server| server.revision >= offer.revision) {
             Some(server) => server.status(none).await,
             None => none,
         }
@@ -490,7 +398,7 @@ impl McpServers {
         self.common.tasks.spawn(async move { server.close().await });
     }
 
-    /// Looks after connections as long as there are any of this process.
+    /// Starts the task that checks connections, once.
     fn watch(self: &Arc<Self>) {
         if self.is_watched.swap(true, Ordering::SeqCst) {
             return;
@@ -504,14 +412,14 @@ impl McpServers {
         });
     }
 
-    /// Makes lost connections again, and ends those that nobody uses.
+    /// Reconnects to lost servers, and closes idle connections.
     fn look_at_connections(&self) {
         let mut open = lock(&self.open);
         let idle = self.idle.unwrap_or(Duration::MAX);
         for server in open.values().filter(|server| server.idle_for() >= idle) {
             server.rest(None);
         }
-        // What has gone wrong with one of everybody is for operators to see for as long as they like.
+        // Failures of shared servers stay visible for operators.
         let is_forgotten = |owner: Option<&UserId>, server: &Server| match server.is_resting() {
             true => server.idle_for() >= RESTED.max(self.idle.unwrap_or_default()),
             false => owner.is_some() && !server.is_up() && server.idle_for() >= idle,
@@ -524,7 +432,7 @@ impl McpServers {
         }
     }
 
-    /// Ends connections to those of these servers that have changed, or are not there or not enabled any more.
+    /// Closes connections to servers among `ids` that were changed, deleted or disabled.
     async fn end_outdated(&self, kept: &dyn KeptServers, ids: &[McpServerId]) {
         let current = match kept.these(ids).await {
             Ok(current) => current,
@@ -532,7 +440,7 @@ impl McpServers {
         };
         let current: HashMap<&McpServerId, i64> = current.iter().map(|server| (&server.id, server.revision)).collect();
         let outdated = |server: &Server| {
-            ids.contains(server.id()) && current.get(server.id()).is_none_or(|revision| server.revision() < *revision)
+            ids.contains(&server.identity.id) && current.get(&server.identity.id).is_none_or(|revision| server.revision < *revision)
         };
         let outdated: Vec<_> = lock(&self.open).extract_if(|_, server| outdated(server)).collect();
         for (_, server) in outdated {
@@ -540,30 +448,18 @@ impl McpServers {
         }
     }
 
-    /// The kept servers with connections in this process.
+    /// Returns the kept servers with connections in this process.
     fn kept_and_open(&self) -> Vec<McpServerId> {
-        let of_file = |server: &Server| self.configured.iter().any(|offer| offer.identity.id == *server.id());
+        let is_kept = |id: &McpServerId| self.configured.iter().all(|offer| offer.identity.id != *id);
         let ids: BTreeSet<McpServerId> =
-            lock(&self.open).values().filter(|server| !of_file(server)).map(|server| server.id().clone()).collect();
+            lock(&self.open).values().map(|server| server.identity.id.clone()).filter(is_kept).collect();
         ids.into_iter().collect()
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn place(owner: &UserId, offer: &Offer, config: &ServerConfig) -> Place {
+fn connection_key(owner: &UserId, offer: &Offer, config: &ServerConfig) -> ConnectionKey {
     let is_of_all = config.shared && offer.identity.owner.is_none();
     (offer.identity.key.clone(), (!is_of_all).then(|| owner.clone()))
-}
-
-/// The working directory of a server. Those of several owners have nothing in common.
-fn home(homes: &Path, id: &McpServerId, owner: Option<&UserId>) -> PathBuf {
-    match owner {
-        None => homes.join(id.as_str()),
-        Some(owner) => homes.join(format!("{id}-{owner}")),
-    }
 }
 
 async fn look_after(all: Weak<McpServers>) {

@@ -1,9 +1,10 @@
-//! The transport of the protocol's first revision: an event stream down, and a POST for each message up.
+//! The SSE transport of the protocol's first revision: an event stream from the server, and a POST for each message to it.
 //!
-//! The library has it no more; many servers have nothing else. The first event names where messages go to, which must be of the
-//! origin of the stream: else a server could have our credentials sent wherever it likes.
+//! The library has dropped it, but many servers have no other. The first event names the endpoint for messages. It must have the
+//! origin of the stream, or else a server could redirect our credentials.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,32 +19,28 @@ use rmcp::transport::streamable_http_client::{AuthRequiredError, StreamableHttpC
 
 use super::errors::chain;
 use super::oauth::Authorized;
-use super::stdio::{Ending, Line, Noise, read};
+use super::stdio::{Ending, Noise};
 
-/// How long a server may take to say where messages go to.
+/// How long a server may take to name its endpoint.
 const ENDPOINT_LIMIT: Duration = Duration::from_secs(15);
-/// How long it may take to accept one: it works on it after that.
+/// How long it may take to accept a message, which it processes later.
 const POST_LIMIT: Duration = Duration::from_secs(30);
-/// The largest message that is read, in bytes.
+/// The largest message, in bytes.
 const MAX_EVENT: usize = 16 * 1024 * 1024;
 
 type Failure = StreamableHttpError<reqwest::Error>;
 
-/// The transport.
 pub struct SseTransport {
     client: Authorized,
     headers: HashMap<HeaderName, HeaderValue>,
     messages: Url,
     events: Option<BoxedSseResponse>,
     noise: Noise,
-    ending: Ending,
+    pub ending: Ending,
 }
 
 impl SseTransport {
-    /// Opens the stream at `url`, and waits until the server has said where messages go to.
-    ///
-    /// # Errors
-    /// Why there is no such stream.
+    /// Opens the stream at `url`, and waits for the endpoint.
     pub async fn open(
         client: Authorized,
         url: &Url,
@@ -67,14 +64,8 @@ impl SseTransport {
         let (messages, events) = tokio::time::timeout(ENDPOINT_LIMIT, opened).await.unwrap_or_else(late)?;
         Ok(Self { client, headers, messages, events: Some(events), noise, ending: Ending::default() })
     }
-
-    /// Tells why it has ended.
-    pub fn ending(&self) -> Ending {
-        self.ending.clone()
-    }
 }
 
-/// Where messages go to.
 fn endpoint(stream: &Url, named: &str) -> Result<Url, String> {
     let messages = stream.join(named.trim()).map_err(|_| "the endpoint that the event stream names is no URL".to_owned())?;
     if messages.origin() != stream.origin() || !messages.username().is_empty() || messages.password().is_some() {
@@ -87,7 +78,7 @@ fn unexpected(why: String) -> Failure {
     StreamableHttpError::UnexpectedServerResponse(why.into())
 }
 
-/// Sends one message. That it was accepted says nothing of what comes of it.
+/// Sends one message. Success means that it was accepted, not that it was processed.
 async fn post(
     client: &reqwest::Client,
     url: &Url,
@@ -117,7 +108,7 @@ impl Transport<RoleClient> for SseTransport {
         let (client, url, headers) = (self.client.clone(), self.messages.clone(), self.headers.clone());
         async move {
             let body = serde_json::to_vec(&message)?;
-            client.with_token(|token| post(client.plain(), &url, &headers, token, &body)).await
+            client.with_token(|token| post(&client.client, &url, &headers, token, &body)).await
         }
     }
 
@@ -134,18 +125,11 @@ impl Transport<RoleClient> for SseTransport {
                     return None;
                 }
             };
-            // Events without a name are messages; those with others are of no revision.
+            // Events without a name are messages. No revision defines other names.
             let is_message = event.event.as_deref().is_none_or(|name| name == "message");
             let Some(data) = event.data.filter(|_| is_message) else { continue };
-            match read(data.as_bytes()) {
-                Line::Message(message) => return Some(*message),
-                Line::Nothing => {}
-                Line::Noise => {
-                    if let Err(reason) = self.noise.add(data.as_bytes()) {
-                        self.ending.end(reason);
-                        return None;
-                    }
-                }
+            if let ControlFlow::Break(message) = self.noise.sift(data.as_bytes(), &self.ending) {
+                return message;
             }
         }
     }

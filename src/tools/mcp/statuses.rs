@@ -1,7 +1,7 @@
-//! The status of an answer that the library hands on without it.
+//! Recovers the HTTP status of answers that the library passes on without it.
 //!
-//! Of an answer that failed and holds an error of the protocol, the library tells the error alone. The HTTP client shows the status of each
-//! answer in one place: it asks there whether to send the request again, within the task that waits for the answer.
+//! For a failed answer with a protocol error, the library returns the error alone. The HTTP client passes the status of each answer to
+//! its retry classifier, which runs in the task that waits for the answer. A task-local variable carries the status from there.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -15,22 +15,22 @@ use super::fates;
 type Answer = Result<StreamableHttpPostResponse, StreamableHttpError<reqwest::Error>>;
 
 tokio::task_local! {
-    /// That of the last answer to what is being sent.
+    /// The status of the last answer to the current request.
     static STATUS: Cell<Option<StatusCode>>;
 }
 
-/// How an error of HTTP/2 begins that says that nobody has looked at the request: the server has no room for it, or is about to close the
-/// connection. The client sends such a request again by itself only as long as nobody else decides that.
+/// The beginnings of HTTP/2 errors for a request that the server has not processed: it refused the stream, or is closing the connection.
+/// The client retries such requests by itself only without a classifier of ours.
 const TURNED_AWAY: [&str; 2] = [
     "stream error received: refused stream before processing any application logic",
     "connection error received: not a result of an error",
 ];
 
-/// A client of the server at `url` whose answers can be [judged].
+/// Prepares a client for the server at `url`, so that its answers can be [judged].
 pub fn noted(builder: ClientBuilder, url: &Url) -> ClientBuilder {
     let host = url.host_str().unwrap_or_default().to_owned();
     builder.retry(retry::for_host(host).no_budget().classify_fn(|exchange| {
-        // Nobody wants to know that of what is not judged.
+        // Fails outside of `judged`, where the status is not needed.
         let _ = STATUS.try_with(|status| status.set(exchange.status()));
         let is_turned_away = exchange.error().is_some_and(is_turned_away);
         if is_turned_away { exchange.retryable() } else { exchange.success() }
@@ -38,22 +38,16 @@ pub fn noted(builder: ClientBuilder, url: &Url) -> ClientBuilder {
 }
 
 fn is_turned_away(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if TURNED_AWAY.iter().any(|start| words.starts_with(start)) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    let mut causes = std::iter::successors(Some(error), |error| (**error).source()).map(ToString::to_string);
+    causes.any(|words| TURNED_AWAY.iter().any(|start| words.starts_with(start)))
 }
 
-/// The answer to a message, which a client that is [noted] sends. Of one with the status of a gateway nobody knows what it is about, so
-/// it is an error of the transport, whatever its words are. So is one whose status was not shown: behind a request that was sent three
-/// times.
+/// Returns the answer to a message that a [noted] client sends.
+///
+/// An error with the status of a gateway becomes a transport error, because the effect of the request is unknown. So does an error
+/// without a known status, which happens after three attempts.
 pub fn judged(sending: impl Future<Output = Answer>) -> impl Future<Output = Answer> {
-    // It is large, and would lie twice in the future around it.
+    // Boxed because it is large, and would be stored twice in the outer future.
     let sending = Box::pin(sending);
     STATUS.scope(Cell::new(None), async move {
         let answer = sending.await;

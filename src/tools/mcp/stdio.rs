@@ -1,10 +1,11 @@
-//! Messages over the standard streams of a child, one per line.
+//! Messages over the standard streams of a child process, one per line.
 //!
-//! What the library has for this skips whatever it cannot read, for ever and without a word. Servers print banners and logs where
-//! only messages belong, cut their answers, or send lines that never end; here that is counted, borne for a while, and in the end
-//! is the end of the connection, with the reason. A message that cannot be read but says whose answer it is ends that call.
+//! The library's transport silently skips everything that it cannot read. Servers print banners and logs between messages, cut their
+//! answers, or send endless lines. Here such noise is counted, and too much of it ends the connection with a reason. An unreadable
+//! answer with a readable id ends its call.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,24 +29,22 @@ use super::handler::Handler;
 use super::masks::{LONGEST_PIECE, Masks};
 use crate::support::{redact, text};
 
-/// The longest line that is read, in bytes: one message.
+/// The longest line, in bytes.
 const MAX_LINE: usize = 32 * 1024 * 1024;
-/// The most lines that are no messages before the server counts as broken.
+/// The most lines of noise before the connection ends.
 const MAX_NOISE_LINES: usize = 1_000;
-/// The most bytes of them.
 const MAX_NOISE_BYTES: usize = 1024 * 1024;
-/// How many of them are logged.
 const LOGGED_NOISE_LINES: usize = 20;
-/// How much of one is logged, in characters.
+/// How much of a line is logged, in characters.
 const LOGGED_CHARS: usize = 200;
-/// How much of one is looked through for secrets before that, in bytes.
+/// How much of a line is searched for secrets before that, in bytes.
 const LOOKED_THROUGH: usize = 4 * LONGEST_PIECE;
 /// How long a server may take to read one message.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// How long the transport may take to notice by itself that its process has exited.
 pub const NOTICE_LIMIT: Duration = Duration::from_millis(300);
 
-/// Why a connection has ended on our side, in words.
+/// Why this side has ended a connection.
 #[derive(Clone, Default)]
 pub struct Ending {
     reason: Arc<Mutex<Option<String>>>,
@@ -53,38 +52,35 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// The reason, if it was ours.
     pub fn reason(&self) -> Option<String> {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends it, for the first of all reasons.
+    /// Ends the connection. The first reason counts.
     pub fn end(&self, reason: String) {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
         self.over.cancel();
     }
 }
 
-/// A message of which a part was written, or all of it without anybody knowing that.
+/// A message that was written in part, or perhaps completely.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct CutShort(io::Error);
 
-/// Whether what could not be written may have been read nevertheless.
+/// Whether the server may have read a message despite the write error.
 pub fn is_cut_short(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<CutShort>())
 }
 
-/// The transport.
 pub struct StdioTransport<R, W> {
     lines: FramedRead<R, AnyDelimiterCodec>,
     writer: Arc<tokio::sync::Mutex<Option<W>>>,
     noise: Noise,
-    ending: Ending,
+    pub ending: Ending,
 }
 
 impl<R: AsyncRead, W> StdioTransport<R, W> {
-    /// Reads the output of `server` and writes to its input. `masks` are kept out of what is logged.
     pub fn new(output: R, input: W, server: &str, masks: &Masks) -> Self {
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), b"\n".to_vec(), MAX_LINE);
         Self {
@@ -94,11 +90,6 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
             ending: Ending::default(),
         }
     }
-
-    /// Tells why it has ended.
-    pub fn ending(&self) -> Ending {
-        self.ending.clone()
-    }
 }
 
 impl<R, W> StdioTransport<R, W>
@@ -106,11 +97,8 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    /// Greets the server. Its streams are given up after `exit`: a process may leave its output open to others when it exits, and then
-    /// the connection does not close by itself.
-    ///
-    /// # Errors
-    /// What the greeting came to instead.
+    /// Greets the server. The connection ends after `exit`: a child of the process may hold its output open, so that the stream does not
+    /// end by itself.
     pub async fn greet(
         self,
         handler: Handler,
@@ -174,7 +162,7 @@ where
                 }
             };
             written.map_err(|error| {
-                // Half a line may stand there: what is written behind it would be read as a part of it.
+                // A part of the line may be written, and the next message would be read as its rest.
                 slot.take();
                 if begun == 0 { error } else { io::Error::new(error.kind(), CutShort(error)) }
             })
@@ -197,15 +185,8 @@ where
                 }
                 Err(AnyDelimiterCodecError::Io(_)) => return None,
             };
-            match read(&line) {
-                Line::Message(message) => return Some(*message),
-                Line::Nothing => {}
-                Line::Noise => {
-                    if let Err(reason) = self.noise.add(&line) {
-                        self.ending.end(reason);
-                        return None;
-                    }
-                }
+            if let ControlFlow::Break(message) = self.noise.sift(&line, &self.ending) {
+                return message;
             }
         }
     }
@@ -216,30 +197,27 @@ where
     }
 }
 
-/// What a line is, or what an event holds.
-pub enum Line {
-    /// A message, or what can be said of one that cannot be read.
+enum Line {
+    /// A message, or the error that replaces an unreadable answer.
     Message(Box<RxJsonRpcMessage<RoleClient>>),
-    /// A blank line, or news of a kind that nobody knows.
+    /// A blank line, or a notification of an unknown kind.
     Nothing,
-    /// No message.
     Noise,
 }
 
-/// What can be said of a message that cannot be read.
+/// The readable part of a malformed message.
 #[derive(Deserialize)]
 struct Envelope {
     id: Option<RequestId>,
     method: Option<IgnoredAny>,
 }
 
-/// Reads a line.
-pub fn read(line: &[u8]) -> Line {
+fn read(line: &[u8]) -> Line {
     let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return Line::Nothing;
     }
-    // Anything else that JSON has is no message; the library would take some of it for one.
+    // Other JSON values are no messages, but the library would accept some of them.
     if !line.starts_with(b"{") {
         return Line::Noise;
     }
@@ -257,7 +235,7 @@ pub fn read(line: &[u8]) -> Line {
     }
 }
 
-/// What was written that is no message.
+/// Counts lines that are no messages.
 pub struct Noise {
     server: String,
     masks: Masks,
@@ -266,13 +244,27 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// None yet, of `server`. `masks` are kept out of what is logged.
     pub fn new(server: &str, masks: &Masks) -> Self {
         Self { server: server.to_owned(), masks: masks.clone(), lines: 0, bytes: 0 }
     }
 
-    /// Counts a line; an error is the reason why there may be no more of them.
-    pub fn add(&mut self, line: &[u8]) -> Result<(), String> {
+    /// Breaks with a message, or with `None` after too much noise, which ends the connection.
+    pub fn sift(&mut self, line: &[u8], ending: &Ending) -> ControlFlow<Option<RxJsonRpcMessage<RoleClient>>> {
+        match read(line) {
+            Line::Message(message) => ControlFlow::Break(Some(*message)),
+            Line::Nothing => ControlFlow::Continue(()),
+            Line::Noise => match self.add(line) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(reason) => {
+                    ending.end(reason);
+                    ControlFlow::Break(None)
+                }
+            },
+        }
+    }
+
+    /// Counts a line. The error says why the connection must end.
+    fn add(&mut self, line: &[u8]) -> Result<(), String> {
         self.lines += 1;
         self.bytes += line.len();
         if self.lines <= LOGGED_NOISE_LINES {
@@ -289,7 +281,7 @@ impl Noise {
     }
 }
 
-/// The beginning of a line, for the log. Secrets are taken out before it is cut, because nobody finds half of one.
+/// Returns the beginning of a line for the log. Secrets are redacted before the cut, because a part of one would not be found.
 fn beginning(line: &[u8], masks: &Masks) -> String {
     let begun = line.get(..LOOKED_THROUGH).unwrap_or(line);
     let masked = masks.hide(&String::from_utf8_lossy(begun));
@@ -307,7 +299,7 @@ mod tests {
         while transport.receive().await.is_some() {
             messages += 1;
         }
-        (messages, transport.ending().reason())
+        (messages, transport.ending.reason())
     }
 
     const PONG: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
@@ -427,6 +419,6 @@ mod tests {
         let unsent = transport.send(big).await.unwrap_err();
         assert!(unsent.kind() == io::ErrorKind::NotConnected && !is_cut_short(&unsent), "{unsent:?}");
         assert!(transport.receive().await.is_none());
-        assert!(transport.ending().reason().unwrap().contains("has not read its input"));
+        assert!(transport.ending.reason().unwrap().contains("has not read its input"));
     }
 }

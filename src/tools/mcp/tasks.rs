@@ -1,9 +1,8 @@
-//! Calls that their servers go on with by themselves: the extension of the protocol for tasks (SEP-2663,
-//! `io.modelcontextprotocol/tasks`).
+//! Tasks: calls that the server continues by itself (SEP-2663, extension `io.modelcontextprotocol/tasks`).
 //!
-//! A server may answer a call with the name of a task. The name is stored before anything else happens, and the task is asked for
-//! until it is over, by this process or by the next one: the call is never sent again. Only what is told to the server ends a task,
-//! so a process that goes away leaves it alone. What a task has come to that its server does not know any more, nobody knows.
+//! A server may answer a call with the id of a task. The id is stored before anything else happens. Then the task is polled until it
+//! ends, by this process or by the next one, and the call is never sent again. Only an explicit cancellation ends a task, so it
+//! survives the end of this process. If the server has forgotten a task, the outcome is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,12 +20,11 @@ use super::reply::{ASKS, Limits, Reply, Task, USUAL_PAUSE, pause};
 use super::server::Server;
 use crate::tools::{Handle, Progress, ProgressSender, Report};
 
-/// How long a server may take to say how far a task is.
+/// How long one poll may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long telling a server that a task is not wanted any more may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
-/// Has the name of a task stored. If that fails the run is about to be loaded again, and this call to be dropped.
+/// Has the id of a task stored. If that fails, the run is about to be loaded again, and this call to be dropped.
 pub async fn store(task: &Task, progress: &ProgressSender) {
     let (stored, is_stored) = oneshot::channel();
     if progress.send(Report::Handle(Handle { id: task.id.clone(), stored })).await.is_ok() {
@@ -34,20 +32,21 @@ pub async fn store(task: &Task, progress: &ProgressSender) {
     }
 }
 
-/// What a server says when it is asked for a task.
-enum Said {
-    /// It is at work, and wants to be asked again later.
-    Working { news: Option<String>, pause: Duration },
-    /// It wants to know something first.
-    Asks { requests: InputRequests, pause: Duration },
-    /// It is over.
+enum Polled {
+    Working {
+        news: Option<String>,
+        pause: Duration,
+    },
+    Asks {
+        requests: InputRequests,
+        pause: Duration,
+    },
     Over(Reply),
-    /// Nothing: it cannot be reached, or has no time.
+    /// The server cannot be reached, or did not answer in time.
     Away(String),
 }
 
-/// Asks for a task until it is over. Each sign that it is at work extends the limit for silence, and the connection may be lost and
-/// made again meanwhile.
+/// Polls a task until it ends. Each answer extends the limit of silence. The connection may be lost and restored meanwhile.
 pub async fn follow(
     server: &Arc<Server>,
     task: Task,
@@ -67,7 +66,7 @@ pub async fn follow(
             tokio::time::sleep(pause).await;
             match tokio::time::timeout(ANSWER_LIMIT, ask(server, &id)).await {
                 Ok(said) => said,
-                Err(_) => Said::Away(format!("it does not say within {ANSWER_LIMIT:?} how far it is")),
+                Err(_) => Polled::Away(format!("it does not say within {ANSWER_LIMIT:?} how far it is")),
             }
         };
         let said = tokio::select! {
@@ -78,7 +77,7 @@ pub async fn follow(
             }
             said = asked => said,
             () = tokio::time::sleep_until(limit) => match away {
-                // Whether it goes on with it cannot be said, and it cannot be told to stop.
+                // The server may continue with the task, and cannot be told to stop.
                 Some(reason) => return Reply::Lost(reason),
                 None => {
                     give_up(server, &id).await;
@@ -88,13 +87,13 @@ pub async fn follow(
         };
         away = None;
         match said {
-            Said::Over(reply) => return reply,
-            Said::Away(reason) => {
+            Polled::Over(reply) => return reply,
+            Polled::Away(reason) => {
                 pause = USUAL_PAUSE;
                 away = Some(reason);
                 continue;
             }
-            Said::Working { news, pause: wanted } => {
+            Polled::Working { news, pause: wanted } => {
                 pause = wanted;
                 if news.is_some() && news != shown {
                     news_so_far += 1.0;
@@ -102,15 +101,15 @@ pub async fn follow(
                     let _ = progress.try_send(Report::Progress(Progress { progress: news_so_far, total: None, message: news }));
                 }
             }
-            Said::Asks { mut requests, pause: wanted } => {
+            Polled::Asks { mut requests, pause: wanted } => {
                 pause = wanted;
-                // It shows what it was told already until it has looked at that.
+                // The server repeats answered questions until it has processed the answers.
                 requests.retain(|name, _| !answered.contains(name));
                 if !requests.is_empty() {
                     let names: Vec<String> = requests.keys().cloned().collect();
                     let asked_at = Instant::now();
                     let given = answer(server, &id, requests, &mut questions, progress, cancel).await;
-                    // The server's time does not run while a person thinks.
+                    // The time limit stands still while the user answers.
                     end += asked_at.elapsed();
                     match given {
                         Given::Told => answered.extend(names),
@@ -127,55 +126,54 @@ pub async fn follow(
     }
 }
 
-async fn ask(server: &Arc<Server>, id: &str) -> Said {
+async fn ask(server: &Arc<Server>, id: &str) -> Polled {
     let live = match server.live().await {
         Ok(live) => live,
-        Err(reason) => return Said::Away(reason),
+        Err(reason) => return Polled::Away(reason),
     };
-    let found = match live.connection.peer().get_task(GetTaskParams::new(id)).await {
+    let found = match live.connection.peer.get_task(GetTaskParams::new(id)).await {
         Ok(found) => found.task,
         Err(error) => return misunderstood(&live.connection, &error).await,
     };
     let pause = pause(found.task.poll_interval_ms);
     match found.payload {
         TaskPayload::Working => {
-            Said::Working { news: found.task.status_message.map(|news| live.connection.shown_news(news)), pause }
+            Polled::Working { news: found.task.status_message.map(|news| live.connection.masks.hide_in_text(news)), pause }
         }
-        TaskPayload::InputRequired { input_requests } => Said::Asks { requests: input_requests, pause },
-        TaskPayload::Completed { result } => Said::Over(Reply::Result(Value::Object(result))),
+        TaskPayload::InputRequired { input_requests } => Polled::Asks { requests: input_requests, pause },
+        TaskPayload::Completed { result } => Polled::Over(Reply::Result(Value::Object(result))),
         TaskPayload::Failed { error } => {
             let message = error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
-            Said::Over(Reply::Refused(live.connection.masked(message)))
+            Polled::Over(Reply::Refused(live.connection.masks.error_text(message)))
         }
-        TaskPayload::Cancelled => Said::Over(Reply::Refused("it has cancelled the task".to_owned())),
-        // Of a later revision of the extension.
-        _ => Said::Working { news: None, pause },
+        TaskPayload::Cancelled => Polled::Over(Reply::Refused("it has cancelled the task".to_owned())),
+        // A state of a later revision of the extension.
+        _ => Polled::Working { news: None, pause },
     }
 }
 
-/// What an error means that stands for the answer.
-async fn misunderstood(connection: &Connection, error: &ServiceError) -> Said {
+async fn misunderstood(connection: &Connection, error: &ServiceError) -> Polled {
     let reply = connection.reply_from_error(error).await;
     let is_unknown =
         |code: ErrorCode| [ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND, ErrorCode::METHOD_NOT_FOUND].contains(&code);
     match (error, reply) {
         (ServiceError::McpError(said), Reply::Refused(reason)) if connection.is_alive() && is_unknown(said.code) => {
-            Said::Over(Reply::Gone(reason))
+            Polled::Over(Reply::Gone(reason))
         }
-        (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => Said::Away(reason),
+        (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => {
+            Polled::Away(reason)
+        }
         (_, Reply::Result(_) | Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
-            Said::Away("its answer is none".to_owned())
+            Polled::Away("its answer is none".to_owned())
         }
     }
 }
 
-/// What has become of the questions of a task.
 enum Given {
-    /// Its server has the answers.
     Told,
-    /// They did not reach it: it is asked what it wants to know once more.
+    /// The answers did not reach the server: the next poll returns the questions again.
     NotHeard,
-    /// It asks for what it is not given.
+    /// The questions are not allowed.
     Nothing,
 }
 
@@ -189,18 +187,18 @@ async fn answer(
 ) -> Given {
     let Ok(live) = server.live().await else { return Given::NotHeard };
     let Some(answers) = live.connection.input(requests, questions, progress, cancel).await else { return Given::Nothing };
-    let told = live.connection.peer().update_task(UpdateTaskParams::new(id, answers));
+    let told = live.connection.peer.update_task(UpdateTaskParams::new(id, answers));
     match tokio::time::timeout(ANSWER_LIMIT, told).await {
         Ok(Ok(())) => Given::Told,
         Ok(Err(_)) | Err(_) => Given::NotHeard,
     }
 }
 
-/// Tells a server that nobody wants a task any more. One that is away is not told.
+/// Cancels a task, if the server can be reached.
 async fn give_up(server: &Arc<Server>, id: &str) {
     let told = async {
         if let Ok(live) = server.live().await {
-            let _ = live.connection.peer().cancel_task(CancelTaskParams::new(id)).await;
+            let _ = live.connection.peer.cancel_task(CancelTaskParams::new(id)).await;
         }
     };
     let _ = tokio::time::timeout(CANCEL_LIMIT, told).await;

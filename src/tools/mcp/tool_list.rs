@@ -1,4 +1,4 @@
-//! The tools that a server lists: page by page, without those that cannot be used.
+//! The tools that a server lists, without those that cannot be used.
 
 use std::time::Duration;
 
@@ -16,64 +16,46 @@ use crate::tools::visible::shown;
 
 /// The most tools, resources or prompts that one server may offer.
 pub const MAX_LISTED: usize = 1_000;
-/// Malformed tools of a list that the log names.
+/// How many unusable tools of a list the log names.
 const NAMED: usize = 3;
 /// The largest schema of a tool, in bytes of JSON.
 const MAX_SCHEMA: usize = 64 * 1024;
 
-/// A list that is younger is not asked for again, whatever its server says of how long it holds.
+/// The shortest lifetime of a list, even if the server gives a shorter one.
 const FRESHEST: Duration = Duration::from_secs(1);
 
-/// What a server has listed.
-pub struct ToolList {
-    /// The tools that can be used.
-    pub tools: Vec<Tool>,
-    /// What is known of it beside them.
-    pub listed: Listed,
-}
-
-/// What is known of a list beside its tools.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed {
-    /// When it is to be asked for again without anybody having said that it changed.
     stale_at: Option<Instant>,
-    /// Whether there are tools that are left out: beyond what a server may offer, too large, or malformed.
+    /// Whether tools are left out: beyond the limit, too large, or malformed.
     pub left_out: bool,
 }
 
 impl Listed {
-    /// Of a list that holds for so long from now on, if its server says so: servers of the stateless revision do, and say nothing when it
-    /// changes.
+    /// Returns the state of a new list. Servers of the stateless revision give a lifetime, because they do not announce changes.
     pub fn now(holds_for: Option<Duration>, left_out: bool) -> Self {
         let stale_at = holds_for.and_then(|holds| Instant::now().checked_add(holds.max(FRESHEST)));
         Self { stale_at, left_out }
     }
 
-    /// Whether it holds no longer.
     pub fn is_stale(&self) -> bool {
         self.stale_at.is_some_and(|at| at <= Instant::now())
     }
 }
 
-/// One page of a list.
 pub struct Page {
-    /// The tools that can be used.
+    /// The usable tools.
     pub tools: Vec<Tool>,
-    /// Where the next page begins.
     pub next: Option<String>,
-    /// How long it holds.
     pub holds_for: Option<Duration>,
-    /// Whether there are more, which cannot be used.
+    /// Whether there are unusable tools.
     pub left_out: bool,
 }
 
-/// Asks for one page. Of a list with tools that are none, those that are.
-///
-/// # Errors
-/// If the server refuses, has no list, or the connection is lost.
+/// Requests one page. Keeps the valid tools of a list with malformed ones.
 pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequestParams) -> Result<Page, ServiceError> {
     let (listed, is_salvaged) = match peer.list_tools(Some(asked.clone())).await {
-        // The library takes all of a list or nothing of it.
+        // The library rejects the whole list for one malformed tool.
         Err(ServiceError::UnexpectedResponse) => {
             let again = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(asked));
             match peer.send_request(again).await? {
@@ -92,7 +74,7 @@ pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequest
     Ok(Page { tools, next: listed.next_cursor, holds_for, left_out })
 }
 
-/// The tools of a list that are tools. `None` if it is no list.
+/// Returns the valid tools of a list; `None` if it is no list.
 fn salvaged(server: &str, mut listed: Value) -> Option<ListToolsResult> {
     let items = std::mem::take(listed.get_mut("tools")?.as_array_mut()?);
     let (mut tools, mut left_out, mut named) = (Vec::new(), 0_usize, Vec::new());
@@ -115,7 +97,6 @@ fn salvaged(server: &str, mut listed: Value) -> Option<ListToolsResult> {
     Some(list)
 }
 
-/// The tools without those whose schemas are too large.
 fn of_bearable_size(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
     let is_bearable = |schema: &JsonObject| size_of(schema) <= MAX_SCHEMA;
     let count = tools.len();
@@ -128,7 +109,7 @@ fn of_bearable_size(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
     tools
 }
 
-/// The tools without those that have something for models that people cannot see, where nobody can take it out.
+/// Leaves out tools with invisible characters that cannot be removed.
 fn without_hidden(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
     let (mut left_out, mut named) = (0_usize, Vec::new());
     tools.retain(|tool| {
@@ -152,7 +133,7 @@ fn without_hidden(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
     tools
 }
 
-/// How much something takes as JSON. What cannot be written as JSON was not read from it.
+/// Returns the size of a value as JSON. Values here were read from JSON, so writing cannot fail.
 pub fn size_of(item: &impl Serialize) -> usize {
     serde_json::to_vec(item).map_or(0, |json| json.len())
 }

@@ -1,9 +1,8 @@
-//! What it costs to check a value against a schema, told before it is done.
+//! Estimates the cost of checking a value against a schema before the check begins.
 //!
-//! A schema of 2 KB can take longer to check than anybody lives: each of forty definitions refers twice to the next. Schemas come
-//! from servers that nobody has looked at, and a check that has begun cannot be stopped. So the pairs of a part of the schema and
-//! a part of the value that it is held against are counted first, each once, with how often it comes up; that never takes
-//! longer than the limit.
+//! A schema of 2 KB can take longer than a lifetime to check: each of forty definitions refers twice to the next. Schemas come from
+//! untrusted servers, and a check cannot be stopped. So the pairs of a schema part and a value part are counted first. Each pair
+//! is visited once, so that counting is bounded.
 
 use std::collections::HashMap;
 
@@ -24,13 +23,10 @@ const HERE_BY_NAME: [&str; 2] = ["dependentSchemas", "dependencies"];
 /// Applied to each member or element of the value.
 const EACH_MEMBER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
 const EACH_ELEMENT: [&str; 4] = ["items", "additionalItems", "unevaluatedItems", "contains"];
-/// References whose target depends on more than where they stand.
+/// References whose target depends on the path of the evaluation.
 const MOVING: [&str; 2] = ["$dynamicRef", "$recursiveRef"];
 
-/// Tells whether `value` can be checked against `schema` in bounded time.
-///
-/// # Errors
-/// In words: what of the schema stands against it.
+/// Fails if `value` cannot be checked against `schema` in bounded time.
 pub fn bounded(schema: &Value, value: &Value) -> Result<(), String> {
     let mut count = Count { root: schema, known: HashMap::new() };
     if count.of(schema, value, 0)? > MOST { Err(too_long()) } else { Ok(()) }
@@ -40,10 +36,7 @@ fn too_long() -> String {
     format!("checking this value against it takes more than {MOST} steps")
 }
 
-/// Tells whether all references of a schema can be followed from where they stand.
-///
-/// # Errors
-/// In words: which one cannot.
+/// Fails if the target of a reference depends on more than the root of the schema.
 pub fn plain(schema: &Value) -> Result<(), String> {
     fn parts(value: &Value, is_root: bool) -> Result<(), String> {
         match value {
@@ -51,7 +44,7 @@ pub fn plain(schema: &Value) -> Result<(), String> {
                 if let Some(key) = MOVING.into_iter().find(|key| map.get(*key).is_some_and(Value::is_string)) {
                     return Err(format!("{key} is not supported"));
                 }
-                // An id inside of the schema would move the place that references below it begin at.
+                // An id inside the schema would change the base of the references below it.
                 if !is_root && map.get("$id").is_some_and(Value::is_string) {
                     return Err("$id is supported at its top only".to_owned());
                 }
@@ -69,7 +62,7 @@ pub fn plain(schema: &Value) -> Result<(), String> {
 
 struct Count<'s> {
     root: &'s Value,
-    /// By the addresses of both; `None` for a pair that is being counted.
+    /// Costs by the addresses of schema part and value part; `None` for a pair that is being counted.
     known: HashMap<(usize, usize), Option<u64>>,
 }
 
@@ -97,7 +90,7 @@ impl<'s> Count<'s> {
             let target = self.target(reference)?;
             here = here.saturating_add(self.of(target, value, depth + 1)?);
         }
-        // What nobody has looked at yet is found by looking at all of it again.
+        // Unevaluated members are found by evaluating everything again.
         let looks_again = map.contains_key("unevaluatedProperties") || map.contains_key("unevaluatedItems");
         let mut cost = here.saturating_mul(if looks_again { 3 } else { 1 }).saturating_add(1);
         match value {

@@ -1,36 +1,29 @@
-//! Schemas of arguments: brought into the one form that is offered to models, and used to check what models send.
+//! Schemas of arguments: normalised for models, and used to validate their calls.
 
 mod cost;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jsonschema::Validator;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// The most violations that are told to the model at once.
 const MAX_VIOLATIONS: usize = 5;
-/// The longest violation that is told, in characters: some quote the whole instance.
+/// The longest violation, in characters: some quote the whole instance.
 const MAX_VIOLATION: usize = 300;
 
-/// Why arguments are not passed on.
+/// Why arguments are rejected, in words with which a model can correct its call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    /// The tool cannot be called at all: its schema is broken.
     #[error("the schema of this tool cannot be used: {0}; the tool cannot be called, use another one")]
     BrokenSchema(String),
-    /// The arguments do not fit the schema.
     #[error("the arguments do not fit the schema of the tool: {0}")]
     Violations(String),
 }
 
-/// `schema` as an object schema: models accept nothing else. Every object that fitted still fits, and none fits anew.
-#[must_use]
+/// Returns `schema` as an object schema, because models accept nothing else. It accepts the same objects as before.
 pub fn normalise(schema: &Value) -> Value {
-    let mut object = match schema {
-        Value::Object(map) => map.clone(),
-        Value::Bool(_) | Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
-    };
+    let mut object = schema.as_object().cloned().unwrap_or_default();
     object.insert("type".to_owned(), json!("object"));
     if !object.get("properties").is_some_and(Value::is_object) {
         object.insert("properties".to_owned(), json!({}));
@@ -38,31 +31,26 @@ pub fn normalise(schema: &Value) -> Value {
     Value::Object(object)
 }
 
-/// The most validators that are kept.
 const MAX_KEPT: usize = 256;
 
-/// Checks arguments, and keeps what it made of each schema: making it costs far more than using it.
+/// Checks arguments with cached validators: compiling a schema costs far more than using it.
 #[derive(Default)]
 pub struct Validators {
-    made: Mutex<Made>,
+    /// By the address of the schema. The entry holds the schema, so its address cannot be reused.
+    made: Mutex<HashMap<usize, (Arc<Value>, Arc<Validator>)>>,
 }
-
-/// By the address of the schema, which stays taken as long as the entry holds the schema.
-type Made = HashMap<usize, (Arc<Value>, Arc<Validator>)>;
 
 impl Validators {
     /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
-    ///
-    /// # Errors
-    /// [`ArgumentError`], whose text names the places and reasons so that a model can mend its call.
     pub fn check(&self, schema: &Arc<Value>, arguments: &Value) -> Result<(), ArgumentError> {
         let address = Arc::as_ptr(schema).addr();
-        let known = self.lock().get(&address).map(|(_, validator)| Arc::clone(validator));
+        let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().get(&address).map(|(_, validator)| Arc::clone(validator));
         let validator = match known {
             Some(validator) => validator,
             None => {
                 let validator = Arc::new(validator(schema)?);
-                let mut made = self.lock();
+                let mut made = lock();
                 if made.len() >= MAX_KEPT {
                     made.clear();
                 }
@@ -72,16 +60,8 @@ impl Validators {
         };
         violations(&validator, schema, arguments)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Checks `arguments` against a schema that is not seen again.
-///
-/// # Errors
-/// As [`Validators::check`].
 pub fn check_once(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
     violations(&validator(schema)?, schema, arguments)
 }
@@ -115,6 +95,7 @@ fn shortened(message: &str) -> String {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::Map;
 
     fn check(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
         Validators::default().check(&Arc::new(schema.clone()), arguments)
@@ -164,11 +145,11 @@ mod tests {
             assert_eq!(validators.check(&text, &json!({"a": "x"})), Ok(()));
             assert!(validators.check(&text, &json!({"a": 1})).is_err());
         }
-        assert_eq!(validators.lock().len(), 1);
+        assert_eq!(validators.made.lock().unwrap().len(), 1);
         for _ in 0..3 * MAX_KEPT {
             assert_eq!(validators.check(&schema("integer"), &json!({"a": 1})), Ok(()));
         }
-        assert!(validators.lock().len() <= MAX_KEPT);
+        assert!(validators.made.lock().unwrap().len() <= MAX_KEPT);
     }
 
     /// 2 KB of schema that would take longer than anybody lives.

@@ -1,6 +1,7 @@
-//! The program that runs containers, found when the first one is wanted, and what it says.
+//! The container engine: finds its program before the first container, and asks it about images.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,17 +15,15 @@ use tokio::sync::Mutex;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 
-/// Those that are tried, in this order.
+/// The engines of `auto`, in this order.
 const KNOWN: [&str; 2] = ["docker", "podman"];
-/// How long one may take to say that it works.
+/// How long an engine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to fetch an image. Whoever starts a server gives up long before, and then it is not fetched any longer.
+/// How long it may take to pull an image. The start limit of the server usually ends the pull before.
 const FETCH_LIMIT: Duration = Duration::from_secs(3_600);
-/// What `run` of podman is told, and that of Docker does not know: to make no volumes that an image declares, and to mount nothing
-/// that can be written (`/run`, `/var/tmp`) beside what it is told to mount.
+/// Options of `podman run`, unknown to Docker: no volumes of the image, and no further writable mounts (`/run`, `/var/tmp`).
 pub const NOTHING_ELSE: [&str; 2] = ["--image-volume=ignore", "--read-only-tmpfs=false"];
-/// What they look for in the environment, of ours: an entry's variables never reach them, because some of these say which
-/// machine they work on, and others which code they load.
+/// The environment of an engine. Variables of an entry never reach it, because these choose the machine and the code that it uses.
 const VARIABLES: [&str; 14] = [
     "PATH",
     "HOME",
@@ -42,7 +41,7 @@ const VARIABLES: [&str; 14] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// Finds the engine, and remembers it. One that does not work is asked again each time: it may be started meanwhile.
+/// Finds the engine once. A failed search is repeated each time, because the engine may be started meanwhile.
 pub struct Engine {
     wanted: String,
     environment: Environment,
@@ -50,34 +49,28 @@ pub struct Engine {
     volumes: Mutex<Option<ImageVolumes>>,
 }
 
-/// What becomes of the volumes that an image declares.
+/// How an engine treats the volumes that an image declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageVolumes {
-    /// None is made where `run` is told [`NOTHING_ELSE`].
+    /// It ignores them with [`NOTHING_ELSE`].
     Left,
-    /// Each is made, on the disk of the engine and to be written, unless it is mounted in another way.
+    /// It makes each as a writable volume, unless another mount covers it.
     Made,
 }
 
-/// An image as an engine has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Image {
-    /// By this it is run as it was looked at, whatever its name means by then.
+    /// Runs the inspected image, even if its name means another one by then.
     pub id: String,
-    /// Where it declares volumes, as it has written that.
     pub volumes: Vec<String>,
 }
 
 impl Engine {
-    /// Looks for nothing yet.
     pub fn new(wanted: &str, environment: Environment) -> Self {
         Self { wanted: wanted.to_owned(), environment, found: Mutex::new(None), volumes: Mutex::new(None) }
     }
 
-    /// The program.
-    ///
-    /// # Errors
-    /// In words: why there is none, and what to do.
+    /// Returns the program, or says why there is none and what to do.
     pub async fn find(&self) -> Result<PathBuf, String> {
         let mut found = self.found.lock().await;
         if let Some(engine) = &*found {
@@ -106,7 +99,6 @@ impl Engine {
         ))
     }
 
-    /// What the program sees of our environment.
     pub fn variables(&self) -> BTreeMap<String, SecretString> {
         let seen = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), SecretString::from((self.environment)(name)?))));
         seen.collect()
@@ -114,16 +106,13 @@ impl Engine {
 
     async fn tried(&self, candidate: &str) -> Result<PathBuf, String> {
         let program = self.in_path(candidate).ok_or("not found in PATH")?;
-        // It may be there while what it speaks to is not.
+        // The program may exist although its daemon does not run.
         asked(&program, Some(&self.variables()), &["ps", "--quiet"], PATIENCE).await?;
         Ok(program)
     }
 
-    /// What becomes of the volumes of images that `program` runs. Asked once: by its name alone nobody knows what it is, since podman may
-    /// be called `docker`, and a script may stand before either.
-    ///
-    /// # Errors
-    /// In words, if it does not say so. Nothing may be run then.
+    /// Asks `program` once how it treats volumes of images. Its name does not tell: podman may be called `docker`, and either may be
+    /// wrapped by a script. Without an answer, nothing may be run.
     pub async fn volumes(&self, program: &Path) -> Result<ImageVolumes, String> {
         let mut known = self.volumes.lock().await;
         if let Some(known) = *known {
@@ -137,10 +126,7 @@ impl Engine {
         Ok(volumes)
     }
 
-    /// The image with that name as `program` has it, which fetches it if it is not there.
-    ///
-    /// # Errors
-    /// In words, for everybody. What the engine says is for operators, and in the log.
+    /// Returns the image with this name, and pulls it if it is missing. The log has the engine's own errors, which are for operators only.
     pub async fn image(&self, program: &Path, name: &str) -> Result<Image, String> {
         let variables = self.variables();
         let failed = |reason: String| {
@@ -150,7 +136,7 @@ impl Engine {
         let inspect = ["image", "inspect", name];
         let said = match asked(program, Some(&variables), &inspect, PATIENCE).await {
             Ok(said) => said,
-            // What is there is not fetched: a name can stand for another image elsewhere by now.
+            // A local image is never pulled again: its name may mean another image in the registry by now.
             Err(reason) => {
                 let there = asked(program, Some(&variables), &["images", "--quiet", name], PATIENCE).await.map_err(failed)?;
                 if !there.is_empty() {
@@ -168,14 +154,13 @@ impl Engine {
             return Some(PathBuf::from(name)).filter(|path| path.is_file());
         }
         let path = (self.environment)("PATH")?;
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| is_program(path))
+        let is_program =
+            |path: &PathBuf| path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(is_program)
     }
 }
 
-/// What an engine answers, which sees `variables`, or without them the environment that this process has.
-///
-/// # Errors
-/// In words: that it does not answer within the limit, or what it complains about.
+/// Runs a command of an engine with the environment `variables`, or else with that of this process.
 pub async fn asked(
     engine: &Path,
     variables: Option<&BTreeMap<String, SecretString>>,
@@ -196,7 +181,7 @@ pub async fn asked(
     Err(text::prefix_chars(&words, 300).to_owned())
 }
 
-/// Reads what `image inspect` says. `None` if that is not what is known of it: then nobody knows which volumes there are.
+/// Reads the output of `image inspect`. `None` if its form is unknown, because the volumes would be unknown, too.
 fn inspected(said: &str) -> Option<Image> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -211,7 +196,7 @@ fn inspected(said: &str) -> Option<Image> {
     }
     let mut found: Vec<Inspected> = serde_json::from_str(said).ok()?;
     let Inspected { id, config } = found.pop().filter(|_| found.is_empty())?;
-    // It must not be taken for an option.
+    // The command line must not take it for an option.
     if !id.starts_with(|first: char| first.is_ascii_alphanumeric()) {
         return None;
     }
@@ -219,20 +204,9 @@ fn inspected(said: &str) -> Option<Image> {
     Some(Image { id, volumes: volumes.into_keys().collect() })
 }
 
-/// The variables as a command takes them.
+/// Returns the variables in the form for `Command::envs`.
 pub fn plain(variables: &BTreeMap<String, SecretString>) -> impl Iterator<Item = (&String, &str)> {
     variables.iter().map(|(name, value)| (name, value.expose_secret()))
-}
-
-#[cfg(unix)]
-fn is_program(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_program(path: &Path) -> bool {
-    path.is_file()
 }
 
 #[cfg(test)]

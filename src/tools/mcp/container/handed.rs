@@ -1,9 +1,7 @@
-//! What containers are handed over in files: their variables, which may be secrets.
+//! Files with the variables of containers, which may be secrets, and notes of processes that have containers.
 //!
-//! A file is gone when the server in the container has answered. If this program is killed before that, the file stays: whoever starts
-//! next removes it, and so does the process that ends what was left behind. Files whose writer lives are locked by it.
-//!
-//! Beside them lies a note of each process that has had containers, locked in the same way, by which those are found that it has left.
+//! A file is removed when the server in the container has answered. If this program is killed before that, the guard or the next
+//! process removes it. The writer of a file holds its lock. A note is locked in the same way, and names the containers of its process.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -12,17 +10,14 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// What the names of the files begin with, and those of containers.
+/// The prefix of the names of files and containers.
 const PREFIX: &str = "capstan-";
-/// What the names of notes begin with. Behind it stands how the names of the containers begin.
+/// The prefix of the names of notes, before the beginning of the names of containers.
 const NOTE: &str = "has-";
-/// How often a file is written anew that somebody who removes what was left behind has taken for that.
+/// The most attempts to write a file that another process takes for an orphaned one.
 const TRIES: usize = 10;
 
-/// Writes a file that only we can read, below `folder` or, without one, where temporary files lie. It is removed when it is dropped.
-///
-/// # Errors
-/// Those of the file system.
+/// Writes a private file below `folder`, or among temporary files without one. It is removed on drop.
 pub fn written(folder: Option<&Path>, text: &str) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX);
@@ -34,7 +29,7 @@ pub fn written(folder: Option<&Path>, text: &str) -> io::Result<NamedTempFile> {
             }
             None => builder.tempfile()?,
         };
-        // Between its making and its lock it looks like one that was left behind.
+        // Before it is locked, it looks like an orphaned file.
         if file.as_file().try_lock().is_ok() && file.path().exists() {
             file.write_all(text.as_bytes())?;
             file.flush()?;
@@ -44,10 +39,7 @@ pub fn written(folder: Option<&Path>, text: &str) -> io::Result<NamedTempFile> {
     Err(io::Error::other("somebody else removes the file each time"))
 }
 
-/// Removes the files below `folder` whose writers are gone, and tells how many there were.
-///
-/// # Errors
-/// Those of the file system.
+/// Removes the files below `folder` whose writers are gone, and returns how many there were.
 pub fn sweep(folder: &Path) -> io::Result<usize> {
     let mut removed = 0;
     for entry in entries(folder)? {
@@ -55,7 +47,7 @@ pub fn sweep(folder: &Path) -> io::Result<usize> {
             continue;
         }
         let path = entry.path();
-        // Held until it is removed, so that nobody begins to use it meanwhile.
+        // Locked until it is removed, so that no writer begins to use it.
         let is_left = File::open(&path).is_ok_and(|file| file.try_lock().is_ok() && fs::remove_file(&path).is_ok());
         removed += usize::from(is_left);
     }
@@ -63,48 +55,42 @@ pub fn sweep(folder: &Path) -> io::Result<usize> {
 }
 
 /// Notes below `folder` that a process has containers whose names begin with `word`, as long as the file is open.
-///
-/// # Errors
-/// Those of the file system.
 pub fn note(folder: &Path, word: &str) -> io::Result<File> {
-    // It is locked before it has its name, so that nobody takes it for one that was left behind.
+    // Locked before it gets its name, so that it never looks orphaned.
     Ok(written(Some(folder), "")?.persist_noclobber(folder.join(format!("{NOTE}{word}")))?)
 }
 
-/// The note of a process that is gone. Nobody else finds it meanwhile.
-pub struct Left {
-    /// How the names of its containers begin.
+/// The locked note of a process that is gone.
+pub struct OrphanedNote {
+    /// The beginning of the names of its containers.
     pub word: String,
     path: PathBuf,
     _lock: File,
 }
 
-impl Left {
-    /// Removes it, because there are no such containers any more.
-    pub fn settle(self) {
-        // One that stays costs whoever starts next another look.
+impl OrphanedNote {
+    /// Removes the note after its containers were removed.
+    pub fn remove(self) {
+        // If this fails, the next process searches again.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The notes below `folder` whose processes are gone.
-///
-/// # Errors
-/// Those of the file system.
-pub fn left(folder: &Path) -> io::Result<Vec<Left>> {
+/// Returns the notes below `folder` whose processes are gone.
+pub fn orphaned_notes(folder: &Path) -> io::Result<Vec<OrphanedNote>> {
     let mut left = Vec::new();
     for entry in entries(folder)? {
         let (name, path) = (entry.file_name(), entry.path());
         let Some(word) = name.to_str().and_then(|name| name.strip_prefix(NOTE)) else { continue };
-        // Less than the word of one process would be found in the names of others.
+        // A shorter beginning would match containers of other processes.
         let is_word = word.strip_prefix(PREFIX).is_some_and(|id| id.len() > 1 && id.ends_with('-'));
         let Some(lock) = File::open(&path).ok().filter(|file| is_word && file.try_lock().is_ok()) else { continue };
-        left.push(Left { word: word.to_owned(), path, _lock: lock });
+        left.push(OrphanedNote { word: word.to_owned(), path, _lock: lock });
     }
     Ok(left)
 }
 
-/// What lies in a folder; nothing if there is none.
+/// Lists a folder; empty if it does not exist.
 fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
     match fs::read_dir(folder) {
         Ok(entries) => entries.collect(),
@@ -141,7 +127,7 @@ mod tests {
     #[test]
     fn notes_of_those_that_are_gone_are_found_and_no_others() {
         let data = tempfile::tempdir().unwrap();
-        let words = || -> Vec<String> { left(data.path()).unwrap().into_iter().map(|note| note.word).collect() };
+        let words = || -> Vec<String> { orphaned_notes(data.path()).unwrap().into_iter().map(|note| note.word).collect() };
         let (one, other) = (note(data.path(), "capstan-1-").unwrap(), note(data.path(), "capstan-2-").unwrap());
         for name in ["has-", "has-capstan-", "has-capstan--x", "has-other-1-"] {
             fs::write(data.path().join(name), "").unwrap();
@@ -150,9 +136,9 @@ mod tests {
         drop(other);
         assert_eq!(words(), ["capstan-2-"]);
         assert_eq!(sweep(data.path()).unwrap(), 0, "notes are nothing that was handed over");
-        let found = left(data.path()).unwrap();
-        assert!(left(data.path()).unwrap().is_empty(), "somebody looks after it");
-        found.into_iter().for_each(Left::settle);
+        let found = orphaned_notes(data.path()).unwrap();
+        assert!(orphaned_notes(data.path()).unwrap().is_empty(), "somebody looks after it");
+        found.into_iter().for_each(OrphanedNote::remove);
         assert_eq!(words(), Vec::<String>::new());
         drop(one);
         assert_eq!(words(), ["capstan-1-"]);

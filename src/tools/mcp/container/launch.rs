@@ -13,30 +13,28 @@ use super::super::process::Program;
 use super::engine::{ImageVolumes, NOTHING_ELSE, asked};
 use super::{Container, ContainerOptions, Containers, Mount, handed};
 
-/// How long an engine may take to answer when containers are removed.
+/// How long one command may take that removes or lists containers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// How long their removal may take with all that is tried again.
+/// How long the removal may take with all retries.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
-/// How long is waited before each time that it is tried again. The engine may be starting anew, or removing the container itself.
+/// The pauses before retries. The engine may be restarting, or removing the container itself.
 const REMOVAL_PAUSES: [Duration; 5] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10)];
-/// Where a container may write.
+/// The writable folder of a container.
 const SCRATCH: &str = "/tmp";
-/// The most open files of each process in a container.
 const OPEN_FILES: u32 = 1_024;
 
-/// All that starts a container.
+/// The command that starts a container.
 pub struct Launch {
     engine: String,
     args: Vec<String>,
     env: BTreeMap<String, SecretString>,
     removal: Removal,
-    /// The variables of the container, which may be secrets and so stand in no command line. The engine has read the file
-    /// by the time that the container says its first word.
+    /// The variables of the container, in a file because a command line is public. The engine has read it before the first output of
+    /// the container.
     _variables: Option<NamedTempFile>,
 }
 
-/// What removes a container.
 #[derive(Clone)]
 pub struct Removal {
     engine: PathBuf,
@@ -45,10 +43,7 @@ pub struct Removal {
 }
 
 impl Launch {
-    /// What starts `container` under the name `name`, with `command` and `args` in it instead of, or after, what its image says.
-    ///
-    /// # Errors
-    /// In words: what it asks for and may not have, or why there is no engine.
+    /// Prepares the start of `container` under the name `name`, with `command` and `args` instead of those of the image, or after them.
     pub async fn prepare(
         container: &Container,
         (command, args): (Option<&str>, &[String]),
@@ -81,7 +76,7 @@ impl Launch {
         Ok(Self { engine: program.display().to_string(), args: line, env, removal, _variables: file })
     }
 
-    /// The engine's command as a program, whose word is the name of the container. `remains` is as for any program.
+    /// Returns the command as a program. `word` is its mark, and the name of the container.
     pub fn program<'a>(&'a self, word: String, remains: &'a TaskTracker) -> Program<'a> {
         let Self { engine, args, env, removal, _variables } = self;
         Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()), remains }
@@ -89,14 +84,13 @@ impl Launch {
 }
 
 impl Removal {
-    /// Removes the container, whatever it is doing, if it is there. What fails is tried again for a while, and then told by the log.
     pub async fn carry_out(&self) {
         remove(&self.engine, Some(&self.env), vec![self.name.clone()]).await;
     }
 }
 
-/// Removes all containers whose names begin with one of `words`. The engine sees `variables`, or without them the environment that this
-/// process has. Tells how many there were, or `None` if the engine does not say that they are gone.
+/// Removes all containers whose names begin with one of `words`, and returns how many there were; `None` if the engine does not confirm
+/// that they are gone. `variables` is as for [`asked`].
 pub async fn remove_all(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, words: &[&str]) -> Option<usize> {
     let names = listed(engine, variables).await.ok()?;
     let left: Vec<String> = names.into_iter().filter(|name| words.iter().any(|word| name.starts_with(word))).collect();
@@ -104,8 +98,8 @@ pub async fn remove_all(engine: &Path, variables: Option<&BTreeMap<String, Secre
     remove(engine, variables, left).await.then_some(found)
 }
 
-/// Removes the containers with these names and their volumes, and tells whether the engine says that they are gone. What it cannot do at
-/// once it is asked again for a while; what it does not do then is told by the log.
+/// Removes containers with their volumes, and returns whether the engine confirms that they are gone. Retries for a while, and then logs
+/// those that are left.
 async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, names: Vec<String>) -> bool {
     let (mut left, mut reason) = (names, "it has not answered".to_owned());
     let tries = async {
@@ -120,7 +114,7 @@ async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>
                 Ok(_) => return left.clear(),
                 Err(words) => reason = words,
             }
-            // Some complain of one that is gone as they do of one that stays. Only their list tells which it is.
+            // Some engines also fail for a container that is gone. Only their list tells.
             if let Ok(listed) = listed(engine, variables).await {
                 left.retain(|name| listed.contains(name));
             }
@@ -130,7 +124,6 @@ async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>
             }
         }
     };
-    // What is left says what came of it.
     let _ = tokio::time::timeout(REMOVAL_LIMIT, tries).await;
     for name in &left {
         tracing::error!(container = name, error = reason, "a container could not be removed, and may still run");
@@ -138,7 +131,6 @@ async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>
     left.is_empty()
 }
 
-/// The names of all containers that there are.
 async fn listed(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>) -> Result<Vec<String>, String> {
     let names = asked(engine, variables, &["ps", "--all", "--format", "{{.Names}}"], ANSWER_LIMIT).await?;
     Ok(names.lines().map(str::to_owned).collect())
@@ -159,7 +151,7 @@ fn image<'a>(container: &'a Container, command: Option<&str>, options: &'a Conta
     Ok(image)
 }
 
-/// What a container is given, and nothing more.
+/// Returns the options of `run` with the rights and limits of a container.
 fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<String>, String> {
     if container.network && !options.network {
         return Err("containers may have no network here; an operator can allow it with mcp.containers.network".to_owned());
@@ -168,15 +160,15 @@ fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<Strin
     let processes = within("processes", container.processes, options.processes)?;
     let cpus = within("cpus", container.cpus, options.cpus)?;
     let mut line: Vec<String> = ["run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"].map(str::to_owned).into();
-    // What it says is read from the engine. The log that the engine would keep of it beside that has no bounds.
+    // The output is read from the engine, whose own log of it would be unbounded.
     line.extend(["--log-driver".to_owned(), "none".to_owned()]);
     line.extend(["--security-opt".to_owned(), "no-new-privileges".to_owned()]);
     line.extend(["--network".to_owned(), if container.network { "bridge" } else { "none" }.to_owned()]);
-    // As much swap as memory means: none beside it.
+    // A swap limit equal to the memory limit means no swap.
     line.extend(["--memory".to_owned(), format!("{memory}m"), "--memory-swap".to_owned(), format!("{memory}m")]);
     line.extend(["--cpus".to_owned(), cpus.to_string(), "--pids-limit".to_owned(), processes.to_string()]);
     line.extend(["--ulimit".to_owned(), format!("nofile={OPEN_FILES}:{OPEN_FILES}")]);
-    // What runs packages unpacks them there, and runs what it has unpacked.
+    // Executable, because package runners unpack programs there.
     line.extend(["--tmpfs".to_owned(), format!("{SCRATCH}:rw,exec,nosuid,nodev,size=256m")]);
     line.extend(["--env".to_owned(), format!("HOME={SCRATCH}")]);
     for mount in &container.mounts {
@@ -195,17 +187,19 @@ fn within<T: PartialOrd + Copy + std::fmt::Display>(key: &str, asked: Option<T>,
     }
 }
 
-/// Judged by where it really is: a link in an allowed folder may lead anywhere.
+/// Returns a mount option. The resolved path decides, because a link in an allowed folder may lead anywhere.
 fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> {
     let Mount { source, target, writable } = mount;
     let place = std::fs::canonicalize(source).map_err(|error| format!("{source} cannot be mounted: {error}"))?;
-    let lies_in = |folders: &[PathBuf]| folders.iter().any(|folder| contains(folder, &place));
+    let lies_in = |folders: &[PathBuf]| {
+        folders.iter().any(|folder| std::fs::canonicalize(folder).is_ok_and(|folder| place.starts_with(folder)))
+    };
     let may_write = lies_in(&options.writable_mounts);
     if !may_write && (*writable || !lies_in(&options.mounts)) {
         let setting = if *writable { "mcp.containers.writable_mounts" } else { "mcp.containers.mounts" };
         return Err(format!("{source} may not be mounted here; an operator can allow it with {setting}"));
     }
-    // The engine goes the way to it once more, and what another container may write may have become a link by then.
+    // The engine resolves the path again, and another container may have put a link into a writable folder by then.
     let lies_inside =
         |folder: &&PathBuf| std::fs::canonicalize(folder).is_ok_and(|folder| place != folder && place.starts_with(&folder));
     if let Some(folder) = options.writable_mounts.iter().find(lies_inside) {
@@ -226,16 +220,17 @@ fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> 
     Ok(option)
 }
 
-/// What keeps a container from writing to the volumes that its image declares, where the engine makes them in any case: they would be on the
-/// disk of the engine, without bounds. In the place of each an empty file system is mounted that can only be read: Docker makes no volume
-/// without a name that can only be read, and one with a name would outlive its container.
+/// Covers the declared volumes of an image by empty read-only file systems, if the engine would make them.
+///
+/// A writable volume would be unbounded on the disk of the engine. Docker has no read-only volume without a name, and a volume with a name
+/// would outlive its container.
 fn covered(volumes: &[String], container: &Container) -> Result<Vec<String>, String> {
     let mounted: BTreeSet<String> = container.mounts.iter().filter_map(|mount| cleaned(&mount.target)).collect();
     let mut line = BTreeSet::new();
     for volume in volumes {
         let volume =
             cleaned(volume).ok_or_else(|| format!("its image declares a volume at {volume:?}, which cannot be kept from it"))?;
-        // What is mounted at the same place takes the place of the volume.
+        // A mount with the same target replaces the volume.
         if volume != SCRATCH && !mounted.contains(&volume) {
             line.insert(format!("--mount=type=tmpfs,target={volume},ro"));
         }
@@ -243,19 +238,14 @@ fn covered(volumes: &[String], container: &Container) -> Result<Vec<String>, Str
     Ok(line.into_iter().collect())
 }
 
-/// A path in a container as an engine compares it: without what means nothing in it. `None` if it is not absolute, or an option of a mount
-/// cannot hold it.
+/// Normalises a path in a container as engines do. `None` if it is not absolute, or not possible in a mount option.
 fn cleaned(path: &str) -> Option<String> {
     let fits = path.starts_with('/') && !path.contains([',', '"', ':', '\n', '\r', '\0']);
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     (fits && !parts.is_empty() && !parts.contains(&"..")).then(|| format!("/{}", parts.join("/")))
 }
 
-fn contains(folder: &Path, place: &Path) -> bool {
-    std::fs::canonicalize(folder).is_ok_and(|folder| place.starts_with(folder))
-}
-
-/// Variables in the form of `--env-file`, in a file that only we can read.
+/// Writes variables to a private file for `--env-file`.
 fn written(variables: &BTreeMap<String, SecretString>, folder: Option<&Path>) -> Result<NamedTempFile, String> {
     let mut text = String::new();
     for (name, value) in variables {

@@ -1,9 +1,8 @@
-//! Servers that run in containers, behind the command line of Docker or podman.
+//! Servers in containers, run by the command line of Docker or podman.
 //!
-//! Owns what a container may be given: an entry asks, the operator's settings allow. Whatever an entry says, it has no capability
-//! of its host, no way to gain one, a file system that it cannot write but for `/tmp` (and `/dev`, which is memory of its own as
-//! well, where the engine lets it), and bounds on memory, processors and processes. Whatever its image declares, it gets no volumes
-//! that it can write. Must not know the protocol that is spoken through it.
+//! Owns the rights of a container: an entry requests them, and the operator's settings allow them. Every container is without
+//! capabilities, writes only to `/tmp` (and `/dev`, if the engine allows it), gets no writable volumes of its image, and has limits on
+//! memory, processors and processes. Must not know the protocol that is spoken through it.
 
 mod engine;
 mod handed;
@@ -12,7 +11,7 @@ mod spec;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use secrecy::SecretString;
@@ -27,27 +26,26 @@ use engine::Engine;
 
 use crate::tools::Environment;
 
-/// What containers may have, by the operator's word: `[mcp.containers]`.
+/// The operator's settings for containers: `[mcp.containers]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerOptions {
     /// `auto`, `docker`, `podman`, `none`, or the path of a program that takes the same arguments.
     pub engine: String,
-    /// Whether they may have a network.
     pub network: bool,
-    /// Folders of this machine that may be mounted, they and what is in them, to be read.
+    /// Folders of this machine that may be mounted read-only, with everything below them.
     pub mounts: Vec<PathBuf>,
-    /// Folders that may be mounted to be written, too, each as a whole: what lies in one is mounted by nobody.
+    /// Folders that may be mounted writable, each as a whole: nothing below them may be mounted alone.
     pub writable_mounts: Vec<PathBuf>,
-    /// The most memory of one, in MiB, and what it gets unless its entry asks for less.
+    /// The limit and default of memory, in MiB.
     pub memory_mib: u32,
-    /// The most processors of one, and what it gets.
+    /// The limit and default of processors.
     pub cpus: f64,
-    /// The most processes of one, and what it gets.
+    /// The limit and default of processes.
     pub processes: u32,
-    /// The image in which `npx` runs where it is asked to run in a container.
+    /// The image for `npx` in a container.
     pub npx_image: String,
-    /// The image in which `uvx` does.
+    /// The image for `uvx` in a container.
     pub uvx_image: String,
 }
 
@@ -67,43 +65,35 @@ impl Default for ContainerOptions {
     }
 }
 
-/// Where containers are run, and what they may have.
 pub struct Containers {
     engine: Engine,
     options: ContainerOptions,
-    /// Where the files lie that they are handed; among temporary files if absent.
-    handed: Option<PathBuf>,
-    /// How the names of those of this process begin.
+    /// The folder of the files with variables; among temporary files if absent.
+    pub handed: Option<PathBuf>,
+    /// The beginning of the names of all containers of this process, which no other process has.
     word: String,
-    /// Open as long as there is this process, once it has had one.
+    /// The note of this process, open and locked from its first container on.
     noted: Mutex<Option<File>>,
 }
 
 impl Containers {
-    /// Looks for no engine yet. The names of all containers will begin with `word`, which no other process has.
     pub fn new(options: ContainerOptions, handed: Option<PathBuf>, word: String, environment: Environment) -> Self {
         Self { engine: Engine::new(&options.engine, environment), options, handed, word, noted: Mutex::default() }
     }
 
-    /// Where the files lie that they are handed.
-    pub fn handed(&self) -> Option<&Path> {
-        self.handed.as_deref()
-    }
-
-    /// The program that runs them and what it sees of our environment, if there is one.
     pub async fn engine(&self) -> Option<(PathBuf, BTreeMap<String, SecretString>)> {
         Some((self.engine.find().await.ok()?, self.engine.variables()))
     }
 
-    /// Finds the engine before anybody needs it, and says so if there is none. It is looked for again then: it may be started meanwhile.
+    /// Finds the engine early, and logs if there is none. The first container searches again, because it may be started meanwhile.
     pub async fn look_for_engine(&self) {
         if let Err(reason) = self.engine.find().await {
             tracing::warn!(reason, "MCP servers that run in containers cannot be started");
         }
     }
 
-    /// Notes that this process has containers, before the first one: should it be killed together with its guard, whoever starts next
-    /// knows by which names they are found.
+    /// Notes the names of this process's containers before the first one. If it is killed together with its guard, the next process
+    /// finds the containers by this note.
     pub fn note(&self) {
         let Some(folder) = &self.handed else { return };
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,23 +108,23 @@ impl Containers {
         }
     }
 
-    /// Removes the containers of processes that have noted that they have any, and are gone. Looks for no engine if there are none.
+    /// Removes the containers of processes that have left a note. Without notes it does not search for an engine.
     pub async fn remove_left(&self) {
         let Some(folder) = &self.handed else { return };
-        let left = match handed::left(folder) {
+        let left = match handed::orphaned_notes(folder) {
             Ok(left) => left,
             Err(error) => return tracing::warn!(%error, "whether earlier processes have left containers cannot be read"),
         };
         if left.is_empty() {
             return;
         }
-        // Without an answer the notes stay, for whoever starts next.
+        // Without an answer of the engine the notes stay for the next process.
         let Some((engine, variables)) = self.engine().await else { return };
         let words: Vec<&str> = left.iter().map(|note| note.word.as_str()).collect();
         let Some(removed) = remove_all(&engine, Some(&variables), &words).await else { return };
         if removed > 0 {
             tracing::warn!(removed, "removed containers that an earlier process had when it was killed together with its guard");
         }
-        left.into_iter().for_each(handed::Left::settle);
+        left.into_iter().for_each(handed::OrphanedNote::remove);
     }
 }

@@ -1,40 +1,34 @@
-//! What an entry asks for: its image, and `capstan.container`.
+//! The container settings of an entry: its image, and `capstan.container`.
 
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::Value;
 
-/// A container as an entry asks for it. Nothing else of a container can be asked for.
+/// A container as an entry requests it. Limits are lower than those of the settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Container {
     /// The image; without one, that of the command.
     pub image: Option<String>,
-    /// Less memory than the settings give, in MiB.
     pub memory_mib: Option<u32>,
-    /// Fewer processors.
     pub cpus: Option<f64>,
-    /// Fewer processes.
     pub processes: Option<u32>,
-    /// Whether it needs a network.
     pub network: bool,
-    /// What it needs of this machine's files.
     pub mounts: Vec<Mount>,
 }
 
 /// A folder or file of this machine in a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Where it is here.
+    /// The path on this machine.
     pub source: String,
-    /// Where it is there.
+    /// The path in the container.
     pub target: String,
-    /// Whether it may be written.
+    #[serde(default)]
     pub writable: bool,
 }
 
 impl Container {
     /// Reads `capstan.container`: `true`, or an object.
-    ///
-    /// # Errors
-    /// In words: what is wrong.
     pub fn read(value: Option<&Value>, image: Option<String>) -> Result<Self, String> {
         let mut container = Self { image: image.map(checked_image).transpose()?, ..Self::default() };
         let asked = match value {
@@ -66,7 +60,7 @@ impl Container {
     }
 }
 
-/// An image that is no option of the command line that it becomes part of.
+/// Refuses an image that the command line could take for an option.
 fn checked_image(image: String) -> Result<String, String> {
     let is_name = image.len() <= 255
         && image.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -80,26 +74,16 @@ fn count(key: &str, value: &Value) -> Result<u32, String> {
 }
 
 fn mount(value: &Value) -> Result<Mount, String> {
-    let wrong = || "each of capstan.container.mounts must be {\"source\": PATH, \"target\": PATH, \"writable\": false}".to_owned();
-    let asked: &Map<String, Value> = value.as_object().ok_or_else(wrong)?;
-    let path = |key: &str| {
-        let path = asked.get(key).and_then(Value::as_str).ok_or_else(wrong)?;
+    let mount: Option<Mount> = Some(value).filter(|value| value.is_object()).and_then(|value| Mount::deserialize(value).ok());
+    let mount =
+        mount.ok_or("each of capstan.container.mounts must be {\"source\": PATH, \"target\": PATH, \"writable\": false}")?;
+    for (key, path) in [("source", &mount.source), ("target", &mount.target)] {
         // A comma would begin another option of the mount.
-        let is_path = path.starts_with('/') && !path.contains([',', '"', '\n', '\r', '\0']);
-        if is_path {
-            Ok(path.to_owned())
-        } else {
-            Err(format!("{key} of a mount must be an absolute path without commas and quotes"))
+        if !path.starts_with('/') || path.contains([',', '"', '\n', '\r', '\0']) {
+            return Err(format!("{key} of a mount must be an absolute path without commas and quotes"));
         }
-    };
-    let writable = match asked.get("writable") {
-        None => false,
-        Some(writable) => writable.as_bool().ok_or_else(wrong)?,
-    };
-    if asked.keys().any(|key| !["source", "target", "writable"].contains(&key.as_str())) {
-        return Err(wrong());
     }
-    Ok(Mount { source: path("source")?, target: path("target")?, writable })
+    Ok(mount)
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
-//! What a server says with a 401: the header `WWW-Authenticate` (RFC 9110, RFC 9728).
+//! The challenge of a server in a 401: the header `WWW-Authenticate` (RFC 9110, RFC 9728).
 
-/// What the challenge of a server tells of a login.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Challenge {
-    /// Where its metadata is.
+    /// The URL of the resource metadata.
     pub metadata: Option<String>,
-    /// What to ask for.
     pub scope: Option<String>,
 }
 
 impl Challenge {
-    /// Reads a header. What is not of the scheme `Bearer` says nothing.
+    /// Reads a header. Schemes other than `Bearer` are ignored.
     pub fn read(header: &str) -> Self {
         let mut challenge = Self::default();
         let Some(at) = header.to_ascii_lowercase().find("bearer") else { return challenge };
@@ -29,7 +27,7 @@ impl Challenge {
     }
 }
 
-/// A value, quoted or not, and what follows it.
+/// Reads a value, quoted or not, and returns it with the rest.
 fn value(text: &str) -> (String, &str) {
     let text = text.trim_start();
     let Some(quoted) = text.strip_prefix('"') else {

@@ -1,49 +1,41 @@
-//! Which authorization server a server goes by, and what that one can do: read from both, and believed only if they agree.
+//! Finds the authorization server of a server, and its metadata. Both documents must agree.
 
 use reqwest::Url;
 use serde_json::{Map, Value};
 
 use super::wire::Wire;
 
-/// The longest text that is taken from a document.
 const MAX_TEXT: usize = 2_048;
-/// The most scopes.
 const MAX_SCOPES: usize = 100;
 
-/// What a login is made with.
 #[derive(Debug)]
 pub struct Facts {
-    /// What the tokens are for.
     pub resource: String,
-    /// Who gives them.
     pub issuer: String,
-    /// Where a human agrees.
+    /// The authorization endpoint.
     pub authorize: Url,
-    /// Where tokens are given.
+    /// The token endpoint.
     pub token: Url,
-    /// Where clients register themselves.
+    /// The registration endpoint.
     pub registration: Option<Url>,
-    /// What the server asks for.
+    /// The scopes that the server requests.
     pub scopes: Vec<String>,
-    /// Whether the authorization server gives long logins for the scope that OpenID has for that.
+    /// Whether the authorization server knows the scope `offline_access` of OpenID.
     pub knows_offline_access: bool,
-    /// Whether it promises to name itself when the browser comes back (RFC 9207).
+    /// Whether it adds its issuer to the callback (RFC 9207).
     pub names_itself: bool,
-    /// How clients may prove who they are.
+    /// The supported methods of client authentication.
     pub client_proofs: Option<Vec<String>>,
 }
 
-/// What the server says of itself.
+/// The resource metadata of the server.
 struct Protected {
     resource: String,
     issuer: String,
     scopes: Vec<String>,
 }
 
-/// Finds out how to log in.
-///
-/// # Errors
-/// In words: why that cannot be done, or must not.
+/// Collects the metadata for a login, or says why a login is not possible.
 pub async fn discover(wire: &Wire) -> Result<Facts, String> {
     let challenge = wire.challenge().await?;
     let protected = protected(wire, challenge.metadata.as_deref()).await?;
@@ -78,19 +70,19 @@ pub async fn discover(wire: &Wire) -> Result<Facts, String> {
     })
 }
 
-/// RFC 9728. Servers of the first revision with logins have no such document, and are their own authorization servers.
+/// Reads the resource metadata (RFC 9728). Servers of the first revision with logins have none, and are their own authorization servers.
 async fn protected(wire: &Wire, named: Option<&str>) -> Result<Protected, String> {
     const WHAT: &str = "resource_metadata of the server";
     let places = match named {
         Some(named) => vec![wire.place(named, WHAT)?],
-        None => well_known(wire.server(), "oauth-protected-resource", true),
+        None => well_known(&wire.server, "oauth-protected-resource", true),
     };
     for place in places {
         let place = wire.place(place.as_str(), WHAT)?;
         let Some(document) = wire.document(&place).await? else { continue };
         let resource = text(&document, "resource").ok_or_else(|| format!("{WHAT} names no resource"))?;
-        if !covers(&resource, wire.server()) {
-            return Err(format!("{WHAT} is of another resource than {}", plain(wire.server())));
+        if !covers(&resource, &wire.server) {
+            return Err(format!("{WHAT} is of another resource than {}", without_query(&wire.server)));
         }
         let issuers = texts(&document, "authorization_servers").unwrap_or_default();
         let issuer = issuers.into_iter().next().ok_or_else(|| format!("{WHAT} names no authorization server"))?;
@@ -99,11 +91,11 @@ async fn protected(wire: &Wire, named: Option<&str>) -> Result<Protected, String
     if named.is_some() {
         return Err(format!("{WHAT} is not there"));
     }
-    let issuer = wire.server().origin().ascii_serialization();
-    Ok(Protected { resource: plain(wire.server()), issuer, scopes: Vec::new() })
+    let issuer = wire.server.origin().ascii_serialization();
+    Ok(Protected { resource: without_query(&wire.server).into(), issuer, scopes: Vec::new() })
 }
 
-/// RFC 8414, or else OpenID's document, of the authorization server that the server has named.
+/// Reads the metadata of the authorization server, by RFC 8414 or else by OpenID.
 async fn authorization_server(wire: &Wire, issuer: &str) -> Result<Map<String, Value>, String> {
     let place = wire.place(issuer, "the authorization server that the server names")?;
     let mut places = well_known(&place, "oauth-authorization-server", false);
@@ -116,16 +108,16 @@ async fn authorization_server(wire: &Wire, issuer: &str) -> Result<Map<String, V
     for place in places {
         let Some(document) = wire.document(&place).await? else { continue };
         let named = text(&document, "issuer").unwrap_or_default();
-        // Who calls itself by another's name would get the other's codes.
+        // With the issuer of another server it could get that server's codes.
         if named.trim_end_matches('/') != issuer.trim_end_matches('/') {
             return Err("the authorization server calls itself by another name than the server calls it".to_owned());
         }
         return Ok(document);
     }
-    Err(format!("the authorization server {} says nothing of itself", plain(&place)))
+    Err(format!("the authorization server {} says nothing of itself", without_query(&place)))
 }
 
-/// Where documents of a place are: with its path after the well-known one, and if `at_root` also without.
+/// Returns the well-known URLs of a server: with its path appended, and if `at_root` also without.
 fn well_known(place: &Url, name: &str, at_root: bool) -> Vec<Url> {
     let path = place.path().trim_end_matches('/');
     let mut paths = vec![format!("/.well-known/{name}{path}")];
@@ -133,16 +125,14 @@ fn well_known(place: &Url, name: &str, at_root: bool) -> Vec<Url> {
         paths.push(format!("/.well-known/{name}"));
     }
     let url = |path: String| {
-        let mut url = place.clone();
+        let mut url = without_query(place);
         url.set_path(&path);
-        url.set_query(None);
-        url.set_fragment(None);
         url
     };
     paths.into_iter().map(url).collect()
 }
 
-/// Whether tokens for a resource are for this server: it is the server, or a path above it.
+/// Whether tokens for a resource are for this server: the resource is its URL, or a path above it.
 fn covers(resource: &str, server: &Url) -> bool {
     let Ok(resource) = Url::parse(resource) else { return false };
     let above = resource.path().trim_end_matches('/');
@@ -152,15 +142,13 @@ fn covers(resource: &str, server: &Url) -> bool {
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A URL without its query.
-fn plain(url: &Url) -> String {
+fn without_query(url: &Url) -> Url {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    url.into()
+    url
 }
 
-/// A text of a document.
 pub fn text(document: &Map<String, Value>, name: &str) -> Option<String> {
     document.get(name)?.as_str().filter(|text| !text.is_empty() && text.len() <= MAX_TEXT).map(str::to_owned)
 }

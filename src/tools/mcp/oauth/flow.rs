@@ -1,4 +1,4 @@
-//! The steps of a login: where a human agrees, the exchange of the code, and the refresh of tokens.
+//! The steps of a login: the authorization URL, the exchange of the code, and the refresh of tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,14 +13,13 @@ use super::discovery::{self, Facts, text};
 use super::wire::{Wire, is_token};
 use crate::support::http;
 
-/// The longest token.
 const MAX_TOKEN: usize = 16 * 1024;
-/// Tokens are refreshed this long before they end, or after three quarters of their life if it is short.
+/// Tokens are refreshed this long before they expire, or after three quarters of a short lifetime.
 const AHEAD_SECONDS: i64 = 60;
-/// No token lives longer, whatever is said: a hundred years.
+/// The longest lifetime of a token: a hundred years.
 const MAX_SECONDS: i64 = 3_155_760_000;
 
-/// What an authorization server knows this program as.
+/// The registration of this program at an authorization server.
 #[derive(Clone, Serialize, Deserialize)]
 struct Client {
     id: String,
@@ -28,7 +27,7 @@ struct Client {
     proof: Proof,
 }
 
-/// How a client proves who it is.
+/// The method of client authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Proof {
@@ -47,10 +46,9 @@ impl Proof {
     }
 }
 
-/// Which tokens: of whom, for what, and for whose entry.
+/// The server, issuer and client that tokens are bound to.
 #[derive(Clone, Serialize, Deserialize)]
 struct Bond {
-    /// The URL of the entry that the login was for: it is for no other.
     url: String,
     issuer: String,
     resource: String,
@@ -64,7 +62,7 @@ impl Bond {
     }
 }
 
-/// A login that has begun. Secret: it is to be sealed until the browser comes back.
+/// A login that has begun. Secret: it must be encrypted until the callback.
 #[derive(Serialize, Deserialize)]
 pub struct Pending {
     bond: Bond,
@@ -73,7 +71,7 @@ pub struct Pending {
     names_itself: bool,
 }
 
-/// The tokens of a login. Secret: they are to be sealed.
+/// The tokens of a login. Secret: they must be encrypted.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct TokenSet {
     bond: Bond,
@@ -82,39 +80,28 @@ pub struct TokenSet {
 }
 
 impl TokenSet {
-    /// What is shown to the server, if these tokens are for the server at `url`, and of `issuer` if its entry names one.
-    #[must_use]
+    /// Returns the access token, if it is for the server at `url`, and of `issuer` if its entry names one.
     pub fn access_for(&self, url: &str, issuer: Option<&str>) -> Option<SecretString> {
-        // An entry need not be written as a URL is in the end: `https://Host` is `https://host/`.
+        // Parsed, because an entry may have another form of the URL: `https://Host` is `https://host/`.
         let is_ours = Url::parse(url).is_ok_and(|url| self.bond.is_for(&url, issuer));
         is_ours.then(|| SecretString::from(self.access.as_str()))
     }
 
-    /// What they are refreshed with.
-    #[must_use]
     pub fn refresh(&self) -> Option<SecretString> {
         self.refresh.as_deref().map(SecretString::from)
     }
-
-    /// Whether they can be refreshed.
-    #[must_use]
-    pub fn can_be_refreshed(&self) -> bool {
-        self.refresh.is_some()
-    }
 }
 
-/// Why no tokens came.
+/// Why there are no tokens.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The authorization server does not take what it was shown, and will not take it later.
+    /// The authorization server refuses the credentials for good.
     Final(String),
-    /// Anything else, such as a network that is down.
+    /// A temporary error.
     Failed(String),
 }
 
 impl Refusal {
-    /// In words.
-    #[must_use]
     pub fn reason(self) -> String {
         match self {
             Self::Final(reason) | Self::Failed(reason) => reason,
@@ -122,10 +109,7 @@ impl Refusal {
     }
 }
 
-/// Begins a login at the server behind `wire`: where a human agrees, and what ends it. `state` comes back to `callback` with the code.
-///
-/// # Errors
-/// In words.
+/// Begins a login, and returns the authorization URL. The authorization server sends `state` back to `callback` with the code.
 pub async fn begin(
     wire: &Wire,
     entry: &OAuthEntry,
@@ -157,17 +141,17 @@ pub async fn begin(
         url.query_pairs_mut().append_pair("scope", scope);
     }
     let Facts { resource, issuer, token, names_itself, .. } = facts;
-    let bond = Bond { url: wire.server().as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
+    let bond = Bond { url: wire.server.as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
     let verifier = verifier.expose_secret().to_owned();
     Ok((url.into(), Pending { bond, verifier, callback: callback.to_owned(), names_itself }))
 }
 
-/// An entry may leave out the slash at the end.
+/// Compares issuers without the slash at the end, which an entry may leave out.
 fn is_same_issuer(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
-/// What is asked for: what the entry says, or what the server does; and that the login may last.
+/// Returns the scopes of the entry, or those of the server with `offline_access`.
 fn scope(facts: &Facts, entry: &OAuthEntry) -> Option<String> {
     let mut scopes = match &entry.scopes {
         Some(scopes) => return Some(scopes.join(" ")).filter(|scope| !scope.is_empty()),
@@ -189,7 +173,7 @@ fn registered(id: &str, secret: Option<&SecretString>, proofs: Option<&[String]>
     Client { id: id.to_owned(), secret: secret.map(|secret| secret.expose_secret().to_owned()), proof }
 }
 
-/// RFC 7591.
+/// Registers this program as a client (RFC 7591).
 async fn register(wire: &Wire, facts: &Facts, callback: &str, scope: Option<&str>) -> Result<Client, String> {
     let Some(place) = &facts.registration else {
         return Err("the authorization server takes no clients that register themselves: register one there, with the callback \
@@ -223,10 +207,7 @@ async fn register(wire: &Wire, facts: &Facts, callback: &str, scope: Option<&str
 }
 
 impl Pending {
-    /// Checks who has sent the browser back (RFC 9207): another authorization server than the one that was asked has no business here.
-    ///
-    /// # Errors
-    /// In words.
+    /// Checks the issuer of the callback (RFC 9207), so that another authorization server cannot answer.
     pub fn check_issuer(&self, named: Option<&str>) -> Result<(), String> {
         match named {
             Some(named) if !is_same_issuer(named, &self.bond.issuer) => {
@@ -237,27 +218,20 @@ impl Pending {
         }
     }
 
-    /// Whether the login is for the server at `url`, and at the `issuer` that its entry names if it names one, as it is now.
-    #[must_use]
+    /// Whether the login is for the server at `url`, and at `issuer` if its entry names one.
     pub fn is_for(&self, url: &Url, issuer: Option<&str>) -> bool {
         self.bond.is_for(url, issuer)
     }
 }
 
-/// The tokens for a code, and for how many milliseconds they are fresh, if that is said.
-///
-/// # Errors
-/// [`Refusal`].
+/// Exchanges a code for tokens, and returns for how many milliseconds they are fresh, if known.
 pub async fn exchange(wire: &Wire, pending: Pending, code: &str) -> Result<(TokenSet, Option<i64>), Refusal> {
     let Pending { bond, verifier, callback, names_itself: _ } = pending;
     let fields = [("grant_type", "authorization_code"), ("code", code), ("redirect_uri", &callback), ("code_verifier", &verifier)];
     ask(wire, bond, &fields, None).await
 }
 
-/// New tokens in the place of these, and for how many milliseconds they are fresh, if that is said.
-///
-/// # Errors
-/// [`Refusal`].
+/// Refreshes tokens, and returns for how many milliseconds they are fresh, if known.
 pub async fn refresh(wire: &Wire, tokens: TokenSet) -> Result<(TokenSet, Option<i64>), Refusal> {
     let TokenSet { bond, access: _, refresh } = tokens;
     let Some(refresh) = refresh else { return Err(Refusal::Final("there is nothing to refresh the login with".to_owned())) };
@@ -286,13 +260,13 @@ async fn ask(wire: &Wire, bond: Bond, fields: &[(&str, &str)], known: Option<&st
         return Err(refused(status, &answer));
     }
     let (access, refresh, fresh_for_ms) = read(&answer, &bond.resource).map_err(Refusal::Failed)?;
-    // Where tokens do not rotate, the one that was used goes on to count.
+    // Without rotation, the old refresh token stays valid.
     let refresh = refresh.or_else(|| known.map(str::to_owned));
     Ok((TokenSet { bond, access, refresh }, fresh_for_ms))
 }
 
 fn refused(status: StatusCode, answer: &Map<String, Value>) -> Refusal {
-    // Only the word: what stands beside it may quote what was sent.
+    // The error code only, because its description may quote the request.
     let word = text(answer, "error").filter(|word| word.len() <= 64 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
     let reason = match &word {
         Some(word) => format!("the authorization server refuses: {word}"),
@@ -306,7 +280,7 @@ fn refused(status: StatusCode, answer: &Map<String, Value>) -> Refusal {
     }
 }
 
-/// The tokens of an answer.
+/// Reads access token, refresh token and lifetime.
 fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<String>, Option<i64>), String> {
     let token = |name: &str| match answer.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -322,7 +296,7 @@ fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<S
         return Err("the authorization server gives a token for another resource".to_owned());
     }
     let seconds = answer.get("expires_in").and_then(|value| value.as_i64().or_else(|| value.as_str()?.parse().ok()));
-    // What was never fresh would be refreshed before every request.
+    // A token without any lifetime would be refreshed before every request.
     let fresh_for_ms = seconds.filter(|seconds| *seconds > 0).map(|seconds| {
         let seconds = seconds.min(MAX_SECONDS);
         seconds * 1_000 - (AHEAD_SECONDS * 1_000).min(seconds * 250)
@@ -330,8 +304,8 @@ fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<S
     Ok((access, token("refresh_token")?, fresh_for_ms))
 }
 
-/// Whether a token says itself that it is for somebody else: a JWT whose audiences are all URLs, none of them of the host of `resource`.
-/// What is no JWT, and audiences that are names, say nothing to a client; the server has to look at them.
+/// Whether a token is a JWT whose audiences are all URLs of other origins than `resource`. Other tokens and audiences are for the server
+/// to judge.
 fn is_for_another(token: &str, resource: &str) -> bool {
     let mut parts = token.split('.');
     let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else { return false };

@@ -1,4 +1,4 @@
-//! The tokens of one connection: shown to its server and nobody else, got anew when they are old or are not taken.
+//! The login tokens of one connection. They are sent to its server only, and refreshed when they expire or are refused.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,6 +24,9 @@ use crate::support::outbound::Reach;
 use crate::tools::mcp::masks::Masks;
 use crate::tools::mcp::statuses::judged;
 
+/// The largest event of a stream whose caller sets no limit, in bytes: the default of the library.
+const MAX_EVENT: usize = 16 * 1024 * 1024;
+
 /// Whether a server wants a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -36,43 +39,34 @@ pub enum AuthState {
     Ok,
 }
 
-/// Which tokens are asked for.
 #[derive(Debug, Clone)]
 pub struct TokenOf {
-    /// The server.
     pub server: McpServerId,
-    /// Whose the server is; `None` for one of everybody.
+    /// The owner; `None` for a server of all users.
     pub owner: Option<UserId>,
-    /// The URL of its entry: tokens of a login at another one are not for it.
+    /// The URL of its entry. Tokens of a login at another URL do not count.
     pub url: String,
-    /// The authorization server that its entry names, if it does: tokens of another one are not shown to it.
+    /// The authorization server of its entry. Tokens of another one do not count.
     pub issuer: Option<String>,
-    /// Where it may lead.
     pub reach: Reach,
 }
 
-/// What is shown to a server.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The token.
     pub token: SecretString,
-    /// What it is refreshed with, if it can be. It is shown to no server, and looked for in what they say.
+    /// The refresh token. It is never sent to the server, but redacted in its texts.
     pub refresh: Option<SecretString>,
-    /// How long it may be shown without asking again; `None` if nobody has said that it ends.
+    /// How long the token may be used without a new check; `None` if it has no known expiry.
     pub fresh_for: Option<Duration>,
 }
 
-/// Where tokens are kept, and the one who refreshes them.
+/// The store of tokens, which also refreshes them.
 #[async_trait]
 pub trait Tokens: Send + Sync {
-    /// A token, refreshed if it is time, or if it is the one that the server has `refused`. `None` if somebody has to log in.
-    ///
-    /// # Errors
-    /// In words, if they cannot be read or refreshed now.
+    /// Returns a token, and refreshes it if it expires or is the one that the server has `refused`. `None` if a login is needed.
     async fn token(&self, of: &TokenOf, refused: Option<&SecretString>) -> Result<Option<Access>, String>;
 }
 
-/// See the module documentation.
 pub struct Login {
     of: TokenOf,
     tokens: Arc<dyn Tokens>,
@@ -82,28 +76,27 @@ pub struct Login {
 }
 
 impl Login {
-    /// Nobody has asked yet whether there are tokens. Those that there are, are added to `masks`.
+    /// Reads no tokens yet. Those that are read later are added to `masks`.
     pub fn new(of: TokenOf, tokens: Arc<dyn Tokens>, masks: Masks) -> Self {
         Self { of, tokens, masks, state: AtomicU8::new(AuthState::None as u8), current: Mutex::default() }
     }
 
-    /// Whether the server wants a login, as far as was seen.
+    /// Whether the server requires a login, as far as known.
     pub fn state(&self) -> AuthState {
         let states = [AuthState::None, AuthState::Needed, AuthState::Ok];
         states.into_iter().find(|state| *state as u8 == self.state.load(Ordering::SeqCst)).unwrap_or(AuthState::None)
     }
 
-    /// What somebody is told who finds the server without a login.
     pub fn wanted(&self) -> String {
         format!("it needs a login, which POST /api/v1/mcp-servers/{}/login begins", self.of.server)
     }
 
-    /// Forgets what was read: another process may have logged in, or out.
+    /// Drops the cached token, because another process may have logged in or out.
     pub async fn look_again(&self) {
         *self.current.lock().await = None;
     }
 
-    /// The token to show, if there is one; not the one that was `refused`.
+    /// Returns the current token, but not the `refused` one.
     pub async fn token(&self, refused: Option<&SecretString>) -> Result<Option<SecretString>, String> {
         let mut current = self.current.lock().await;
         if let Some((token, until)) = &*current
@@ -122,12 +115,11 @@ impl Login {
         Ok(Some(token))
     }
 
-    /// Notes what an answer says of the need for a login: `good` if it is one.
+    /// Derives the state from an answer: `good` after a success.
     fn noted<T>(&self, answer: Result<T, Failure>, good: AuthState) -> Result<T, Failure> {
         let state = match &answer {
             Ok(_) => good,
             Err(error) if is_unauthorized(error) => AuthState::Needed,
-            // Says nothing of it.
             Err(_) => return answer,
         };
         self.state.store(state as u8, Ordering::SeqCst);
@@ -135,27 +127,22 @@ impl Login {
     }
 }
 
-/// A client that shows the tokens of a login, if there is one. It must be one that `statuses::noted` has made.
+/// A client that sends the tokens of a login, if there is one. `statuses::noted` must have prepared it.
 #[derive(Clone)]
 pub struct Authorized {
-    client: reqwest::Client,
+    /// The client without tokens.
+    pub client: reqwest::Client,
     login: Option<Arc<Login>>,
 }
 
 type Failure = StreamableHttpError<reqwest::Error>;
 
 impl Authorized {
-    /// Shows the tokens of `login` with each request of `client`.
     pub fn new(client: reqwest::Client, login: Option<Arc<Login>>) -> Self {
         Self { client, login }
     }
 
-    /// The client without any token.
-    pub fn plain(&self) -> &reqwest::Client {
-        &self.client
-    }
-
-    /// Does something with a token; once more with another one if the server does not take the first.
+    /// Sends a request with a token, and once more with another one if the server refuses the first.
     pub async fn with_token<T, F>(&self, act: impl Fn(Option<String>) -> F + Send + Sync) -> Result<T, Failure>
     where
         T: Send,
@@ -170,20 +157,20 @@ impl Authorized {
             done => return login.noted(done, AuthState::Ok),
         }
         match login.token(Some(&first)).await.map_err(unauthorized)? {
-            // One that takes no token that its authorization server gives needs a login, too.
+            // A server that refuses a new token, too, needs a login.
             Some(second) => login.noted(act(Some(second.expose_secret().to_owned())).await, AuthState::Ok),
             None => login.noted(Err(unauthorized(login.wanted())), AuthState::Ok),
         }
     }
 }
 
-/// The server answers that it does not know who asks: nothing was done.
+/// Returns the error for a 401, after which nothing was done.
 fn unauthorized(why: String) -> Failure {
     StreamableHttpError::AuthRequired(AuthRequiredError::new(why))
 }
 
 /// Whether the server has answered 401.
-pub fn is_unauthorized(error: &Failure) -> bool {
+fn is_unauthorized(error: &Failure) -> bool {
     match error {
         StreamableHttpError::AuthRequired(_) => true,
         StreamableHttpError::UnexpectedServerResponse(said) => said.starts_with("HTTP 401"),
@@ -203,10 +190,7 @@ impl StreamableHttpClient for Authorized {
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        self.with_token(|token| {
-            judged(self.client.post_message(uri.clone(), message.clone(), session_id.clone(), token, custom_headers.clone()))
-        })
-        .await
+        self.post_message_with_max_sse_event_size(uri, message, session_id, None, custom_headers, MAX_EVENT).await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -244,10 +228,7 @@ impl StreamableHttpClient for Authorized {
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxedSseResponse, Failure> {
-        self.with_token(|token| {
-            self.client.get_stream(uri.clone(), session_id.clone(), last_event_id.clone(), token, custom_headers.clone())
-        })
-        .await
+        self.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, None, custom_headers, MAX_EVENT).await
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -260,16 +241,9 @@ impl StreamableHttpClient for Authorized {
         max_sse_event_size: usize,
     ) -> Result<BoxedSseResponse, Failure> {
         self.with_token(|token| {
-            let (uri, session_id, last_event_id) = (uri.clone(), session_id.clone(), last_event_id.clone());
-            let client = &self.client;
-            client.get_stream_with_max_sse_event_size(
-                uri,
-                session_id,
-                last_event_id,
-                token,
-                custom_headers.clone(),
-                max_sse_event_size,
-            )
+            let (uri, session_id, event, headers) =
+                (uri.clone(), session_id.clone(), last_event_id.clone(), custom_headers.clone());
+            self.client.get_stream_with_max_sse_event_size(uri, session_id, event, token, headers, max_sse_event_size)
         })
         .await
     }

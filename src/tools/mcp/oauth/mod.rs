@@ -1,12 +1,11 @@
-//! Logins at remote servers: OAuth 2.1 with PKCE, as the protocol has it since 2025-06-18.
+//! Logins at remote servers: OAuth 2.1 with PKCE, as in the protocol since 2025-06-18.
 //!
-//! A server that answers 401 says where its authorization server is (RFC 9728), which says what it can do (RFC 8414, or OpenID's
-//! document), takes this program as a client (RFC 7591) unless the entry names one, and gives tokens for this server alone
-//! (RFC 8707). The official library has that flow, too, within one process and with its own idea of where it may be led. Here a login
-//! begins in one process and ends in another, tokens are kept in a database where only one of many processes may refresh them,
-//! and whatever a server says of other servers is believed only in so far as [`wire`] and [`discovery`] allow.
+//! A server that answers 401 names its authorization server (RFC 9728). That one publishes its metadata (RFC 8414 or OpenID), registers
+//! this program as a client (RFC 7591) unless the entry names one, and issues tokens for this server alone (RFC 8707). A login may
+//! begin in one process and end in another, and only one process may refresh a stored token. [`wire`] and [`discovery`] limit
+//! where a server may lead.
 //!
-//! Owns what is said on the wire. Must not know where tokens are kept, nor who may log in: see [`Tokens`].
+//! Owns the requests of a login. Must not know where tokens are stored, nor who may log in: see [`Tokens`].
 
 mod challenge;
 mod discovery;
@@ -20,15 +19,14 @@ pub use flow::{Pending, Refusal, TokenSet, begin, exchange, refresh};
 pub use login::{Access, AuthState, Authorized, Login, TokenOf, Tokens};
 pub use wire::Wire;
 
-/// What an entry says of logins, under `capstan.oauth`.
+/// The settings of an entry for logins, under `capstan.oauth`.
 #[derive(Clone, Default)]
 pub struct OAuthEntry {
-    /// The client that somebody has registered there; else this program registers itself.
+    /// A registered client; without one, this program registers itself.
     pub client_id: Option<String>,
-    /// Its secret.
     pub client_secret: Option<SecretString>,
-    /// The authorization server that the client is registered at: logins lead to no other one.
+    /// The only authorization server that logins may lead to.
     pub issuer: Option<String>,
-    /// What to ask for; else what the server asks for.
+    /// The scopes to request, instead of those of the server.
     pub scopes: Option<Vec<String>>,
 }

@@ -1,8 +1,7 @@
-//! Requests of a login, and where they may lead.
+//! Requests of a login, and their egress policy.
 //!
-//! What a server says of other servers is a way to send this program anywhere. It goes by https only, or on this machine if the
-//! server itself is there; to the public internet only, unless the server itself is somewhere else; and never further than the
-//! entry of the server may lead.
+//! A server could use its metadata to send this program anywhere. So a URL must be https, unless it and the server are on this
+//! machine. It must be public, unless the server is not. And it must be allowed for the entry of the server.
 
 use std::time::Duration;
 
@@ -15,24 +14,20 @@ use super::challenge::Challenge;
 use crate::support::outbound::{self, Forbidden, Reach};
 use crate::support::{http, redact};
 
-/// How long one request may take, and how long setting up its connection.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// The most bytes of an answer: the metadata of large authorization servers have a few thousand.
+/// The largest answer, in bytes: metadata of large authorization servers have a few thousand.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// Asks on behalf of a login at one server.
+/// Sends the requests of a login at one server.
 pub struct Wire {
-    server: Url,
+    pub server: Url,
     reach: Reach,
+    /// Whether the server is not public.
     is_inside: bool,
 }
 
 impl Wire {
-    /// For a login at the server at `url`, which may lead as far as `reach`.
-    ///
-    /// # Errors
-    /// In words: why not there.
     pub fn new(url: &str, reach: Reach) -> Result<Self, String> {
         let server = Url::parse(url).map_err(|error| format!("url: {error}"))?;
         outbound::check(&server, reach).map_err(|error| format!("url: {error}"))?;
@@ -45,15 +40,7 @@ impl Wire {
         Ok(Self { server, reach, is_inside })
     }
 
-    /// The server.
-    pub fn server(&self) -> &Url {
-        &self.server
-    }
-
-    /// A place that a server has named as `what`, if it may be one.
-    ///
-    /// # Errors
-    /// In words: why not.
+    /// Checks a URL that a server has named as `what`.
     pub fn place(&self, text: &str, what: &str) -> Result<Url, String> {
         let url = Url::parse(text).map_err(|_| format!("{what} is no URL"))?;
         let is_secure = match url.scheme() {
@@ -76,7 +63,7 @@ impl Wire {
     }
 
     fn client(&self, url: &Url) -> Result<Client, String> {
-        // Whoever is asked is the one that was named.
+        // No redirects, because only the named URL was checked.
         outbound::guarded(http::client_for(url.as_str()), self.reach)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_LIMIT)
@@ -85,16 +72,13 @@ impl Wire {
             .map_err(|error| redact::error_text(&error.to_string()))
     }
 
-    /// What the server says to somebody who has no token.
-    ///
-    /// # Errors
-    /// In words: why it cannot be asked.
+    /// Returns the challenge of the server for a request without a token.
     pub async fn challenge(&self) -> Result<Challenge, String> {
         let ask = json!({"jsonrpc": "2.0", "id": 0, "method": "ping"});
         let asked = self.client(&self.server)?.post(self.server.clone()).header(ACCEPT, "application/json, text/event-stream");
         let answer = sent(asked.json(&ask), &self.server).await?;
         let answer = match answer.status() {
-            // One that streams from the beginning takes no messages here.
+            // A server with the SSE transport takes no messages here.
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
                 let asked = self.client(&self.server)?.get(self.server.clone()).header(ACCEPT, "text/event-stream");
                 sent(asked, &self.server).await?
@@ -105,10 +89,7 @@ impl Wire {
         Ok(header.and_then(|header| header.to_str().ok()).map(Challenge::read).unwrap_or_default())
     }
 
-    /// A document, or nothing if there is none.
-    ///
-    /// # Errors
-    /// In words: why it cannot be asked for.
+    /// Reads a JSON document; `None` if there is none.
     pub async fn document(&self, url: &Url) -> Result<Option<Map<String, Value>>, String> {
         let asked =
             self.client(url)?.get(url.clone()).header(ACCEPT, "application/json").header("mcp-protocol-version", "2025-11-25");
@@ -120,22 +101,14 @@ impl Wire {
         if !status.is_success() {
             return Ok(None);
         }
-        // Some answer any path with a page.
+        // Some servers answer any path with an HTML page.
         Ok(serde_json::from_slice(&body(answer, url).await?).ok())
     }
 
-    /// Posts JSON.
-    ///
-    /// # Errors
-    /// In words: why it cannot be asked.
     pub async fn post(&self, url: &Url, json: &Value) -> Result<(StatusCode, Option<Map<String, Value>>), String> {
         read(self.client(url)?.post(url.clone()).json(json), url).await
     }
 
-    /// Posts a form, with credentials if there are any.
-    ///
-    /// # Errors
-    /// In words: why it cannot be asked.
     pub async fn submit(
         &self,
         url: &Url,
@@ -152,7 +125,7 @@ impl Wire {
     }
 }
 
-/// A URL as it may be shown: its query may hold anything.
+/// Returns a URL without its query, which may contain secrets.
 fn shown(url: &Url) -> String {
     format!("{}{}", url.origin().ascii_serialization(), url.path())
 }
@@ -175,19 +148,18 @@ async fn body(answer: Response, url: &Url) -> Result<Vec<u8>, String> {
     body.ok_or_else(|| format!("the answer of {} has more than {MAX_BYTES} bytes", shown(url)))
 }
 
-/// A form as it is sent.
 fn encoded(fields: &[(&str, &str)]) -> String {
     fields.iter().map(|(name, value)| format!("{name}={}", part(value))).collect::<Vec<_>>().join("&")
 }
 
-/// What stays as it is: some servers do not decode what nobody had to encode.
+/// Unreserved characters stay unencoded, because some servers do not decode them.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn part(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
 }
 
-/// Whether a text can stand in a header as a token.
+/// Whether a text is valid as a token in a header.
 pub fn is_token(text: &str) -> bool {
     !text.is_empty() && HeaderValue::from_str(text).is_ok_and(|value| value.to_str().is_ok()) && !text.contains([' ', '\t'])
 }

@@ -1,4 +1,4 @@
-//! The calls of one server: each waits for its turn and for a live connection that still offers what was promised, and is sent.
+//! The calls of one server: each waits for a slot and for a live connection that still offers the frozen tool, and is then sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,17 +23,17 @@ use crate::tools::{Progress, ProgressSender, Report};
 const HARD_LIMIT_FACTOR: u32 = 10;
 
 impl Server {
-    /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         let _work = Arc::clone(&self.work);
         let timeout = self.config.timeout.unwrap_or(call.timeout);
-        if let Some(task) = call.handle.and_then(Handle::task) {
-            let reply = self.take_up(Task::known(task), timeout, &call).await;
+        if let Some(id) = call.handle.and_then(Handle::task) {
+            let task = Task { id: id.to_owned(), pause: Duration::ZERO };
+            let reply = self.take_up(task, timeout, &call).await;
             return self.answer(reply, &call);
         }
         let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
         let mut until = Instant::now() + timeout;
-        let slot = match self.turn(until, timeout, &call).await {
+        let slot = match self.turn(timeout, &call).await {
             Ok(slot) => slot,
             Err(unsent) => return unsent,
         };
@@ -46,7 +46,7 @@ impl Server {
             until = Instant::now() + timeout;
         }
         let reply = match self.send(arguments, timeout, until, &call).await {
-            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does: once.
+            // The connection had died unnoticed. A request that never arrived is safe to send again for every tool, once.
             Ok(Reply::NotSent(_) | Reply::NoSession(_)) => self.send(arguments, timeout, until, &call).await,
             sent => sent,
         };
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Sends a call if the server is ready for it before `until`; an error is the answer to a call that was not sent.
+    /// Sends a call if the server is ready before `until`. An error is the answer to a call that was not sent.
     async fn send(
         self: &Arc<Self>,
         arguments: &JsonObject,
@@ -99,7 +99,7 @@ impl Server {
         Ok(reply)
     }
 
-    /// Goes on with a call that its server was working on when another process, or this one earlier, had to leave it.
+    /// Continues to follow a task that another process, or this one earlier, had to leave.
     async fn take_up(self: &Arc<Self>, task: Task, timeout: Duration, call: &McpCall<'_>) -> Reply {
         if call.frozen_destination.is_some_and(|frozen| self.destination.as_deref() != Some(frozen)) {
             return Reply::Gone("it is elsewhere since this run began".to_owned());
@@ -114,32 +114,27 @@ impl Server {
         reply
     }
 
-    /// What is given to whoever made the call, who stores it, shows it and gives it to a model: without our own secrets.
+    /// Redacts the secrets of the entry: the answer is stored, shown and sent to a model.
     fn answer(&self, mut reply: Reply, call: &McpCall<'_>) -> McpAnswer {
         if let Reply::Result(result) = &mut reply {
             content::decode_texts(result);
             self.config.masks.hide_in(result);
         }
-        answers::of(&self.name, reply, call.may_repeat)
+        answers::of(&self.identity.name, reply, call.may_repeat)
     }
 
     fn limits(&self, timeout: Duration) -> Limits {
         Limits { silence: timeout, whole: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
     }
 
-    /// A place among the calls that it works on; an error is the answer to a call that was not sent.
-    async fn turn(&self, until: Instant, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
-        let slot = async {
-            match self.config.asks() {
-                // A person may think about the call before it, which is over within its own limits.
-                true => Ok(self.slot(&call.progress).await),
-                false => tokio::time::timeout_at(until, self.slot(&call.progress)).await,
-            }
-        };
+    /// Waits for a slot. An error is the answer to a call that was not sent.
+    async fn turn(&self, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
+        // A user may be thinking about the call before, which ends within its own limits.
+        let limit = if self.config.asks() { Duration::MAX } else { timeout };
         tokio::select! {
             biased;
             () = call.permit.token.cancelled() => Err(cancelled()),
-            slot = slot => match slot {
+            slot = tokio::time::timeout(limit, self.slot(&call.progress)) => match slot {
                 Ok(slot) => slot.map_err(|_| failed("the server is shut down".to_owned())),
                 Err(_) => Err(self.not_ready(timeout)),
             },
@@ -147,43 +142,43 @@ impl Server {
     }
 
     fn not_ready(&self, timeout: Duration) -> McpAnswer {
-        failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))
+        failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.identity.name))
     }
 
-    /// A live connection that still offers the tool, with the definition that was frozen if one was.
+    /// Returns a live connection that still offers the tool, with the frozen definition if there is one.
     async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<Arc<Live>, String> {
         let tool = call.tool;
-        let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
+        let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.identity.name);
         let live = self.live().await.map_err(unreachable)?;
         match self.refresh(&live).await {
-            // It may mean something else by now.
+            // The tool may mean something else by now.
             Known::Outdated if !call.may_repeat => {
                 return Err(format!(
                     "the tools of the server {} are changing, and its new list did not come within {REFRESH_PATIENCE:?}; nothing was sent",
-                    self.name
+                    self.identity.name
                 ));
             }
             Known::Outdated | Known::Current => {}
         }
         let Some(current) = live.tool(tool).await else {
-            return Err(format!("the server {} does not offer the tool {tool} any more", self.name));
+            return Err(format!("the server {} does not offer the tool {tool} any more", self.identity.name));
         };
         if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
             return Err(format!("the tool {tool} has changed since this run began and is not called"));
         }
         if call.frozen_destination.is_some_and(|frozen| current.destination.as_deref() != Some(frozen)) {
-            return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.name));
+            return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.identity.name));
         }
         Ok(live)
     }
 
-    /// Whoever has to wait for a place can see it.
+    /// Waits for a slot, and reports the wait as progress.
     async fn slot(&self, progress: &ProgressSender) -> Result<SemaphorePermit<'_>, AcquireError> {
         let began = Instant::now();
         let slot = match self.slots.try_acquire() {
             Ok(slot) => slot,
             Err(_) => {
-                let message = Some(format!("waits: {} works on {} other calls", self.name, self.config.concurrency));
+                let message = Some(format!("waits: {} works on {} other calls", self.identity.name, self.config.concurrency));
                 let _ = progress.try_send(Report::Progress(Progress { progress: 0.0, total: None, message }));
                 self.slots.acquire().await?
             }
@@ -192,23 +187,28 @@ impl Server {
         Ok(slot)
     }
 
-    /// Ends a connection on which a server that may ask would be told that nobody answers, before the next call: after one that was given up
-    /// nobody knows whose a question is that it puts there. Not while something else is under way there, which goes on. Two of one
-    /// server may be in each other's way, so the old one is gone before the next one is made.
+    /// Replaces a connection on which a call was abandoned, before the next call of a server that may ask questions.
+    ///
+    /// A question does not name its call, so after an abandoned call it cannot be attributed and would be declined. A connection with
+    /// other requests under way is kept. Two connections of one server may disturb each other, so the old one closes first.
     async fn renew(&self) {
-        // Without a session questions are answers to their calls.
+        // In the stateless revision a question is the answer to its call.
         if self.stateless.load(Ordering::SeqCst) {
             return;
         }
         let leaves = Arc::clone(&self.leaves).lock_owned().await;
-        let left = self.let_go(|live| Arc::strong_count(&self.sent) > 1 || !live.connection.heard().has_strays());
+        let left = self.let_go(|live| Arc::strong_count(&self.sent) > 1 || !live.connection.heard.has_strays());
         let Some((live, token)) = left else { return };
-        tracing::debug!(mcp.server = self.name, "MCP server {} is connected to anew: a call was given up", self.name);
+        tracing::debug!(
+            mcp.server = self.identity.name,
+            "MCP server {} is connected to anew: a call was given up",
+            self.identity.name
+        );
         let closed = self.common.tasks.spawn(async move {
             live.connection.close().await;
             drop((live, token, leaves));
         });
-        // It is closed, too, if nobody waits for that.
+        // The task closes the connection even if this call is cancelled meanwhile.
         let _ = closed.await;
     }
 }

@@ -104,7 +104,7 @@ async fn connected(exit: &CancellationToken) -> (Connection, Adder) {
     let handler = Handler { server: "adder".to_owned(), allowed, masks, heard: Arc::default() };
     let (output, input) = tokio::io::split(ours);
     let transport = StdioTransport::new(output, input, &handler.server, &handler.masks);
-    let (ending, tasks) = (transport.ending(), TaskTracker::new());
+    let (ending, tasks) = (transport.ending.clone(), TaskTracker::new());
     let service = transport.greet(handler, ClientLifecycleMode::Initialize, exit.clone(), &tasks).await.unwrap();
     let Ok(connection) = Connection::greeted(service, None, ending, &tasks).await else { panic!("its version is known") };
     (connection, Adder { heard, serving })
@@ -135,9 +135,9 @@ async fn a_server_in_memory_is_greeted_and_adds_two_numbers() {
     let (connection, mut adder) = connected(&CancellationToken::new()).await;
     assert_eq!(adder.hears("initialize").await["params"]["clientInfo"]["name"], "capstan");
     adder.hears("notifications/initialized").await;
-    let list = connection.list_tools().await.unwrap();
-    let names: Vec<&str> = list.tools.iter().map(|tool| tool.name.as_ref()).collect();
-    assert_eq!((names, list.listed.left_out), (vec!["add"], false));
+    let (tools, listed) = connection.list_tools().await.unwrap();
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
+    assert_eq!((names, listed.left_out), (vec!["add"], false));
     assert_eq!(sum(&connection, json!(2), json!(-0.5)).await, "1.5");
     connection.close().await;
     adder.is_left().await;
