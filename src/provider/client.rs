@@ -87,7 +87,7 @@ impl ClientOptions {
     }
 }
 
-/// A provider at one endpoint, in whatever dialects it is used.
+/// A provider at one endpoint, shared by the clients of its dialects.
 struct Provider {
     options: ClientOptions,
     connection: Connection,

@@ -179,7 +179,7 @@ mod tests {
         ] {
             assert_eq!(input(name), None, "{name}");
         }
-        // What is known beside the price stays known.
+        // Facts other than the price stay known.
         assert_eq!(model("openrouter/openai/gpt-5:free").context, Some(400_000));
         assert_eq!(model_at("https://api.openai.com/v1", "gpt-5").input, Some(1.25));
         for (place, name) in
@@ -198,7 +198,7 @@ mod tests {
             ("ollama/gpt-oss:20b", Some(Tokenizer::O200kBase)),
             ("openai/gpt-4-turbo-2024-04-09", Some(Tokenizer::Cl100kBase)),
             ("openai/gpt-3.5-turbo", Some(Tokenizer::Cl100kBase)),
-            // Nobody has said how these count.
+            // The tokenizers of these are not published.
             ("openai/gpt-4.9", None),
             ("anthropic/claude-sonnet-4-5", None),
             ("gemini/gemini-2.5-pro", None),

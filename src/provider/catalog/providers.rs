@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(quirks_at("https://mine.openai.azure.com/?api-version=1"), *azure);
         assert_eq!(quirks_at("https://mine.openai.azure.com/openai/v1"), Quirks::default());
         assert_eq!(quirks_at("https://openai.azure.com.example"), Quirks::default());
-        // Whatever runs on this machine, its port says nothing.
+        // A port of this machine identifies no provider.
         for url in ["https://mistral.example", "http://127.0.0.1:1234/v1", "nonsense", ""] {
             assert_eq!(quirks_at(url), Quirks::default(), "{url}");
         }
