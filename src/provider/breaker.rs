@@ -28,7 +28,6 @@ struct Gauge {
 
 impl Health {
     /// Returns the health of a provider with this name in errors and metrics. Its breaker is closed.
-    #[must_use]
     pub fn new(provider: &str, limits: BreakerLimits) -> Self {
         Self(Arc::new(Gauge { provider: provider.to_owned(), breaker: CircuitBreaker::new(limits), metric: Mutex::default() }))
     }
@@ -77,7 +76,6 @@ pub struct Breaker {
 
 impl Breaker {
     /// Puts the breaker of a provider before a client.
-    #[must_use]
     pub fn new(health: &Health, inner: Arc<dyn ModelClient>) -> Self {
         Self { inner, health: health.clone() }
     }

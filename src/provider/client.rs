@@ -50,7 +50,6 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     /// Returns an endpoint with the usual limits and no key.
-    #[must_use]
     pub fn new(base_url: impl Into<String>) -> Self {
         let base_url = base_url.into();
         Self {

@@ -41,13 +41,11 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    #[must_use]
     pub fn capacity(&self) -> Capacity {
         Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices(), vision: self.vision }
     }
 
     /// Returns its prices, if all of them are known.
-    #[must_use]
     pub fn prices(&self) -> Option<Prices> {
         let price = |dollars: Option<f64>| Price::per_million(dollars?).ok();
         let (input, output) = (price(self.input)?, price(self.output_price)?);
@@ -57,7 +55,6 @@ impl ModelFacts {
 
 /// Returns the facts about a model by its name, with or without provider and vendor before it; none about an unknown one. Prices
 /// are known only under the provider that asks for them, and not of models whose names only begin like that of another.
-#[must_use]
 pub fn model(name: &str) -> ModelFacts {
     let (provider, bare) = match name.split_once('/') {
         Some((provider, _)) => (Some(provider), name.rsplit('/').next().unwrap_or(name)),
@@ -67,7 +64,6 @@ pub fn model(name: &str) -> ModelFacts {
 }
 
 /// Returns the facts about a model at a base URL, by its name there. Its prices are known if the place is its provider's own.
-#[must_use]
 pub fn model_at(base_url: &str, name: &str) -> ModelFacts {
     let bare = name.rsplit('/').next().unwrap_or(name);
     facts(bare, name_at(base_url).filter(|_| bare == name))

@@ -45,7 +45,6 @@ pub fn providers() -> Result<&'static BTreeMap<String, KnownProvider>, &'static 
 }
 
 /// Returns the quirks of the provider that has this base URL, or else none: OpenAI's own chat completions.
-#[must_use]
 pub fn quirks_at(base_url: &str) -> Quirks {
     let Some(wanted) = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err()) else { return Quirks::default() };
     // Below a path, such as Azure's `/openai/v1`, they have no quirks.
