@@ -139,7 +139,7 @@ mod tests {
             Arc::new(Made {
                 id: id.clone(),
                 version: 1,
-                client: Arc::new(Router::new()),
+                client: Arc::new(Router::default()),
                 embeddings: None,
                 models: Vec::new(),
                 place: String::new(),
@@ -152,7 +152,7 @@ mod tests {
         let at = |place: &str| Made {
             id: ProviderId::generate(&UuidIds),
             version: 1,
-            client: Arc::new(Router::new()),
+            client: Arc::new(Router::default()),
             embeddings: None,
             models: Vec::new(),
             place: place.to_owned(),
@@ -175,7 +175,7 @@ mod tests {
         let made = Made {
             id: ProviderId::generate(&UuidIds),
             version: 1,
-            client: Arc::new(Router::new()),
+            client: Arc::new(Router::default()),
             embeddings: None,
             models,
             place: "https://api.example.com/v1".to_owned(),

@@ -5,13 +5,12 @@
 //! restart it learns them again by one refused request.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use moka::Entry;
-use moka::policy::EvictionPolicy;
-use moka::sync::Cache;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::compose::{Source, file_text};
 use super::refusals::{Meaning, PartKind, Refusal};
@@ -23,7 +22,7 @@ use crate::support::json;
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3_600);
 
 /// The most models whose refusals are remembered, and the most unreadable parts of one model. The oldest are forgotten.
-const MODELS: u64 = 256;
+const MODELS: usize = 256;
 const BROKEN_PARTS: usize = 512;
 
 /// The most repetitions of one request without refused parts. The last one leaves out all parts of the refused kind.
@@ -313,20 +312,20 @@ fn holds(place: &Value, content: &str) -> bool {
     }
 }
 
-pub(super) struct Learned(Cache<String, Exclusions>);
-
-impl Default for Learned {
-    fn default() -> Self {
-        let cache = Cache::builder().max_capacity(MODELS).eviction_policy(EvictionPolicy::lru());
-        Self(cache.time_to_live(REMEMBERED_FOR).build())
-    }
+#[derive(Default)]
+pub(super) struct Learned {
+    models: Mutex<BTreeMap<String, (Instant, Exclusions)>>,
 }
 
 impl Learned {
     /// Returns a request without the parts that its model is known to refuse.
     pub(super) fn apply<'r>(&self, request: &'r ModelRequest) -> Cow<'r, ModelRequest> {
+        let known = {
+            let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+            models.get(&request.model).filter(|(until, _)| Instant::now() < *until).map(|(_, known)| known.clone())
+        };
         let mut request = Cow::Borrowed(request);
-        if let Some(known) = self.0.get(&request.model) {
+        if let Some(known) = known {
             known.apply(&mut request);
         }
         request
@@ -334,15 +333,23 @@ impl Learned {
 
     /// Remembers changes after which a request was accepted. Returns them for the log of the run.
     pub(super) fn remember(&self, model: &str, changes: Vec<Change>) -> Vec<Adaptation> {
-        let (exclusions, adaptations): (Vec<_>, Vec<_>) =
-            changes.into_iter().map(|change| (change.exclusions, change.adaptation)).unzip();
-        if !exclusions.is_empty() {
-            self.0.entry_by_ref(model).and_upsert_with(|known| {
-                let mut known = known.map(Entry::into_value).unwrap_or_default();
-                exclusions.into_iter().for_each(|more| known.add(more));
-                known
-            });
+        if changes.is_empty() {
+            return Vec::new();
         }
-        adaptations
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        models.retain(|_, (until, _)| now < *until);
+        if models.len() >= MODELS
+            && let Some(oldest) = models.iter().min_by_key(|(_, (until, _))| *until).map(|(model, _)| model.clone())
+        {
+            models.remove(&oldest);
+        }
+        let (until, known) = models.entry(model.to_owned()).or_insert_with(|| (now, Exclusions::default()));
+        *until = now + REMEMBERED_FOR;
+        let remembered = changes.into_iter().map(|Change { exclusions, adaptation }| {
+            known.add(exclusions);
+            adaptation
+        });
+        remembered.collect()
     }
 }

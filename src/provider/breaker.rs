@@ -28,7 +28,6 @@ struct Gauge {
 
 impl Health {
     /// Returns the health of a provider with this name in errors and metrics. Its breaker is closed.
-    #[must_use]
     pub fn new(provider: &str, limits: BreakerLimits) -> Self {
         Self(Arc::new(Gauge { provider: provider.to_owned(), breaker: CircuitBreaker::new(limits), metric: Mutex::default() }))
     }
@@ -77,7 +76,6 @@ pub struct Breaker {
 
 impl Breaker {
     /// Puts the breaker of a provider before a client.
-    #[must_use]
     pub fn new(health: &Health, inner: Arc<dyn ModelClient>) -> Self {
         Self { inner, health: health.clone() }
     }
@@ -160,7 +158,7 @@ impl Watched {
     }
 }
 
-/// An answer that is dropped while it comes is a success of the provider. One that is dropped while it is awaited does not count.
+/// An answer that is dropped while it comes is a success of the provider. A drop while it is awaited does not count.
 impl Drop for Watched {
     fn drop(&mut self) {
         if self.is_speaking {
@@ -273,7 +271,7 @@ mod tests {
         let refused = ask(&breaker).await.unwrap_err();
         assert!(refused.not_asked, "nobody has failed: {refused}");
         tokio::time::advance(Duration::from_secs(31)).await;
-        // One that takes its time, as good answers do.
+        // A slow answer, as good answers often are.
         let mut slow = breaker.stream(request()).await.unwrap();
         assert!(ask(&breaker).await.unwrap_err().not_asked, "whether it is well is not known before the first word");
         assert_eq!(slow.next().await, Some(Ok(ModelEvent::Text("x".to_owned()))));

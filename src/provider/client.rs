@@ -50,7 +50,6 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     /// Returns an endpoint with the usual limits and no key.
-    #[must_use]
     pub fn new(base_url: impl Into<String>) -> Self {
         let base_url = base_url.into();
         Self {
@@ -87,7 +86,7 @@ impl ClientOptions {
     }
 }
 
-/// A provider at one endpoint, in whatever dialects it is used.
+/// A provider at one endpoint, shared by the clients of its dialects.
 struct Provider {
     options: ClientOptions,
     connection: Connection,

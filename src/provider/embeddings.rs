@@ -18,15 +18,13 @@ use super::connection::{Connection, key_header};
 use super::endpoint::{endpoint_url, ollama_url};
 use super::failure::{self, RequestNames};
 use super::json_body::written;
-use super::limits::{Deadline, StreamLimits};
+use super::limits::Deadline;
 use super::model_client::SetupError;
 use super::stream::lenient::Count;
 use super::transport::{self, Answer};
-use super::vendors::Vendor;
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::ProviderKind;
-use crate::support::clock::SharedClock;
 use crate::support::text;
 
 pub const MAX_DIMENSIONS: usize = 65_536;
@@ -84,7 +82,7 @@ impl Default for EmbeddingLimits {
 /// Returns the client of embeddings at the base URL of a provider, or `None` if its dialect has none.
 pub fn client(
     kind: ProviderKind,
-    options: ClientOptions,
+    mut options: ClientOptions,
     limits: EmbeddingLimits,
 ) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
     let url = match kind {
@@ -93,11 +91,10 @@ pub fn client(
         ProviderKind::Anthropic | ProviderKind::Gemini => return Ok(None),
     };
     let connection = options.connect(key_header("authorization", options.api_key.as_ref())?)?;
-    let ClientOptions { limits: mut patience, clock, vendor, .. } = options;
     // The first byte of an answer comes when all of it is there.
-    patience.total = patience.total.min(WHOLE_ANSWER);
-    patience.first_byte = patience.total;
-    Ok(Some(Arc::new(HttpEmbeddings { kind, url, connection, limits, patience, clock, vendor })))
+    options.limits.total = options.limits.total.min(WHOLE_ANSWER);
+    options.limits.first_byte = options.limits.total;
+    Ok(Some(Arc::new(HttpEmbeddings { kind, url, connection, limits, options })))
 }
 
 const WHOLE_ANSWER: Duration = Duration::from_secs(180);
@@ -107,9 +104,7 @@ struct HttpEmbeddings {
     url: Url,
     connection: Connection,
     limits: EmbeddingLimits,
-    patience: StreamLimits,
-    clock: SharedClock,
-    vendor: Vendor,
+    options: ClientOptions,
 }
 
 #[serde_with::skip_serializing_none]
@@ -128,9 +123,10 @@ impl HttpEmbeddings {
         let body = written(&Body { model, input: texts, dimensions: self.limits.dimensions, encoding_format })?;
         let post =
             self.connection.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
-        let total = Deadline::after(self.patience.total);
+        let ClientOptions { limits: patience, clock, .. } = &self.options;
+        let total = Deadline::after(patience.total);
         let names = RequestNames { model, tools: &[] };
-        let document = match transport::send(post.body(body), None, &self.patience, total, self.clock.now(), names).await? {
+        let document = match transport::send(post.body(body), None, patience, total, clock.now(), names).await? {
             Answer::Document(document) => document,
             Answer::Events(_) => return Err(bad("the provider sent a stream instead of vectors")),
         };
@@ -179,7 +175,9 @@ impl EmbeddingClient for HttpEmbeddings {
                 bytes <= self.limits.bytes_per_request
             });
             let (batch, later) = rest.split_at(fits.count().max(1));
-            self.ask(model, batch, &mut all).await.map_err(|error| self.connection.secrets.hide(self.vendor.classify(error)))?;
+            self.ask(model, batch, &mut all)
+                .await
+                .map_err(|error| self.connection.secrets.hide(self.options.vendor.classify(error)))?;
             rest = later;
         }
         Ok(all)

@@ -664,7 +664,7 @@ mod tests {
         let within = |words: &str| from_event(&serde_json::json!({"message": words, "code": "rate_limit_exceeded"})).retry_after_ms;
         assert_eq!(within("Rate limit reached. Please try again in 1m2.5s."), Some(62_500));
         assert_eq!(within("Rate limit reached."), None);
-        // What comes within an answer is compared with no clock.
+        // Moments within an answer are not compared with the clock.
         assert_eq!(from_event(&serde_json::from_str::<Value>(body).unwrap()).retry_after_ms, None);
     }
 

@@ -33,7 +33,6 @@ impl Wire {
     pub const ALL: [Self; 5] = [Self::ChatCompletions, Self::Anthropic, Self::Gemini, Self::Responses, Self::Ollama];
 
     /// Returns the name of its target and of the folder of its seeds.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::ChatCompletions => "chat_completions",
@@ -61,18 +60,15 @@ pub struct Said {
 pub struct Chunking(Vec<usize>);
 
 impl Chunking {
-    #[must_use]
     pub fn whole() -> Self {
         Self(vec![usize::MAX])
     }
 
-    #[must_use]
     pub fn sizes(sizes: Vec<usize>) -> Self {
         Self(sizes)
     }
 
     /// Makes sizes of a fuzzer's bytes: often small ones, so that every place is cut at some time.
-    #[must_use]
     pub fn of(sizes: &[u8]) -> Self {
         let sizes: Vec<usize> =
             sizes.iter().map(|size| if *size < 200 { usize::from(*size % 8) + 1 } else { usize::from(*size) }).collect();
@@ -121,7 +117,6 @@ pub fn decode_each(wire: Wire, bytes: &[u8], chunking: &Chunking, take: impl FnM
 }
 
 /// Decodes a streamed answer. Needs the context of a tokio runtime.
-#[must_use]
 pub fn decode(wire: Wire, bytes: &[u8], chunking: &Chunking) -> Said {
     let mut said = Said { events: Vec::new(), failed: None };
     decode_each(wire, bytes, chunking, |item| match item {
@@ -132,7 +127,6 @@ pub fn decode(wire: Wire, bytes: &[u8], chunking: &Chunking) -> Said {
 }
 
 /// Decodes an answer in one piece.
-#[must_use]
 pub fn decode_document(wire: Wire, bytes: &[u8]) -> Said {
     match wire {
         Wire::ChatCompletions => document(openai::decoder(), bytes),
@@ -144,7 +138,6 @@ pub fn decode_document(wire: Wire, bytes: &[u8]) -> Said {
 }
 
 /// Returns the frames of a stream, which the bench parses alone.
-#[must_use]
 pub fn payloads(wire: Wire, bytes: &[u8]) -> Vec<String> {
     let frames = frames_of(wire.framing(), Chunking::whole().cut(bytes));
     drained(frames).into_iter().filter_map(|frame| frame.ok().map(|frame| frame.data)).collect()

@@ -50,7 +50,6 @@ impl StreamLimits {
     pub const NO_LIMIT: Duration = Duration::MAX;
 
     /// Returns the limit of an answer that comes in one piece, without signs of progress.
-    #[must_use]
     pub fn for_whole_answer(&self) -> Duration {
         if self.total == Self::NO_LIMIT { WHOLE_ANSWER.max(self.first_byte.saturating_mul(2)) } else { self.total }
     }

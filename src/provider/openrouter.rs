@@ -36,7 +36,6 @@ pub fn login_url(site: &str, callback: &str, challenge: &str) -> Result<String, 
 }
 
 /// Returns the base URL of the API that the keys are for.
-#[must_use]
 pub fn api_url(site: &str) -> String {
     format!("{}/api/v1", site.trim_end_matches('/'))
 }

@@ -108,7 +108,6 @@ impl From<&[String; 7]> for EffortWords {
 }
 
 impl EffortWords {
-    #[must_use]
     pub fn of(&self, effort: ReasoningEffort) -> Option<&str> {
         let Self { none, minimal, low, medium, high, xhigh, max } = self;
         let xhigh = xhigh.as_ref().unwrap_or(high);

@@ -149,19 +149,16 @@ fn bare_name(model: &str) -> String {
 
 impl Quirks {
     /// Returns whether a model knows the limit of output tokens by its newer name only.
-    #[must_use]
     pub fn knows_new_limit_only(&self, model: &str) -> bool {
         starts_with_any(&bare_name(model), &self.new_limit_models)
     }
 
     /// Returns whether a model takes `temperature`, `top_p` and `stop`.
-    #[must_use]
     pub fn takes_sampling(&self, model: &str) -> bool {
         !longest(&self.fixed_sampling, model).is_some_and(|fixed| *fixed)
     }
 
     /// Returns the word for an effort of a model, if there is one.
-    #[must_use]
     pub fn effort_word(&self, model: &str, effort: ReasoningEffort) -> Option<&str> {
         longest(&self.efforts_of, model).unwrap_or(&self.effort_words).of(effort)
     }
@@ -180,7 +177,6 @@ impl Quirks {
     }
 
     /// Returns whether the answer of a model may begin with reasoning between tags.
-    #[must_use]
     pub fn thinks_aloud(&self, model: &str) -> bool {
         match self.thoughts_in_text {
             ThoughtsInText::Always => true,

@@ -15,11 +15,6 @@ pub struct Router {
 }
 
 impl Router {
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds or replaces a provider.
     #[must_use]
     pub fn with(mut self, provider: impl Into<String>, client: Arc<dyn ModelClient>) -> Self {
@@ -28,12 +23,10 @@ impl Router {
     }
 
     /// Returns whether `model`, a `provider/name`, has a known provider. The provider may have no such model.
-    #[must_use]
     pub fn knows(&self, model: &str) -> bool {
         self.route(model).is_some()
     }
 
-    #[must_use]
     pub fn providers(&self) -> Vec<String> {
         self.clients.keys().cloned().collect()
     }
@@ -95,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_client_gets_the_bare_name() {
-        let router = Router::new().with("openrouter", Arc::new(Echo)).with("demo", Arc::new(Echo));
+        let router = Router::default().with("openrouter", Arc::new(Echo)).with("demo", Arc::new(Echo));
         assert_eq!(router.providers(), ["demo", "openrouter"]);
         assert!(router.knows("openrouter/meta/llama-3") && !router.knows("openai/x") && !router.knows("demo"));
         assert!(!router.knows("demo/"));

@@ -1,4 +1,4 @@
-//! Removes the secrets that we send from a provider's error messages, whatever they look like.
+//! Removes the secrets that we send from a provider's error messages, by value instead of by form.
 
 use reqwest::Url;
 use reqwest::header::HeaderMap;

@@ -10,7 +10,6 @@ pub struct Vendor(Option<&'static VendorCodes>);
 
 impl Vendor {
     /// Finds the vendor of a base URL by its host.
-    #[must_use]
     pub fn at(base_url: &str) -> Self {
         let Some(host) = host(base_url) else { return Self(None) };
         let is_below = |own: &String| host.strip_suffix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

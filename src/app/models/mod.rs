@@ -98,7 +98,7 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
         }
     }
 
-    let mut router = Router::new().with("demo", Arc::new(DemoClient));
+    let mut router = Router::default().with("demo", Arc::new(DemoClient));
     for endpoint in &endpoints {
         router = router.with(&endpoint.provider, endpoint.client(loaded.config.breaker.limits())?);
     }

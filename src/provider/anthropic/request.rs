@@ -233,8 +233,8 @@ fn budget(effort: ReasoningEffort, limit: Option<u32>) -> Option<u32> {
     (tokens >= LEAST_BUDGET).then_some(tokens)
 }
 
-/// Returns whether a turn may think. The provider wants the reasoning that led to the newest calls, whatever follows their results.
-/// A turn without it goes on without it: another model began the turn, a tool was forced, or there was no room.
+/// Returns whether a turn may think. The provider wants the reasoning that led to the newest calls. A turn without it goes on without
+/// it: another model began the turn, a tool was forced, or there was no room.
 fn may_begin_to_think(history: &[Message]) -> bool {
     let Some(newest) = history.iter().rfind(|message| message.role == Role::Assistant) else { return true };
     newest.parts.iter().any(is_signed) || !newest.parts.iter().any(|part| matches!(part, Part::ToolCall(_)))

@@ -41,13 +41,11 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    #[must_use]
     pub fn capacity(&self) -> Capacity {
         Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices(), vision: self.vision }
     }
 
     /// Returns its prices, if all of them are known.
-    #[must_use]
     pub fn prices(&self) -> Option<Prices> {
         let price = |dollars: Option<f64>| Price::per_million(dollars?).ok();
         let (input, output) = (price(self.input)?, price(self.output_price)?);
@@ -57,7 +55,6 @@ impl ModelFacts {
 
 /// Returns the facts about a model by its name, with or without provider and vendor before it; none about an unknown one. Prices
 /// are known only under the provider that asks for them, and not of models whose names only begin like that of another.
-#[must_use]
 pub fn model(name: &str) -> ModelFacts {
     let (provider, bare) = match name.split_once('/') {
         Some((provider, _)) => (Some(provider), name.rsplit('/').next().unwrap_or(name)),
@@ -67,7 +64,6 @@ pub fn model(name: &str) -> ModelFacts {
 }
 
 /// Returns the facts about a model at a base URL, by its name there. Its prices are known if the place is its provider's own.
-#[must_use]
 pub fn model_at(base_url: &str, name: &str) -> ModelFacts {
     let bare = name.rsplit('/').next().unwrap_or(name);
     facts(bare, name_at(base_url).filter(|_| bare == name))
@@ -179,7 +175,7 @@ mod tests {
         ] {
             assert_eq!(input(name), None, "{name}");
         }
-        // What is known beside the price stays known.
+        // Facts other than the price stay known.
         assert_eq!(model("openrouter/openai/gpt-5:free").context, Some(400_000));
         assert_eq!(model_at("https://api.openai.com/v1", "gpt-5").input, Some(1.25));
         for (place, name) in
@@ -198,7 +194,7 @@ mod tests {
             ("ollama/gpt-oss:20b", Some(Tokenizer::O200kBase)),
             ("openai/gpt-4-turbo-2024-04-09", Some(Tokenizer::Cl100kBase)),
             ("openai/gpt-3.5-turbo", Some(Tokenizer::Cl100kBase)),
-            // Nobody has said how these count.
+            // The tokenizers of these are not published.
             ("openai/gpt-4.9", None),
             ("anthropic/claude-sonnet-4-5", None),
             ("gemini/gemini-2.5-pro", None),

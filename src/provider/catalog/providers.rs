@@ -45,7 +45,6 @@ pub fn providers() -> Result<&'static BTreeMap<String, KnownProvider>, &'static 
 }
 
 /// Returns the quirks of the provider that has this base URL, or else none: OpenAI's own chat completions.
-#[must_use]
 pub fn quirks_at(base_url: &str) -> Quirks {
     let Some(wanted) = host(base_url).filter(|host| host.parse::<std::net::IpAddr>().is_err()) else { return Quirks::default() };
     // Below a path, such as Azure's `/openai/v1`, they have no quirks.
@@ -93,7 +92,7 @@ mod tests {
         assert_eq!(quirks_at("https://mine.openai.azure.com/?api-version=1"), *azure);
         assert_eq!(quirks_at("https://mine.openai.azure.com/openai/v1"), Quirks::default());
         assert_eq!(quirks_at("https://openai.azure.com.example"), Quirks::default());
-        // Whatever runs on this machine, its port says nothing.
+        // A port of this machine identifies no provider.
         for url in ["https://mistral.example", "http://127.0.0.1:1234/v1", "nonsense", ""] {
             assert_eq!(quirks_at(url), Quirks::default(), "{url}");
         }

@@ -1,4 +1,4 @@
-//! Makes the events of one answer from deltas, whatever the dialect.
+//! Makes the events of one answer from deltas of any dialect.
 //!
 //! Owns the order of events, the limit of calls, the usage, the reason to stop, and the count of frames for errors. Must not know
 //! the fields of a dialect. The engine makes parts and their ids of these events.
