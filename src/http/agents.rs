@@ -40,13 +40,9 @@ pub(crate) struct RollBackBody {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AgentScope {
-    /// The caller's own.
     Own,
-    /// The server's, for everybody's use.
     Global,
-    /// It comes with the program.
     Preset,
-    /// The one of the server's settings.
     Config,
 }
 

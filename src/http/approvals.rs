@@ -21,11 +21,8 @@ use crate::service::InputCursor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum UnresolvedState {
-    /// Those that want a decision.
     Pending,
-    /// Those whose time is over.
     Expired,
-    /// Those whose run ended first.
     Cancelled,
 }
 
@@ -39,7 +36,6 @@ impl UnresolvedState {
     }
 }
 
-/// Which approvals.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ApprovalParams {

@@ -16,7 +16,6 @@ use crate::service::{AuditCursor, Error};
 /// The longest name that is looked for, in bytes. Models write long ones.
 const MAX_NAME: usize = 256;
 
-/// Which calls.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditParams {

@@ -30,7 +30,6 @@ use crate::service::{
     NewConversationRequest, Page, PageRequest,
 };
 
-/// Which conversations.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FilterParams {
@@ -49,12 +48,9 @@ pub(crate) struct FilterParams {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Archived {
-    /// Those that are.
     True,
-    /// Those that are not.
     #[default]
     False,
-    /// Both.
     Any,
 }
 
@@ -92,7 +88,6 @@ impl FilterParams {
     }
 }
 
-/// Whose words a status is shown in, too.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WordsParams {
@@ -229,7 +224,6 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Which messages.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MessageParams {

@@ -18,7 +18,6 @@ use crate::service::{Error, ExportForm, MessageCursor, PageRequest};
 /// Messages that are read at a time.
 const PAGE: u32 = 100;
 
-/// How a conversation is written down.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExportParams {

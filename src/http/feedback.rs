@@ -57,7 +57,6 @@ pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationI
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Which ratings.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FeedbackParams {

@@ -31,7 +31,6 @@ const ARRIVAL: Duration = Duration::from_secs(120);
 /// The most bytes of a form beside its file.
 const FORM_BYTES: usize = 64 * 1024;
 
-/// How the body of an upload is named when it is no form.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UploadParams {

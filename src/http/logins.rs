@@ -74,7 +74,6 @@ pub(super) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cooki
     answer(Json(body), &cookie)
 }
 
-/// What the provider adds to the callback.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CallbackParams {

@@ -64,7 +64,6 @@ pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> Answer<St
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What an authorization server adds to the callback.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CallbackParams {

@@ -290,7 +290,6 @@ pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServers
     Ok(Json(caller.app.service.import_mcp_servers(&caller.principal, body, key).await?))
 }
 
-/// Whose servers to take out.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExportParams {

@@ -23,7 +23,6 @@ use crate::service::{Error, InvalidCursor, Page, PageRequest};
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 100;
 
-/// Which page of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParams {

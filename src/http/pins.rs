@@ -10,7 +10,6 @@ use super::problem::Answer;
 use crate::domain::ids::PinId;
 use crate::domain::pin::{PinStatus, ToolPin};
 
-/// Which definitions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PinParams {

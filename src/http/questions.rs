@@ -31,7 +31,6 @@ pub(crate) struct AnswerBody {
     content: Option<Value>,
 }
 
-/// Which questions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FilterParams {

@@ -23,7 +23,6 @@ use crate::domain::run::{Run, RunStatus};
 use crate::service::{Access, Error, EventPage, RetryCall, RunCursor, RunExplanation, RunFilter, Waited};
 use crate::support::clock::UnixMillis;
 
-/// Where a log is read from.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventParams {
@@ -94,7 +93,6 @@ pub(crate) async fn get(
     Ok((headers, etag::tagged(&request, status, &run)).into_response())
 }
 
-/// Selects runs.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RunParams {

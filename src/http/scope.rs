@@ -10,9 +10,7 @@ use crate::domain::principal::{Principal, UserRole};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ShownScope {
-    /// The caller's own.
     Own,
-    /// The server's, for everybody's use.
     Global,
     /// In the server's configuration or environment, for everybody's use; it is changed there.
     Config,

@@ -13,7 +13,6 @@ use super::types::ListBody;
 use crate::domain::search::FoundMessage;
 use crate::service::SearchCursor;
 
-/// What is looked for.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SearchParams {

@@ -15,7 +15,6 @@ use crate::service::{Error, MAX_USAGE_DAYS, UsageCursor};
 /// The days of a report if the client gives none.
 const DEFAULT_DAYS: u32 = 30;
 
-/// Which runs.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UsageParams {

@@ -11,12 +11,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A use case that was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// `detail` names the thing, the reason and the way out.
     #[error("{detail}")]
-    Invalid {
-        /// The thing, the reason, the way out.
-        detail: String,
-        errors: Vec<FieldError>,
-    },
+    Invalid { detail: String, errors: Vec<FieldError> },
     #[error("{0}")]
     InvalidCursor(String),
     /// There is no such thing, or it belongs to another owner: the two look the same.
@@ -51,7 +48,6 @@ pub enum Error {
     NoModel(String),
     #[error("the operating system gives no random bytes")]
     NoRandomness(#[source] getrandom::Error),
-    /// The process that tells what a file is cannot be started.
     #[error("the process that reads files cannot be started")]
     NoReader(#[source] std::io::Error),
     /// The principal may see it, but not change it.

@@ -34,13 +34,10 @@ pub struct EventPage {
     pub next: Option<i64>,
 }
 
+/// The beginning of a stream. `Finished`: the client has every event and the run is over, so it need not come back.
 pub enum StreamStart {
     Stream(Reader),
-    /// The client has every event and the run is over: it need not come back.
-    Finished {
-        scope: Scope,
-        last_seq: i64,
-    },
+    Finished { scope: Scope, last_seq: i64 },
 }
 
 impl Service {

@@ -143,11 +143,8 @@ pub struct McpServersDocument {
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportOutcome {
-    /// It is stored.
     Made,
-    /// The server of its name was changed.
     Replaced,
-    /// It is not stored: `reason` says why.
     Refused,
 }
 

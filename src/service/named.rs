@@ -20,10 +20,8 @@ pub(super) const TRIES: usize = 5;
 #[serde(rename_all = "snake_case")]
 #[schema(as = Scope)]
 pub enum OwnerScope {
-    /// The caller's own.
     #[default]
     Own,
-    /// The server's, for everybody's use.
     Global,
 }
 

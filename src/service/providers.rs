@@ -147,13 +147,8 @@ impl Service {
         let deps = self.provider_deps()?;
         let NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = new;
         let owner = new_owner(principal, scope, &PROVIDERS)?;
-        let base_url = match base_url {
-            Some(url) => url,
-            None => {
-                let usual = deps.endpoints.usual_url(kind);
-                usual.map(str::to_owned).ok_or_else(|| Error::field("/base_url", "must be given for this kind"))?
-            }
-        };
+        let base_url = base_url.or_else(|| deps.endpoints.usual_url(kind).map(str::to_owned));
+        let base_url = base_url.ok_or_else(|| Error::field("/base_url", "must be given for this kind"))?;
         let now = self.clock.now();
         let mut record = ProviderRecord {
             id: ProviderId::generate(self.ids.as_ref()),

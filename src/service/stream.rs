@@ -45,23 +45,16 @@ impl ResetReason {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamItem {
+    /// An event of the log.
     Event(SharedEvent),
     /// The state at `head`, instead of the events up to it.
     Snapshot(Box<Snapshot>),
     /// The stream does not continue at the client's cursor. It goes on like that of a client without a cursor.
-    Reset {
-        reason: ResetReason,
-        oldest: i64,
-        head: i64,
-    },
+    Reset { reason: ResetReason, oldest: i64, head: i64 },
     /// The run is over; nothing follows. `last_seq` is that of its last event.
-    End {
-        last_seq: i64,
-    },
+    End { last_seq: i64 },
     /// The conversation was deleted, and its log with it; nothing follows. `last_seq` is the newest that was read.
-    Deleted {
-        last_seq: i64,
-    },
+    Deleted { last_seq: i64 },
 }
 
 impl StreamItem {
@@ -76,14 +69,10 @@ impl StreamItem {
 /// The events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
+    /// All events of a conversation.
     Conversation(ConversationId),
-    /// The events of one run, with the numbers of the conversation.
-    Run {
-        conversation_id: ConversationId,
-        run_id: RunId,
-        /// That of the terminal event, if the run is over already.
-        last_seq: Option<i64>,
-    },
+    /// The events of one run, with the numbers of the conversation. `last_seq` is that of the terminal event, if the run is over already.
+    Run { conversation_id: ConversationId, run_id: RunId, last_seq: Option<i64> },
 }
 
 impl Scope {
@@ -117,13 +106,10 @@ pub(super) enum Restart {
     Snapshot(Arc<dyn ServiceStore>),
 }
 
+/// A page of the log. `Lost`: the log does not continue from the cursor, `items` begin again, and the log goes on after `cursor`.
 enum Page {
     Events(Vec<StoredEvent>),
-    /// The log does not continue from the cursor: `items` begin again, and the log goes on after `cursor`.
-    Lost {
-        items: Vec<StreamItem>,
-        cursor: i64,
-    },
+    Lost { items: Vec<StreamItem>, cursor: i64 },
     Gone,
 }
 

@@ -22,18 +22,11 @@ use crate::http::types::StartRunBody;
 use crate::http::wire;
 use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
 
+/// The answer to a request, and what follows it. `Finished`: the end of a stream that is over.
 pub(super) enum Reply {
     Done(Outcome),
-    Stream {
-        outcome: Outcome,
-        reader: Box<Reader>,
-    },
-    /// An answer, then the end of a stream that is over.
-    Finished {
-        target: Target,
-        outcome: Outcome,
-        line: String,
-    },
+    Stream { outcome: Outcome, reader: Box<Reader> },
+    Finished { target: Target, outcome: Outcome, line: String },
     Unsubscribe(Target),
 }
 
