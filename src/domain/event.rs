@@ -114,7 +114,6 @@ events! {
         change: String,
         reason: String,
     }
-    /// The run waits for something outside.
     RunWaiting = "run.waiting" {
         reason: WaitReason,
         id: Option<String>,
@@ -129,7 +128,6 @@ events! {
         error: Option<ProblemBody>,
         notice: Option<Notice>,
     }
-    /// The run ended with an error.
     RunFailed = "run.failed" {
         error: ProblemBody,
     }
@@ -142,7 +140,6 @@ events! {
     MessageCreated = "message.created" {
         message: Message,
     }
-    /// An assistant or tool message begins.
     MessageStarted = "message.started" {
         message_id: MessageId,
         role: Role,
@@ -156,7 +153,6 @@ events! {
         /// The number of tools on offer, if the agent narrows its tools down.
         tools: Option<ToolsOffered>,
     }
-    /// The step is finished.
     StepCompleted = "step.completed" {
         step: u32,
         usage: Option<Usage>,
@@ -169,7 +165,6 @@ events! {
         /// answer again. `continuation`: the answer was not final; it is kept as an internal message.
         reason: String,
     }
-    /// A part of a message begins.
     PartStarted = "part.started" {
         message_id: MessageId,
         part_id: PartId,
@@ -191,7 +186,6 @@ events! {
         message_id: MessageId,
         part: Part,
     }
-    /// The whole message.
     MessageCompleted = "message.completed" {
         message: Message,
     }
@@ -213,7 +207,6 @@ events! {
         total: Option<f64>,
         message: Option<String>,
     }
-    /// A tool call has its outcome.
     ToolCompleted = "tool.completed" {
         call_id: CallId,
         name: String,
@@ -235,7 +228,6 @@ events! {
         server: Option<String>,
         arguments: Value,
     }
-    /// A plan was made.
     PlanCreated = "plan.created" {
         steps: Vec<PlannedStep>,
     }
@@ -244,14 +236,12 @@ events! {
         /// Counts from 1.
         step: u32,
     }
-    /// A step of the plan has ended.
     PlanStepCompleted = "plan.step_completed" {
         step: u32,
         /// `done`, `failed`, or `skipped`: the plan was given up, and the run continues without it.
         state: PlanStepState,
         call_id: Option<CallId>,
     }
-    /// A human is asked.
     InputRequested = "input.requested" {
         id: InputId,
         kind: InputKind,

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::AgentProfile;
 use super::budget::Lost;
-use super::change::{Change, RunCounters, StepRow};
+use super::change::{Change, RunCounters, StepRow, StepStatus};
 use super::context::ContextSummary;
 use super::event::NewEvent;
 use super::ids::{CallId, ConversationId, RunId, UserId};
-use super::input::InputRequest;
+use super::input::{InputKind, InputRequest};
 use super::message::Message;
 use super::model::Usage;
 use super::plan::PlanPhase;
@@ -141,6 +141,37 @@ impl RunRecord {
 
     pub fn call(&self, id: &CallId) -> Option<&Arc<ToolCall>> {
         self.calls.iter().find(|call| call.id == *id)
+    }
+
+    /// Returns whether a user message has joined that no model request included. Read from the rows, so that a crash cannot lose
+    /// it.
+    pub fn has_unseen_messages(&self) -> bool {
+        self.joined > self.counters.heard
+    }
+
+    /// The newest step, if it has begun and not ended.
+    pub fn open_step(&self) -> Option<&StepRow> {
+        self.steps.last().filter(|row| row.status == StepStatus::Started)
+    }
+
+    pub fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
+        self.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
+    }
+
+    /// Returns the open question about a call.
+    pub fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
+        self.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
+    }
+
+    /// Returns whether the call itself is an unanswered question to the user.
+    pub fn asks_user(&self, call: &CallId) -> bool {
+        self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
+    }
+
+    /// Returns the questions of a call's server.
+    pub fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
+        let of_call = self.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
+        of_call.filter(|request| request.kind == InputKind::Elicitation)
     }
 
     /// Returns the current model, as `provider/name`: the plan's, the profile's, or the fallback that took over.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::defaults::is_default;
 use super::invalid::{InvalidProfile, invalid};
+use super::words::words;
 
 /// Off by default: answers are judged by phrases, and phrases are mistaken at times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -60,18 +61,16 @@ pub enum Phrases {
     Negation,
 }
 
-impl Phrases {
-    pub const ALL: [Self; 8] = [
-        Self::Incomplete,
-        Self::Completion,
-        Self::Deflection,
-        Self::Presentation,
-        Self::Deferral,
-        Self::Claim,
-        Self::Action,
-        Self::Negation,
-    ];
-}
+words!(Phrases {
+    Incomplete = "incomplete",
+    Completion = "completion",
+    Deflection = "deflection",
+    Presentation = "presentation",
+    Deferral = "deferral",
+    Claim = "claim",
+    Action = "action",
+    Negation = "negation",
+});
 
 /// The server's own lists. A test parses the file.
 static OWN: LazyLock<PhraseLists> = LazyLock::new(|| toml::from_str(include_str!("phrases.toml")).unwrap_or_default());
@@ -112,7 +111,7 @@ impl ResponseAnalysis {
         }
         for which in Phrases::ALL {
             let phrases = self.phrases.list(which).unwrap_or_default();
-            let field = || format!("phrases/{}", format!("{which:?}").to_lowercase());
+            let field = || format!("phrases/{}", which.as_str());
             if phrases.len() > Self::MAX_PHRASES {
                 return Err(invalid(field(), format!("has {} entries; the most is {}", phrases.len(), Self::MAX_PHRASES)));
             }

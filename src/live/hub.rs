@@ -46,13 +46,8 @@ struct Queue {
     events: VecDeque<SharedEvent>,
     bytes: usize,
     reread: bool,
-    end: Option<Ending>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    Deleted,
-    Closed,
+    /// [`Tail::Deleted`] or [`Tail::Closed`].
+    end: Option<Tail>,
 }
 
 struct Listener {
@@ -247,19 +242,19 @@ impl Hub {
 
     /// Ends the subscriptions of a conversation that was deleted.
     pub fn deleted(&self, conversation: &ConversationId) {
-        self.end(conversation, Ending::Deleted);
+        self.end(conversation, &Tail::Deleted);
     }
 
     /// Ends all subscriptions, at shutdown.
     pub fn close_all(&self) {
         for conversation in self.watched() {
-            self.end(&conversation, Ending::Closed);
+            self.end(&conversation, &Tail::Closed);
         }
     }
 
-    fn end(&self, conversation: &ConversationId, ending: Ending) {
+    fn end(&self, conversation: &ConversationId, end: &Tail) {
         for listener in self.of(conversation) {
-            lock(&listener.queue).end.get_or_insert(ending);
+            lock(&listener.queue).end.get_or_insert_with(|| end.clone());
             listener.wake.notify_one();
         }
     }
@@ -359,10 +354,8 @@ impl Subscription {
                     queue.bytes = 0;
                     return Tail::Events(std::mem::take(&mut queue.events).into());
                 }
-                match queue.end {
-                    Some(Ending::Deleted) => return Tail::Deleted,
-                    Some(Ending::Closed) => return Tail::Closed,
-                    None => {}
+                if let Some(end) = &queue.end {
+                    return end.clone();
                 }
             }
             self.listener.wake.notified().await;

@@ -255,7 +255,7 @@ impl Drive<'_> {
     fn is_lost_unsent(&self, id: &CallId) -> bool {
         // With `rerun`, an earlier attempt may have sent the call.
         let is_rerun = self.state.record.profile.on_unknown == OnUnknown::Rerun;
-        !is_rerun && self.state.record.calls.iter().any(|call| call.id == *id && !call.replay.may_repeat() && call.handle.is_none())
+        !is_rerun && self.state.record.call(id).is_some_and(|call| !call.replay.may_repeat() && call.handle.is_none())
     }
 
     /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; its answer is written after the

@@ -29,7 +29,7 @@ const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the c
 
 /// Returns whether a call that has not begun may begin now. Asks if a human must be asked, and uses up an answer.
 pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
-    let Some(call) = decision.progress.record.call(id).cloned() else { return false };
+    let Some(call) = decision.progress.call(id).cloned() else { return false };
     let Some(question) = decision.progress.question_about(id).cloned() else {
         return match consent(decision, &call) {
             Consent::NotNeeded => true,
@@ -55,7 +55,7 @@ pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
 
 /// Returns whether a human must be asked before a call, and was not yet.
 pub fn is_to_be_asked(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
-    let call = decision.progress.record.call(id).filter(|_| decision.progress.question_about(id).is_none());
+    let call = decision.progress.call(id).filter(|_| decision.progress.question_about(id).is_none());
     call.is_some_and(|call| matches!(consent(decision, call), Consent::Wanted(_)))
 }
 
@@ -175,7 +175,7 @@ fn consent(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Consent {
 
 /// Returns the words of the answer that makes the call, if a model made it.
 fn rationale(decision: &DecisionBuilder<'_>, call: &ToolCall) -> Option<String> {
-    let mut known = decision.progress.record.history.iter().chain(&decision.before.history);
+    let mut known = decision.progress.history.iter().chain(&decision.before.history);
     let said = known.find(|message| message.id == call.message_id && message.model.is_some())?.text();
     let said = prefix_chars(said.trim(), MAX_RATIONALE_CHARS);
     (!said.is_empty()).then(|| said.to_owned())

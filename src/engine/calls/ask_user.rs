@@ -61,5 +61,5 @@ pub fn unanswered(decision: &mut DecisionBuilder<'_>, id: &CallId) {
 }
 
 fn find<'d>(decision: &'d DecisionBuilder<'_>, id: &CallId) -> Option<&'d ToolCall> {
-    decision.progress.record.call(id).map(Arc::as_ref)
+    decision.progress.call(id).map(Arc::as_ref)
 }

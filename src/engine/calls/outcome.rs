@@ -15,7 +15,7 @@ use crate::engine::request::tool_results;
 
 /// Gives a call its one outcome.
 pub fn finish_call(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) {
-    let Some(call) = decision.progress.record.call(id).filter(|call| !call.state.is_outcome()) else { return };
+    let Some(call) = decision.progress.call(id).filter(|call| !call.state.is_outcome()) else { return };
     let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
     let is_made = call.state == ToolCallState::Started;
     // A call with an outcome needs no approval any more.
@@ -64,7 +64,7 @@ pub fn was_made(decision: &mut DecisionBuilder<'_>, id: &CallId) {
 
 /// Stores the outcome of a started call, and returns whether there was one. A state that is no outcome is set by `is_error`.
 pub fn record_outcome(decision: &mut DecisionBuilder<'_>, id: &CallId, mut outcome: ToolOutcome) -> bool {
-    let is_started = decision.progress.record.calls.iter().any(|call| call.id == *id && call.state == ToolCallState::Started);
+    let is_started = decision.progress.call(id).is_some_and(|call| call.state == ToolCallState::Started);
     // A question to the user has no outcome but the answer.
     if !is_started || decision.progress.asks_user(id) {
         return false;
@@ -108,10 +108,9 @@ fn trip_breaker(decision: &mut DecisionBuilder<'_>, name: &str, outcome: &mut To
 /// Counts the failures of a tool in this run, and before it as far as they count. Calls that the loop refused are `Cancelled`, not
 /// `Failed`.
 fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
-    let in_state = |state: ToolCallState| {
-        decision.progress.record.calls.iter().filter(move |call| call.name == name && call.state == state).count()
-    };
-    let before = decision.progress.record.counters.failed_before.get(name).filter(|_| in_state(ToolCallState::Done) == 0);
+    let in_state =
+        |state: ToolCallState| decision.progress.calls.iter().filter(move |call| call.name == name && call.state == state).count();
+    let before = decision.progress.counters.failed_before.get(name).filter(|_| in_state(ToolCallState::Done) == 0);
     let failed = u32::try_from(in_state(ToolCallState::Failed)).unwrap_or(u32::MAX);
     failed.saturating_add(before.copied().unwrap_or(0))
 }
@@ -121,5 +120,5 @@ fn failures(decision: &DecisionBuilder<'_>, name: &str) -> u32 {
 fn is_broken(decision: &DecisionBuilder<'_>, name: &str) -> bool {
     let limit = decision.profile().breaker_failures;
     let fails_now = |call: &Arc<ToolCall>| call.name == name && call.state == ToolCallState::Failed;
-    limit > 0 && failures(decision, name) >= limit && decision.progress.record.calls.iter().any(fails_now)
+    limit > 0 && failures(decision, name) >= limit && decision.progress.calls.iter().any(fails_now)
 }

@@ -152,7 +152,7 @@ fn refused(
     if profile.duplicate_calls > 0 && beside().any(|other| duplicates::is_same(other, call)) {
         return by_rule(prompts::TWIN_CALL.to_owned());
     }
-    let earlier = duplicates::answered_before((profile, decision.tools(), &decision.progress.record), beside(), call)?;
+    let earlier = duplicates::answered_before((profile, decision.tools(), &decision.progress), beside(), call)?;
     if earlier.state == ToolCallState::Unknown {
         return by_rule(prompts::UNKNOWN_BEFORE.to_owned());
     }

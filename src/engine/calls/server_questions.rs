@@ -25,7 +25,7 @@ pub fn pauses(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> 
 /// Stores the pause and asks its questions; returns false without such a call. In a run that is handed back, the next claim
 /// continues.
 pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bool {
-    let Some(call) = decision.progress.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
+    let Some(call) = decision.progress.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
         return false;
     };
     if decision.progress.question_about(id).is_some() {
@@ -48,7 +48,7 @@ pub fn keep(decision: &mut DecisionBuilder<'_>, id: &CallId, pause: Pause) -> bo
 
 /// Continues a call if all questions of its server are answered; returns whether it is such a call.
 pub fn go_on(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
-    let call = decision.progress.record.call(id);
+    let call = decision.progress.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
         return false;
     };

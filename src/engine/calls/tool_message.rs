@@ -15,9 +15,8 @@ pub fn add(decision: &mut DecisionBuilder<'_>, step: u32) {
     let part = |call: &ToolCall| {
         let mut part = tool_results::part(decision.part_id(), call, limit);
         // A duplicate has done nothing that could be undone.
-        let is_quoted = || {
-            answered_before((decision.profile(), decision.tools(), &decision.progress.record), std::iter::empty(), call).is_some()
-        };
+        let is_quoted =
+            || answered_before((decision.profile(), decision.tools(), &decision.progress), std::iter::empty(), call).is_some();
         part.undoable = call.state == ToolCallState::Done && has_undo(decision, &call.name) && !is_quoted();
         if let Some(repair) = &call.repair {
             part.content.insert(0, ToolContent::text(prompts::mended(repair, &call.name)));

@@ -70,7 +70,7 @@ pub fn close_questions_of_server(decision: &mut DecisionBuilder<'_>, id: &CallId
 /// can be asked. Its approval includes that, since the server may say that the call is to be made.
 pub fn is_of_earlier_run(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
     let of_earlier_run = |call: &Arc<ToolCall>| call.key.is_some() && matches!(call.replay, ReplayClass::Reconcile { .. });
-    decision.progress.record.call(id).is_some_and(of_earlier_run)
+    decision.progress.call(id).is_some_and(of_earlier_run)
 }
 
 /// Acts on the server's answer about a call.
@@ -146,5 +146,5 @@ fn act_on(decision: &mut DecisionBuilder<'_>, id: &CallId, answer: &InputAnswer)
 }
 
 fn started(decision: &DecisionBuilder<'_>, id: &CallId) -> Option<Arc<ToolCall>> {
-    decision.progress.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned()
+    decision.progress.call(id).filter(|call| call.state == ToolCallState::Started).cloned()
 }

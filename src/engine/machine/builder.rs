@@ -19,7 +19,7 @@ use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool_filter::ToolsOffered;
 use crate::engine::machine::decision::{Command, Decision, Surroundings};
-use crate::engine::machine::state::{RunFacts, RunProgress, RunState, apply};
+use crate::engine::machine::state::{RunFacts, RunState, apply, working_copy};
 use crate::engine::request::source::Source;
 use crate::support::text;
 
@@ -28,7 +28,7 @@ pub struct DecisionBuilder<'a> {
     /// The rows before the decision.
     pub before: &'a RunRecord,
     /// The rows so far, without earlier messages and tool definitions.
-    pub progress: RunProgress,
+    pub progress: RunRecord,
     around: &'a Surroundings<'a>,
     decision: Decision,
 }
@@ -36,7 +36,7 @@ pub struct DecisionBuilder<'a> {
 impl<'a> DecisionBuilder<'a> {
     pub fn new(state: &'a RunState, around: &'a Surroundings<'a>) -> Self {
         let (facts, before) = (&state.facts, &state.record);
-        Self { facts, before, progress: RunProgress::of(before), around, decision: Decision::default() }
+        Self { facts, before, progress: working_copy(before), around, decision: Decision::default() }
     }
 
     /// Puts counters, usage and the settlement of a reserved call before all other changes, because nothing may follow the run's
@@ -45,10 +45,10 @@ impl<'a> DecisionBuilder<'a> {
         let is_charged = self.is_charged();
         self.decision.changes.splice(0..0, settlement);
         if is_charged {
-            self.decision.changes.insert(0, Change::Usage(self.progress.record.usage));
+            self.decision.changes.insert(0, Change::Usage(self.progress.usage));
         }
-        if self.progress.record.counters != self.before.counters {
-            self.decision.changes.insert(0, Change::Counters(self.progress.record.counters.clone()));
+        if self.progress.counters != self.before.counters {
+            self.decision.changes.insert(0, Change::Counters(self.progress.counters.clone()));
         }
         self.decision
     }
@@ -60,7 +60,7 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Returns the source of a request after the decision.
     pub fn source(&self) -> Source<'_> {
-        let Self { facts, before, progress: RunProgress { record }, .. } = self;
+        let Self { facts, before, progress: record, .. } = self;
         Source { record, tools: self.tools(), contexts: self.contexts(), added: &record.history, ..Source::of_rows(before, facts) }
     }
 
@@ -74,15 +74,15 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     pub fn counters(&mut self) -> &mut RunCounters {
-        &mut self.progress.record.counters
+        &mut self.progress.counters
     }
 
     pub fn charge(&mut self, usage: Usage) {
-        self.progress.record.usage.add(usage);
+        self.progress.usage.add(usage);
     }
 
     pub fn is_charged(&self) -> bool {
-        self.progress.record.usage != self.before.usage
+        self.progress.usage != self.before.usage
     }
 
     pub fn event(&mut self, event: EventBody) {
@@ -90,7 +90,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     pub fn change(&mut self, change: Change) {
-        apply(&mut self.progress.record, &change);
+        apply(&mut self.progress, &change);
         self.decision.changes.push(change);
     }
 
@@ -107,15 +107,15 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     pub fn tools(&self) -> &[Arc<ToolDefinition>] {
-        self.progress.record.tools.as_deref().or(self.before.tools.as_deref()).unwrap_or_default()
+        self.progress.tools.as_deref().or(self.before.tools.as_deref()).unwrap_or_default()
     }
 
     pub fn contexts(&self) -> &[ProvidedContext] {
-        self.progress.record.contexts.as_deref().or(self.before.contexts.as_deref()).unwrap_or_default()
+        self.progress.contexts.as_deref().or(self.before.contexts.as_deref()).unwrap_or_default()
     }
 
     pub fn newest_message(&self) -> Option<&Message> {
-        let newest = self.progress.record.history.last().or(self.before.history.last())?;
+        let newest = self.progress.history.last().or(self.before.history.last())?;
         (newest.run_id == self.before.fence.run_id).then_some(newest)
     }
 
@@ -137,7 +137,7 @@ impl<'a> DecisionBuilder<'a> {
     // Status.
 
     pub fn set_status(&mut self, status: RunStatus, reason: Option<WaitReason>) {
-        let record = &self.progress.record;
+        let record = &self.progress;
         if record.status == status && record.reason == reason {
             return;
         }
@@ -184,7 +184,7 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Returns the number of the next step of a kind. A model step that ended without a result is repeated under its number.
     pub fn next_step(&self, kind: StepKind) -> u32 {
-        match self.progress.record.steps.last() {
+        match self.progress.steps.last() {
             None => 1,
             Some(row) if row.kind == kind && kind == StepKind::Model && row.status != StepStatus::Completed => row.step,
             Some(row) => row.step.saturating_add(1),
@@ -273,7 +273,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     pub fn start_call(&mut self, id: &CallId) {
-        let Some(call) = self.progress.record.call(id).cloned() else { return };
+        let Some(call) = self.progress.call(id).cloned() else { return };
         self.event(EventBody::ToolStarted {
             call_id: call.id.clone(),
             name: call.name.clone(),
@@ -289,13 +289,13 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Continues a call without another `tool.started`: a task, or a call whose server has its answers.
     pub fn follow_call(&mut self, id: &CallId) {
-        if let Some(call) = self.progress.record.call(id).cloned() {
+        if let Some(call) = self.progress.call(id).cloned() {
             self.command(Command::RunTool(call));
         }
     }
 
     pub fn reconcile_call(&mut self, id: &CallId) {
-        if let Some(call) = self.progress.record.call(id).cloned() {
+        if let Some(call) = self.progress.call(id).cloned() {
             self.command(Command::Reconcile(call));
         }
     }

@@ -108,7 +108,7 @@ fn answer(decision: &mut DecisionBuilder<'_>, input: Input) -> Next {
 
 /// Dispatches an answer by who asked the model: the strategy, the choice of tools or the loop.
 fn answered(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelTurn, closing: Vec<EventBody>) -> Next {
-    let before = decision.progress.record.usage;
+    let before = decision.progress.usage;
     let Some(answer) = model_step::accept(decision, message, turn, closing) else { return Next::Wait };
     match strategy::of(decision.profile()).answered(decision, answer) {
         ControlFlow::Break(next) => next,

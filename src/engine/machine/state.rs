@@ -1,5 +1,5 @@
-//! A run as the loop sees it: `RunFacts` is what its worker knows beside its rows, `RunProgress` its rows as far as a decision has
-//! come, `RunState` its rows and the facts before the decision. Changes are applied in memory as the store applies them to rows.
+//! A run as the loop sees it: `RunFacts` is what its worker knows beside its rows, `RunState` its rows and the facts before a
+//! decision. Changes are applied in memory as the store applies them to rows.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::context::Capacity;
 use crate::domain::ids::CallId;
-use crate::domain::input::{InputKind, InputRequest};
 use crate::domain::prompt::ServerNote;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
@@ -38,72 +37,33 @@ impl RunFacts {
     }
 }
 
-/// The rows of a run as far as a decision has come.
-pub struct RunProgress {
-    /// Holds the messages that the decision adds, and tools and contexts only if the decision keeps them.
-    pub record: RunRecord,
-}
-
-impl RunProgress {
-    /// Copies all but what is large and never changes in a decision: messages, tool definitions and contexts.
-    pub fn of(record: &RunRecord) -> Self {
-        let record = RunRecord {
-            fence: record.fence.clone(),
-            owner: record.owner.clone(),
-            attempt: record.attempt,
-            crashes: record.crashes,
-            cause: record.cause,
-            status: record.status,
-            reason: record.reason,
-            profile: record.profile.clone(),
-            own_layers: record.own_layers.clone(),
-            tools: None,
-            contexts: None,
-            counters: record.counters.clone(),
-            usage: record.usage,
-            lost: record.lost,
-            elapsed_ms: record.elapsed_ms,
-            history: Vec::new(),
-            summary: record.summary.clone(),
-            covered: 0,
-            steps: record.steps.clone(),
-            calls: record.calls.clone(),
-            inputs: record.inputs.clone(),
-            cancel_requested_by: record.cancel_requested_by.clone(),
-            joined: record.joined,
-        };
-        Self { record }
-    }
-
-    /// Returns whether a user message has joined that no model request included. Read from the rows, so that a crash cannot lose
-    /// it.
-    pub fn has_unseen_messages(&self) -> bool {
-        self.record.joined > self.record.counters.heard
-    }
-
-    /// The newest step, if it has begun and not ended.
-    pub fn open_step(&self) -> Option<&StepRow> {
-        self.record.steps.last().filter(|row| row.status == StepStatus::Started)
-    }
-
-    pub fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
-        self.record.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
-    }
-
-    /// Returns the open question about a call.
-    pub fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
-        self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
-    }
-
-    /// Returns whether the call itself is an unanswered question to the user.
-    pub fn asks_user(&self, call: &CallId) -> bool {
-        self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
-    }
-
-    /// Returns the questions of a call's server.
-    pub fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
-        let of_call = self.record.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
-        of_call.filter(|request| request.kind == InputKind::Elicitation)
+/// Copies all rows but those that are large and never change in a decision: messages, tool definitions and contexts. The copy gets
+/// what the decision adds of them.
+pub fn working_copy(record: &RunRecord) -> RunRecord {
+    RunRecord {
+        fence: record.fence.clone(),
+        owner: record.owner.clone(),
+        attempt: record.attempt,
+        crashes: record.crashes,
+        cause: record.cause,
+        status: record.status,
+        reason: record.reason,
+        profile: record.profile.clone(),
+        own_layers: record.own_layers.clone(),
+        tools: None,
+        contexts: None,
+        counters: record.counters.clone(),
+        usage: record.usage,
+        lost: record.lost,
+        elapsed_ms: record.elapsed_ms,
+        history: Vec::new(),
+        summary: record.summary.clone(),
+        covered: 0,
+        steps: record.steps.clone(),
+        calls: record.calls.clone(),
+        inputs: record.inputs.clone(),
+        cancel_requested_by: record.cancel_requested_by.clone(),
+        joined: record.joined,
     }
 }
 

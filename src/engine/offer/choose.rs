@@ -16,14 +16,14 @@ pub fn ranked(decision: &mut DecisionBuilder<'_>, ranked: RankedTools) -> Next {
     }
     let filter = &decision.profile().tool_filter;
     let said = said_in(decision.before);
-    let names = best(filter, &usable(decision.tools(), &decision.progress.record), &said, &ranked.names);
+    let names = best(filter, &usable(decision.tools(), &decision.progress), &said, &ranked.names);
     decision.counters().chosen_tools = Some(ChosenTools { by: ranked.by, names });
     Next::ModelStep
 }
 
 /// Takes in the categories that a model named. The answer is not kept as a message.
 pub fn categories_named(decision: &mut DecisionBuilder<'_>, answer: &Answer) -> Next {
-    let names = named_by(&answer.message, &usable(decision.tools(), &decision.progress.record));
+    let names = named_by(&answer.message, &usable(decision.tools(), &decision.progress));
     let counters = decision.counters();
     counters.named_no_category = names.is_none();
     counters.chosen_tools = names.map(|names| ChosenTools { by: ChosenBy::Categories, names });

@@ -24,7 +24,7 @@ pub fn allow(decision: &mut DecisionBuilder<'_>, call: &ModelCall) -> Option<Nex
     if budget.counts_money() && source.capacity().prices.is_none() {
         let detail = format!(
             "the agent has a budget in money, and nobody knows what {} costs; say so in the entry of its provider, or have a budget in tokens",
-            decision.progress.record.model()
+            decision.progress.model()
         );
         return Some(Next::fail(ProblemCode::UnpricedModel, detail));
     }
@@ -94,7 +94,7 @@ pub fn settlement(decision: &DecisionBuilder<'_>) -> Option<Change> {
     if !decision.is_charged() && !decision.lets_go() {
         return None;
     }
-    let (before, usage) = (decision.before, decision.progress.record.usage);
+    let (before, usage) = (decision.before, decision.progress.usage);
     let day = match (before.lost, decision.facts.reserved) {
         (Some(lost), _) => lost.day,
         (None, Some((_, Reserved::Granted { day }))) => day,

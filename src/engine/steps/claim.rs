@@ -143,7 +143,7 @@ fn end_lost_step(decision: &mut DecisionBuilder<'_>) {
 /// not begun by the rows: its start is stored again, and the call is not repeated.
 pub fn take_up(decision: &mut DecisionBuilder<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
-        if decision.progress.record.calls.iter().any(|call| call.id == id && call.has_not_begun()) {
+        if decision.progress.call(&id).is_some_and(|call| call.has_not_begun()) {
             was_made(decision, &id);
         }
         if !unknown_outcome::is_asked_about(decision, &outcome) {

@@ -35,7 +35,7 @@ pub fn make_room(decision: &mut DecisionBuilder<'_>) -> Next {
     if !lacks(&room) {
         return call(request, Some(room));
     }
-    if !decision.progress.record.counters.force_final {
+    if !decision.progress.counters.force_final {
         decision.counters().no_room = true;
         decision.force_final(prompts::FORCED_CONTEXT);
     }
@@ -73,7 +73,7 @@ fn uncut(decision: &DecisionBuilder<'_>) -> (Prepared, Room) {
 /// Stores the new summary, and tells what it covers.
 fn tell(decision: &mut DecisionBuilder<'_>) {
     let before = decision.before.summary.as_ref();
-    let Some(summary) = decision.progress.record.summary.clone().filter(|summary| Some(summary) != before) else { return };
+    let Some(summary) = decision.progress.summary.clone().filter(|summary| Some(summary) != before) else { return };
     let messages = summary.messages.saturating_sub(before.map_or(0, |before| before.messages));
     decision.event(EventBody::ContextCompacted {
         messages,
@@ -94,7 +94,7 @@ fn leave_out(decision: &mut DecisionBuilder<'_>, policy: &ContextPolicy) -> (Pre
     let wanted = match policy.strategy {
         ContextStrategy::Summarize => {
             let keep = policy.keep_last as usize;
-            let own = decision.progress.record.fence.run_id.clone();
+            let own = decision.progress.fence.run_id.clone();
             if leave_out_first(decision, policy, |shown, _| summary::newest(&shown.rest, keep, Some(&own))) {
                 (request, room) = uncut(decision);
             }
@@ -140,7 +140,7 @@ fn leave_out_first(
     let asked = shown.asked.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
     let summary = summary::extended(policy, source.record.summary.as_ref(), left_out, asked);
     let is_some = summary.is_some();
-    decision.progress.record.summary = summary.or(decision.progress.record.summary.take());
+    decision.progress.summary = summary.or(decision.progress.summary.take());
     is_some
 }
 

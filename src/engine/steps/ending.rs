@@ -37,7 +37,6 @@ fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
     close_questions(decision);
     let open: Vec<(CallId, ToolOutcome)> = decision
         .progress
-        .record
         .calls
         .iter()
         .filter_map(|call| {
@@ -66,7 +65,7 @@ fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
 
 fn finish_completed(decision: &mut DecisionBuilder<'_>, finish_reason: FinishReason, error: Option<ProblemBody>) {
     let joined = Some(decision.before.joined);
-    let usage = decision.progress.record.usage;
+    let usage = decision.progress.usage;
     decision.conversation_updated(ConversationStatus::from(RunStatus::Completed));
     let notice = stop_analysis::ends_with_empty_claim(decision).then_some(Notice::NothingWritten);
     decision.event(EventBody::RunCompleted { finish_reason, usage, error: error.clone(), notice });
@@ -101,7 +100,7 @@ fn cancel(decision: &mut DecisionBuilder<'_>, by: String) {
 }
 
 fn close_questions(decision: &mut DecisionBuilder<'_>) {
-    for request in std::mem::take(&mut decision.progress.record.inputs) {
+    for request in std::mem::take(&mut decision.progress.inputs) {
         decision.close_question(&request, InputState::Cancelled);
     }
 }

@@ -38,8 +38,7 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
         return compact(decision, step, left_out);
     }
     let code = ProblemCode::from(error.kind);
-    if !is_planned && error.refused_signed && !decision.progress.record.counters.unsigned && holds_signed(&decision.source_before())
-    {
+    if !is_planned && error.refused_signed && !decision.progress.counters.unsigned && holds_signed(&decision.source_before()) {
         return unsign(decision, step, code.body(error.message));
     }
     match remedy(decision, &error) {
@@ -76,7 +75,7 @@ pub fn failed(decision: &mut DecisionBuilder<'_>, error: ModelError, partial: Op
 }
 
 fn remedy(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
-    let record = &decision.progress.record;
+    let record = &decision.progress;
     let retry = &decision.profile().llm_retry;
     let other = record.next_model().filter(|_| error.kind.another_model_may_help()).map(str::to_owned);
     if error.not_asked {
@@ -110,7 +109,7 @@ fn next_look(decision: &DecisionBuilder<'_>, error: &ModelError) -> Remedy {
     let retry = &decision.profile().llm_retry;
     let Some(least) = retry.delays_ms.first() else { return Remedy::GiveUp(error.message.clone()) };
     let after_ms = error.retry_after_ms.unwrap_or(0).max(*least);
-    let waited = decision.progress.record.counters.left_alone_ms;
+    let waited = decision.progress.counters.left_alone_ms;
     if waited.saturating_add(after_ms) > retry.max_retry_after_ms {
         return Remedy::GiveUp(format!("{} (the run has waited {waited} ms, and this agent waits no longer)", error.message));
     }
@@ -143,14 +142,14 @@ fn switch(decision: &mut DecisionBuilder<'_>, step: u32, model: String, error: P
 fn refused_tool(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<String> {
     let refused = error.refused_tool.as_ref()?;
     let is_offered = decision.source_before().offered_in_step().iter().any(|tool| tool.name == *refused);
-    let is_bearable = decision.progress.record.counters.quarantined_tools.len() < QUARANTINED;
+    let is_bearable = decision.progress.counters.quarantined_tools.len() < QUARANTINED;
     (is_offered && is_bearable).then(|| refused.clone())
 }
 
 /// Returns what halving would leave out. Done once: a request that is still too large would stay so.
 fn compaction(decision: &DecisionBuilder<'_>, error: &ModelError) -> Option<LeftOut> {
     let may_shorten = decision.profile().context.strategy != ContextStrategy::None;
-    if error.kind != ModelErrorKind::ContextOverflow || decision.progress.record.counters.halved || !may_shorten {
+    if error.kind != ModelErrorKind::ContextOverflow || decision.progress.counters.halved || !may_shorten {
         return None;
     }
     let left_out = left_out_by_halving(&decision.source_before());

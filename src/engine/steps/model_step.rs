@@ -28,15 +28,15 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
     if decision.is_out_of_time() {
         return limits::fail_for_time(decision);
     }
-    let was_forced = decision.progress.record.counters.force_final;
+    let was_forced = decision.progress.counters.force_final;
     renew(decision);
     if let Some(next) = strategy::of(decision.profile()).begin(decision) {
         return next;
     }
-    if !decision.progress.record.counters.force_final {
-        if limits::is_run_over(decision.profile(), decision.progress.record.usage) {
+    if !decision.progress.counters.force_final {
+        if limits::is_run_over(decision.profile(), decision.progress.usage) {
             decision.force_final(prompts::FORCED_BUDGET);
-        } else if decision.progress.record.counters.rounds >= decision.profile().max_rounds {
+        } else if decision.progress.counters.rounds >= decision.profile().max_rounds {
             match decision.profile().on_limit {
                 OnLimit::Summarize => decision.force_final(prompts::FORCED_ROUNDS),
                 OnLimit::Fail => {
@@ -52,7 +52,7 @@ pub fn begin(decision: &mut DecisionBuilder<'_>) -> Next {
             decision.force_final(prompts::FORCED_BREAKER);
         }
     }
-    if was_forced && !decision.progress.record.counters.force_final {
+    if was_forced && !decision.progress.counters.force_final {
         decision.hint(prompts::NO_LONGER_FORCED);
     }
     decision.set_status(RunStatus::Processing, None);
@@ -100,7 +100,7 @@ pub fn accept(decision: &mut DecisionBuilder<'_>, message: Message, turn: ModelT
 pub fn answered(decision: &mut DecisionBuilder<'_>, answer: Answer, before: Usage) -> Next {
     let Answer { step, message, turn, closing } = answer;
     let usage = turn.usage;
-    let is_last = decision.progress.record.counters.force_final;
+    let is_last = decision.progress.counters.force_final;
     let limit = decision.profile().options.max_output_tokens;
     if is_used_up(&message, &turn, limit) && !decision.progress.has_unseen_messages() {
         store_words(decision, step, message.clone(), closing, usage);
@@ -250,8 +250,8 @@ fn last_reason(decision: &DecisionBuilder<'_>, before: Usage, is_last: bool) -> 
     if !is_last {
         return None;
     }
-    if limits::is_run_over(decision.profile(), before) || decision.progress.record.counters.no_room {
+    if limits::is_run_over(decision.profile(), before) || decision.progress.counters.no_room {
         return Some(FinishReason::Budget);
     }
-    (decision.progress.record.counters.rounds >= decision.profile().max_rounds).then_some(FinishReason::MaxRounds)
+    (decision.progress.counters.rounds >= decision.profile().max_rounds).then_some(FinishReason::MaxRounds)
 }

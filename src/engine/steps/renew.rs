@@ -11,8 +11,8 @@ pub fn renew(decision: &mut DecisionBuilder<'_>) {
         return;
     }
     strategy::of(decision.profile()).joined(decision);
-    let heard = decision.progress.record.joined;
-    let heard_step = decision.progress.record.steps.last().map_or(0, |row| row.step);
+    let heard = decision.progress.joined;
+    let heard_step = decision.progress.steps.last().map_or(0, |row| row.step);
     let counters = decision.counters();
     *counters = RunCounters {
         heard,

@@ -64,7 +64,7 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
     let (mut one_waits, mut one_alone_waits, mut one_is_next) = (false, false, false);
     let calls: Vec<CallId> = decision.progress.batch(step).map(|call| call.id.clone()).collect();
     for id in calls {
-        let Some(call) = decision.progress.record.call(&id) else { continue };
+        let Some(call) = decision.progress.call(&id) else { continue };
         let (is_alone, is_asked_about) = (is_alone(decision, &id), decision.progress.question_about(&id).is_some());
         if !call.has_not_begun() {
             let waits = call.outcome.is_none() && is_asked_about;
@@ -111,7 +111,7 @@ fn begin_calls(decision: &mut DecisionBuilder<'_>, step: u32, under_way: &mut Ve
 
 /// Returns whether a call is exclusive.
 fn is_alone(decision: &DecisionBuilder<'_>, id: &CallId) -> bool {
-    let Some(call) = decision.progress.record.call(id) else { return false };
+    let Some(call) = decision.progress.call(id) else { return false };
     decision.before.tools.iter().flatten().any(|tool| tool.name == call.name && tool.safety.alone)
 }
 
@@ -120,16 +120,15 @@ fn wait_for_answers(decision: &mut DecisionBuilder<'_>, id: &CallId, reason: Wai
     let id = decision.progress.question_about(id).map(|question| question.id.to_string());
     decision.event(EventBody::RunWaiting { reason, id, detail: None });
     decision.set_status(RunStatus::Waiting, Some(reason));
-    let first_to_expire = decision.progress.record.inputs.iter().filter_map(|question| question.expires_in_ms).min();
+    let first_to_expire = decision.progress.inputs.iter().filter_map(|question| question.expires_in_ms).min();
     let wake_after = [decision.time_left(), first_to_expire].into_iter().flatten().min();
     Next::Release(wake_after, ReleaseCause::Waiting)
 }
 
 /// Refuses a planned call whose tool was dropped meanwhile.
 fn refuse_dropped(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {
-    let dropped = &decision.progress.record.counters.dropped_tools;
-    let Some(name) = decision.progress.record.call(id).filter(|call| dropped.contains(&call.name)).map(|call| call.name.clone())
-    else {
+    let dropped = &decision.progress.counters.dropped_tools;
+    let Some(name) = decision.progress.call(id).filter(|call| dropped.contains(&call.name)).map(|call| call.name.clone()) else {
         return false;
     };
     let outcome = ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(prompts::dropped_tool(&name), 0) };

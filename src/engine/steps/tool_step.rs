@@ -80,7 +80,7 @@ pub fn done(decision: &mut DecisionBuilder<'_>, step: u32) -> Next {
     let strategy = strategy::of(decision.profile());
     strategy.calls_done(decision);
     renew(decision);
-    if decision.progress.record.counters.cut_answers > CUT_ANSWERS {
+    if decision.progress.counters.cut_answers > CUT_ANSWERS {
         let detail =
             "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";
         return Next::fail(ProblemCode::from(ModelErrorKind::IncompleteStream), detail);
@@ -118,7 +118,7 @@ fn end_undoing(decision: &DecisionBuilder<'_>, step: u32) -> Option<Next> {
 fn count_rounds(decision: &mut DecisionBuilder<'_>, step: u32) {
     let profile = decision.profile();
     let has_only_errors = decision.progress.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));
-    let (tools, record) = (decision.tools(), &decision.progress.record);
+    let (tools, record) = (decision.tools(), &decision.progress);
     let repeats = |call: &ToolCall| duplicates::answered_before((profile, tools, record), std::iter::empty(), call).is_some();
     let has_only_duplicates = decision.progress.batch(step).all(repeats);
     let has_progress = decision.progress.batch(step).any(|call| call.state == ToolCallState::Done && !repeats(call));
@@ -130,7 +130,7 @@ fn count_rounds(decision: &mut DecisionBuilder<'_>, step: u32) {
         counters.error_rounds = 0;
         decision.hint(prompts::ERROR_ROUNDS);
     }
-    if profile.duplicate_calls > 0 && decision.progress.record.counters.duplicate_rounds >= profile.duplicate_calls {
+    if profile.duplicate_calls > 0 && decision.progress.counters.duplicate_rounds >= profile.duplicate_calls {
         decision.force_final(prompts::FORCED_DUPLICATES);
     }
 }

@@ -55,7 +55,7 @@ fn shortfall(analysis: &ResponseAnalysis, text: &str) -> Option<Shortfall> {
 /// Returns why the model must continue after an answer in words, if it must. Only a model that has worked can have stopped too
 /// early, and it must then be allowed to continue.
 pub fn must_go_on(decision: &DecisionBuilder<'_>, message: &Message, finish: ModelFinish, is_last: bool) -> Option<Shortfall> {
-    let (profile, record) = (decision.profile(), &decision.progress.record);
+    let (profile, record) = (decision.profile(), &decision.progress);
     let analysis = &profile.response_analysis;
     if (analysis.incomplete == 0 && analysis.deflection == 0) || profile.options.output_schema.is_some() {
         return None;
@@ -156,7 +156,7 @@ pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
         return false;
     }
     // Older messages of the run may not be loaded any more; the rows of its calls are.
-    let has_changed = decision.progress.record.calls.iter().any(|call| {
+    let has_changed = decision.progress.calls.iter().any(|call| {
         let is_error = call.outcome.as_ref().is_some_and(|outcome| outcome.is_error);
         may_have_changed(&call.name, call.state, is_error, decision.tools())
     });
@@ -165,7 +165,7 @@ pub fn ends_with_empty_claim(decision: &DecisionBuilder<'_>) -> bool {
     }
     let run = &decision.before.fence.run_id;
     let mut messages = of_run(&decision.before.history, run);
-    messages.extend(&decision.progress.record.history);
+    messages.extend(&decision.progress.history);
     claims_in_vain(analysis, &messages, decision.tools())
 }
 

@@ -79,7 +79,7 @@ impl Hooks for PlanExecute {
     }
 
     fn ranked(&self, decision: &mut DecisionBuilder<'_>, ranked: &RankedTools) -> Option<Next> {
-        phase(&decision.progress.record)?;
+        phase(&decision.progress)?;
         if decision.open_tool_step().is_some() || !is_unranked(decision) {
             return Some(Next::Wait);
         }
@@ -88,8 +88,8 @@ impl Hooks for PlanExecute {
             return Some(Next::ModelStep);
         }
         let filter = ToolFilter { k: decision.profile().plan.k, ..decision.profile().tool_filter.clone() };
-        let said = query(&decision.progress.record).unwrap_or_default();
-        let names = best(&filter, &usable(decision.tools(), &decision.progress.record), &said, &ranked.names);
+        let said = query(&decision.progress).unwrap_or_default();
+        let names = best(&filter, &usable(decision.tools(), &decision.progress), &said, &ranked.names);
         if let Some(plan) = decision.counters().plan.as_mut() {
             plan.chosen = Some(names);
         }
@@ -106,7 +106,7 @@ impl Hooks for PlanExecute {
     }
 
     fn calls_done(&self, decision: &mut DecisionBuilder<'_>) {
-        let record = &decision.progress.record;
+        let record = &decision.progress;
         if phase(record) != Some(PlanPhase::Executing) {
             return;
         }
@@ -118,10 +118,10 @@ impl Hooks for PlanExecute {
 
     /// The plan does not know the message that joined. A plan without any call is made anew.
     fn joined(&self, decision: &mut DecisionBuilder<'_>) {
-        if phase(&decision.progress.record).is_none() {
+        if phase(&decision.progress).is_none() {
             return;
         }
-        let is_made_anew = decision.progress.record.calls.is_empty();
+        let is_made_anew = decision.progress.calls.is_empty();
         leave(decision);
         if is_made_anew {
             decision.counters().plan = None;
@@ -133,7 +133,7 @@ impl Hooks for PlanExecute {
         (counters.model_failures, counters.left_alone_ms) = (0, 0);
         decision.reset(step, "retry");
         decision.abandon_step(step);
-        if phase(&decision.progress.record) == Some(PlanPhase::Telling) {
+        if phase(&decision.progress) == Some(PlanPhase::Telling) {
             return list(decision);
         }
         leave(decision);
@@ -141,7 +141,7 @@ impl Hooks for PlanExecute {
     }
 
     fn ended(&self, decision: &mut DecisionBuilder<'_>) {
-        if phase(&decision.progress.record).is_some() {
+        if phase(&decision.progress).is_some() {
             close(decision);
             close_steps(decision);
         }
@@ -151,7 +151,7 @@ impl Hooks for PlanExecute {
 /// Returns whether a plan can be made or continued: tools are on offer, no call is forced, no limit is reached, and no broken tool
 /// forces an answer.
 fn may_go_on(decision: &DecisionBuilder<'_>) -> bool {
-    let record = &decision.progress.record;
+    let record = &decision.progress;
     let choice = &decision.profile().options.tool_choice;
     let is_telling = phase(record) == Some(PlanPhase::Telling);
     let has_tools = is_telling || !usable(decision.tools(), record).is_empty() && !forces_final(decision);
@@ -171,14 +171,14 @@ fn leave(decision: &mut DecisionBuilder<'_>) {
     let was_under_way = plan.phase == PlanPhase::Executing || plan.phase == PlanPhase::Telling;
     plan.phase = PlanPhase::Over;
     close_steps(decision);
-    if was_under_way && !decision.progress.record.calls.is_empty() {
+    if was_under_way && !decision.progress.calls.is_empty() {
         decision.hint(prompts::PLAN_LEFT);
     }
 }
 
 /// Closes the open steps: by the result of their call, or as skipped without one.
 fn close_steps(decision: &mut DecisionBuilder<'_>) {
-    let record = &decision.progress.record;
+    let record = &decision.progress;
     let open = record.counters.plan.iter().flat_map(|plan| plan.steps.iter().zip(0..)).filter(|(step, _)| step.state.is_none());
     let closed: Vec<(usize, PlanStepState, Option<CallId>)> = open
         .map(|(step, at)| {
@@ -301,13 +301,13 @@ fn step_over(decision: &mut DecisionBuilder<'_>, state: PlanStepState) {
 fn has_acted(decision: &DecisionBuilder<'_>) -> bool {
     let history = decision.before.history.iter().rev();
     let mut turn = history.take_while(|message| message.role != Role::User || message.internal);
-    !decision.progress.record.calls.is_empty() || turn.any(|message| message.tool_calls().next().is_some())
+    !decision.progress.calls.is_empty() || turn.any(|message| message.tool_calls().next().is_some())
 }
 
 /// Returns whether the plan has called any existing tool. Refused calls do not count; denied ones do, since the loop would only ask
 /// again.
 fn has_called(decision: &DecisionBuilder<'_>) -> bool {
-    let record = &decision.progress.record;
+    let record = &decision.progress;
     let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
     let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| was_let_through(call));
     calls.any(|call| decision.tools().iter().any(|tool| tool.name == call.name))
@@ -336,7 +336,7 @@ fn list(decision: &mut DecisionBuilder<'_>) -> Next {
         decision.force_final(prompts::PLAN_DONE);
         return Next::ModelStep;
     }
-    let record = &decision.progress.record;
+    let record = &decision.progress;
     let steps = record.counters.plan.as_ref().map(|plan| plan.steps.as_slice()).unwrap_or_default();
     let lines = steps.iter().map(|step| {
         let (word, result) = result_of(record, step, LISTED_CHARS);
@@ -359,7 +359,7 @@ fn close(decision: &mut DecisionBuilder<'_>) {
 
 /// Returns whether the tools of the current step are still to be selected.
 fn is_unranked(decision: &DecisionBuilder<'_>) -> bool {
-    let record = &decision.progress.record;
+    let record = &decision.progress;
     phase(record) == Some(PlanPhase::Executing)
         && record.counters.plan.as_ref().is_some_and(|plan| plan.chosen.is_none())
         && usable(decision.tools(), record).len() > decision.profile().plan.k
