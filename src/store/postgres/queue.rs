@@ -68,7 +68,7 @@ pub(super) use next_epoch;
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
 /// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
 /// limit), and one of those that have killed `$7` workers and that the next death would end, if this node has taken none of them up in the
-/// last `$8` ms; those that are to be cancelled do no harm. Locks are only taken where nobody holds them, so that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
+/// last `$8` ms; those that are to be cancelled do no harm. Locks that are held are skipped, so that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
 const CLAIM: &str = concat!(
     owners!("$5"),
     ", clock AS MATERIALIZED (
@@ -416,7 +416,7 @@ async fn sweep(
     if expired == 0 {
         return Ok(Sweep::default());
     }
-    // While the database was so slow to count, nobody could renew.
+    // While the database was so slow to count, no worker could renew.
     let was_away = asked_at.elapsed() >= RENEWAL_LIMIT;
     if was_away || !despite_outage && expired >= 4 && expired * 2 > all {
         return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });

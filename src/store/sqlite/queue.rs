@@ -26,7 +26,7 @@ const SLOW: Duration = Duration::from_secs(3);
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
 
-/// Whether a run has killed `?3` workers, and the next death would end it. One that is to be cancelled does no harm.
+/// Holds if a run has crashed `?3` workers, and the next crash would end it. A run that is to be cancelled does no harm.
 macro_rules! is_suspect {
     ($row:literal) => {
         concat!(
@@ -155,7 +155,7 @@ impl QueueStore for SqliteStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         let lost: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
-        // A lease that is gone, or of another epoch, has ended otherwise. One that ends here is told from a crash exactly once.
+        // A lease that is gone, or of another epoch, has ended otherwise. A lease that ends here is told from a crash exactly once.
         let held: Vec<String> = sqlx::query_scalar(
             "SELECT l.run_id FROM json_each(?) AS lost JOIN run_leases l
              ON l.run_id = lost.value ->> 0 AND l.epoch = lost.value ->> 1",
@@ -197,7 +197,7 @@ impl QueueStore for SqliteStore {
             // While the disk stood still, no worker could renew: live workers wait for this very connection.
             return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
-        // What has expired since it was counted may have done so while this waited for a disk that held the renewals up, too.
+        // Leases that have expired since they were counted may have done so while this waited for a disk that held renewals up, too.
         let expired = sqlx::query_as(
             "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ?
              ORDER BY l.lease_until LIMIT ?",
