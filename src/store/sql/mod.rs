@@ -39,6 +39,7 @@ mod backend;
 mod budget;
 mod calls;
 mod cancel;
+mod control;
 mod conversation_rows;
 mod conversations;
 mod copy;
@@ -77,6 +78,7 @@ mod value;
 
 pub(super) use accept::{accept_once, refused_files};
 pub(super) use backend::Backend;
+pub(super) use control::control_signals;
 pub(super) use database::Database;
 pub(super) use load::{History, record};
 pub(super) use new_run::{fresh_counters, fresh_usage, profile_json};
