@@ -30,8 +30,8 @@ pub trait RunStore: Send + Sync {
     /// [`AcceptRun`] for what happens to a conversation that is busy.
     async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>>;
 
-    /// Takes a message of the user's out of a conversation in which no run is under way, with all that came after it, and stores
-    /// another one in its place, in one transaction. The rest is as with [`Self::accept_run`].
+    /// Replaces a user message of a conversation in which no run is under way, in one transaction. Later messages are superseded. The
+    /// rest is as with [`Self::accept_run`].
     async fn edit_message(
         &self,
         accept: AcceptRun,

@@ -168,10 +168,9 @@ pub struct DeletedConversation {
 
 /// A message to accept.
 ///
-/// If the conversation has an active run: `queue` stores a run behind it, `reject` stores nothing, `interrupt` asks for the
-/// active run (and those queued behind it) to be cancelled and stores a run behind it, `steer` stores the message as one of
-/// the active run and no new run, unless that run has been asked to end: then it acts as `queue`. Without an active run all
-/// four store a run that can be claimed at once.
+/// If the conversation has an active run: `queue` stores a run behind it. `reject` stores nothing. `interrupt` cancels the active run
+/// and those queued behind it, and stores a run behind them. `steer` stores the message as one of the active run and no new run; it
+/// acts as `queue` if that run is to be cancelled. Without an active run all four store a run that can be claimed at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcceptRun {
     pub owner: UserId,

@@ -72,7 +72,7 @@ pub(super) struct Update<'a> {
 #[derive(Default)]
 pub(super) struct Tables {
     runs: Vec<RunPatch>,
-    spending: Vec<Settled>,
+    spending: Vec<SpendingRow>,
     tool_sets: Vec<ToolSet>,
     steps_begun: Vec<StepRow>,
     steps_ended: Vec<StepRow>,
@@ -192,7 +192,7 @@ struct CallChange {
 
 /// The usage of a run's reserved calls, by the day of the reservation.
 #[derive(Serialize)]
-struct Settled {
+struct SpendingRow {
     ord: usize,
     day: i64,
     tokens: i64,
@@ -277,7 +277,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
         places.push(Some(Place { fence: index, offset: fenced.events }));
         let mut messages = 0;
         for change in &write.changes {
-            let mut at = At { ord: index, fenced, messages: &mut messages, write };
+            let mut at = ChangeContext { ord: index, fenced, messages: &mut messages, write };
             match tables.add(&mut at, change) {
                 Err(StoreError::Corrupt { .. }) => tables.refused = Some(rows::UNREADABLE),
                 added => added?,
@@ -300,7 +300,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
 }
 
 /// Where a change stands.
-struct At<'a, 'b> {
+struct ChangeContext<'a, 'b> {
     ord: usize,
     fenced: &'a mut Fenced<'b>,
     /// Messages of the same write before it.
@@ -309,7 +309,7 @@ struct At<'a, 'b> {
 }
 
 impl Tables {
-    fn add(&mut self, at: &mut At<'_, '_>, change: &Change) -> StoreResult<()> {
+    fn add(&mut self, at: &mut ChangeContext<'_, '_>, change: &Change) -> StoreResult<()> {
         let ord = at.ord;
         let run = at.fenced.fence.run_id.as_str();
         match change {
@@ -401,7 +401,7 @@ impl Tables {
         let (tokens, cost) = budget::parts(amount);
         match self.spending.iter_mut().find(|row| row.ord == ord && row.day == day) {
             Some(row) => (row.tokens, row.cost) = (row.tokens.saturating_add(tokens), row.cost.saturating_add(cost)),
-            None => self.spending.push(Settled { ord, day, tokens, cost, most: budget::MOST }),
+            None => self.spending.push(SpendingRow { ord, day, tokens, cost, most: budget::MOST }),
         }
     }
 
@@ -438,7 +438,7 @@ impl Tables {
     }
 
     /// A message's place is among the numbers of its write's events: a write with a message has an event for it.
-    fn add_message(&mut self, at: &mut At<'_, '_>, message: &Message) -> StoreResult<()> {
+    fn add_message(&mut self, at: &mut ChangeContext<'_, '_>, message: &Message) -> StoreResult<()> {
         *at.messages += 1;
         self.messages.push(MessageRow {
             ord: at.ord,
@@ -563,7 +563,7 @@ impl Tables {
 
     fn finish(
         &mut self,
-        at: &mut At<'_, '_>,
+        at: &mut ChangeContext<'_, '_>,
         status: RunStatus,
         finish_reason: Option<FinishReason>,
         error: Option<&ProblemBody>,

@@ -218,7 +218,7 @@ async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&Ide
 /// Lists at most `limit` conversations, newest first, each with the time that orders the list.
 ///
 /// The statement has only the conditions that the filter needs: the planner takes one that is always true for one that leaves out most
-/// rows. SQLite folds the case of ASCII only, so titles are compared here there, until the page is full.
+/// rows. SQLite folds the case of ASCII only, so its titles are compared here, until the page is full.
 async fn list(
     database: Database<'_>,
     owner: &UserId,
