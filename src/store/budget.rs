@@ -21,7 +21,7 @@ pub trait BudgetStore: Send + Sync {
     /// it is refused. Days are those of the database's clock.
     async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>>;
 
-    /// Removes some of the rows of before yesterday. Returns how many; 0 if none is left.
+    /// Removes some rows that are older than yesterday. Returns how many; 0 if none is left.
     async fn remove_old_spending(&self) -> StoreResult<u64>;
 }
 

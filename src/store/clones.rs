@@ -37,7 +37,7 @@ pub(super) fn refused(what: &str) -> StoreError {
 }
 
 /// Logs that a copy was accepted.
-pub(super) fn tell(conversations: u64) {
+pub(super) fn log_accepted(conversations: u64) {
     tracing::warn!(
         conversations,
         "the database is a copy that was accepted: the logs of {conversations} conversations go on under higher numbers"

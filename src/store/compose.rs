@@ -1,7 +1,7 @@
-//! What the store itself puts together when it carries out a request: the first message, run and events. Pure functions, the
-//! same for every database.
+//! The messages, runs and events that the store itself makes when it carries out a request. Pure functions, the same for every
+//! database.
 
-use super::{AcceptRun, Compacted, GoOn, ResolveInput, ResumeRun, rows};
+use super::{AcceptRun, Compacted, GoOn, ResolveInput, ResumeRun};
 use crate::domain::agent::TitlePolicy;
 use crate::domain::approval::ApprovalState;
 use crate::domain::change::Change;
@@ -170,13 +170,62 @@ pub(super) fn rewound(title: &str, superseded: &[MessageId], now: UnixMillis) ->
 /// The type of events whose title, and whose status where a run ends, are known only to the transaction that stores them.
 pub(super) const UPDATED: &str = "conversation.updated";
 
-/// The reason for which [`updates_nothing`] is refused.
-pub(super) const UPDATES_NOTHING: &str = "an event tells of a conversation's status that the write does not change";
-
 /// Returns whether a write has an event about a conversation's status that it does not change: the status would be unknown.
-pub(super) fn updates_nothing(write: &RunWrite) -> bool {
+fn updates_nothing(write: &RunWrite) -> bool {
     let changes = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
     write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(changes)
+}
+
+/// Logs a refused write, which is a mistake of its maker.
+pub(super) fn report_broken_rule(write: &RunWrite, reason: &str) {
+    let run = &write.fence.run_id;
+    tracing::error!(run.id = %run, reason, "a write of run {run} breaks a rule");
+}
+
+/// Returns the rule that a write breaks by itself, without regard to the rows.
+pub(super) fn broken_rule(write: &RunWrite) -> Option<&'static str> {
+    let mut messages = 0;
+    let mut ended = false;
+    for change in &write.changes {
+        if ended {
+            return Some("something follows the end of the run");
+        }
+        match change {
+            Change::Status(status, _) if status.is_terminal() => return Some("a terminal status is set without ending the run"),
+            Change::Finish { status, .. } if !status.is_terminal() => return Some("a run ends with a status that is not terminal"),
+            Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Some("the outcome of a tool call is none"),
+            Change::AddMessage(_) => messages += 1,
+            Change::Finish { .. } | Change::Release { .. } => ended = true,
+            Change::Status(..)
+            | Change::Started
+            | Change::FreezeTools(_)
+            | Change::KeepContexts(_)
+            | Change::Counters(_)
+            | Change::Summarize(_)
+            | Change::Usage(_)
+            | Change::Settle { .. }
+            | Change::StepStarted { .. }
+            | Change::StepEnded { .. }
+            | Change::AddToolCalls(_)
+            | Change::ToolAsked(_)
+            | Change::ToolEdited { .. }
+            | Change::ToolGranted { .. }
+            | Change::ToolStarted(_)
+            | Change::ToolHandle(..)
+            | Change::ToolFinished(..)
+            | Change::AskInput(_)
+            | Change::InputClosed { .. } => {}
+        }
+    }
+    if updates_nothing(write) {
+        return Some("an event tells of a conversation's status that the write does not change");
+    }
+    (messages > write.events.len()).then_some("more messages than events, so that positions would meet")
+}
+
+/// Returns the place of the event that ends a run, which need not be the write's last one.
+pub(super) fn terminal_event(write: &RunWrite) -> Option<usize> {
+    write.events.iter().position(|event| matches!(event.kind, "run.completed" | "run.failed" | "run.cancelled"))
 }
 
 /// The place of the event that tells which status the conversation has after the run's end, if the write ends the run.
@@ -221,7 +270,16 @@ pub(super) fn accepted_events(
 
 /// Events as they are stored: numbered from `base + 1` on.
 pub(super) fn numbered(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
-    events.into_iter().zip(base + 1..).map(|(event, seq)| rows::stored(event, conversation, seq)).collect()
+    let numbered = events.into_iter().zip(base + 1..).map(|(event, seq)| StoredEvent {
+        seq,
+        kind: event.kind.into(),
+        conversation_id: conversation.clone(),
+        run_id: event.run_id,
+        attempt: event.attempt,
+        at: event.at,
+        data: event.data,
+    });
+    numbered.collect()
 }
 
 /// Returns the outcome of a compaction, and its event if messages were compacted.

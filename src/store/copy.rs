@@ -1,6 +1,6 @@
 //! A conversation that is made of what was said before: in another one, or in a document.
 //!
-//! What is copied is a transcript. Each turn becomes a run that is over, because history is ordered by runs; its log holds whole
+//! A copy is a transcript. Each turn becomes a run that is over, because history is ordered by runs; its log holds whole
 //! messages and the end of the run. Nothing is executed and nothing is charged.
 
 use std::collections::HashMap;
@@ -193,9 +193,9 @@ impl SourceRow {
     }
 }
 
-/// What is copied of a conversation and where it comes from, or why nothing is. `said` has one row more than the limit at most. What
-/// is pinned or put away is not copied, nor are answers that hold for later calls, and what stands for older messages is made again when
-/// it is needed.
+/// Returns the transcript of a conversation and its origin, or why it is not copied. `said` has at most one row more than the limit.
+///
+/// A copy is neither pinned nor archived, and has no grants. A summary of older messages is made again when it is needed.
 pub(super) fn select(
     source: Conversation,
     said: &[SourceRow],

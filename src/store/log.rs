@@ -19,8 +19,8 @@ pub trait LogStore: Send + Sync {
     /// Commits many writes in one transaction. Each is tested by its fence on its own: a fenced one leaves nothing, the others
     /// are committed. The answers are in the order of the writes.
     ///
-    /// Several writes of one run may be in a batch; they are carried out in order. A write that breaks a rule of the rows (a
-    /// tool call started twice, a second outcome, a message that is there already) is answered and treated like a fenced one,
+    /// Several writes of one run may be in a batch; they are carried out in order. A write may break a rule of the rows: a tool call
+    /// started twice, a second outcome, a message that is there already. Such a write is answered and treated like a fenced one,
     /// so that it cannot take its neighbours with it.
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>>;
 

@@ -25,17 +25,17 @@ pub trait McpServerStore: Send + Sync {
     /// A page of servers, by name.
     async fn mcp_servers(&self, viewer: &UserId, page: &PageRequest<McpServerCursor>) -> StoreResult<Page<McpServerRecord>>;
 
-    /// All enabled servers that the owner's runs may use, by name: the owner's and everybody's.
+    /// Returns all enabled servers that the owner's runs may use, by name: the owner's and the server's.
     async fn usable_mcp_servers(&self, owner: &UserId) -> StoreResult<Vec<McpServerRecord>>;
 
-    /// Those of these that are enabled, whoever owns them: for whoever holds connections to them.
+    /// Returns those of these servers that are enabled, of any owner: for the process that holds connections to them.
     async fn enabled_mcp_servers(&self, ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>>;
 
     /// Stores a changed server: all but owner, `created_at` and `generation`. `version` is the one that it was changed from.
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged>;
 
-    /// The same, idempotent by `idempotency`: a request that comes again changes nothing more, whatever has become of the server since.
-    /// What has changed nothing is not remembered.
+    /// Changes a server as [`Self::change_mcp_server`] does, idempotent by `idempotency`. A repeated request changes nothing more, even if
+    /// the server has changed since. An outcome without a change is not recorded.
     async fn replace_mcp_server(
         &self,
         changed: &McpServerRecord,

@@ -23,7 +23,7 @@ pub struct StoreOptions {
     /// Runs of one owner that workers have at a time, in all processes together; the others wait in the queue. 0 for no limit.
     /// All processes of a database should agree on it.
     pub max_running_per_owner: u32,
-    /// What happens to a database that looks like a copy.
+    /// How a database is treated that looks like a copy.
     pub on_copy: OnCopy,
 }
 

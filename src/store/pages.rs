@@ -138,6 +138,12 @@ pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> S
     Page { items, next }
 }
 
+/// Returns the page of rows with the times that order them, as [`page_of`] does.
+pub(super) fn page_by_time<T, I: fmt::Display>(rows: Vec<(i64, T)>, limit: u32, id: impl Fn(&T) -> &I) -> Page<T> {
+    let Page { items, next } = page_of(rows, limit, |(at, row)| TimeCursor { at: *at, id: id(row) }.to_string());
+    Page { items: items.into_iter().map(|(_, row)| row).collect(), next }
+}
+
 /// Refuses a cursor that is spelled differently from ours: numbers have several spellings.
 pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }

@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Repeats a call while the database is away, for as long as `patience` lasts. Other errors are returned at once.
 ///
 /// # Errors
-/// What it said last.
+/// The last error.
 pub async fn patiently<T, F: Future<Output = StoreResult<T>>>(patience: Duration, ask: impl Fn() -> F) -> StoreResult<T> {
     let begun = Instant::now();
     loop {

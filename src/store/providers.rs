@@ -25,7 +25,7 @@ pub struct ProviderLogin {
     pub verifier: Sealed,
 }
 
-/// Who asks for a login that is under way.
+/// The caller that takes a login under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginTaker {
     Owner(UserId),
@@ -47,7 +47,7 @@ impl LoginTaker {
 pub enum SecretOf {
     /// A provider: its key.
     Provider,
-    /// An MCP server: what stands in the place of the names in its entry.
+    /// An MCP server: the values of the names in its entry.
     McpServer,
     /// A login at an MCP server: its tokens.
     McpTokens,

@@ -36,8 +36,8 @@ pub trait QueueStore: Send + Sync {
 
     /// Renews the leases that `node` knows in one statement, and lists the leases of the node that it did not name.
     ///
-    /// A lease that expired longer than `grace_ms` ago is not revived. A lease is named by its run, whatever its epoch: the
-    /// reply to a raised fence may be under way.
+    /// A lease that expired longer than `grace_ms` ago is not revived. A lease is named by its run, not by its epoch:
+    /// the reply to a raised fence may be under way.
     async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal>;
 
     /// Gives up leases that their worker could not renew because the database was away. The worker lives, so these claims do not count

@@ -65,7 +65,7 @@ pub enum Rewound {
     NoConversation,
 }
 
-/// What came of a request to say a message anew. It is recorded with its key as what was accepted.
+/// The outcome of an edit. It is recorded with its key as the accepted message.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Accepted")]
 pub enum Edited {

@@ -15,7 +15,6 @@ use crate::domain::approval::ApprovalPolicy;
 use crate::domain::budget::Budget;
 use crate::domain::context::ContextPolicy;
 use crate::domain::conversation::{Conversation, ConversationStatus};
-use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
@@ -60,19 +59,6 @@ pub(super) fn own_layers(row: &Row) -> Result<OwnLayers, sqlx::Error> {
     Ok(OwnLayers { system_prompt: system_prompt?.unwrap_or_default(), instructions: instructions?.unwrap_or_default() })
 }
 
-/// The event as it is stored with the number `seq`.
-pub(super) fn stored(event: NewEvent, conversation: &ConversationId, seq: i64) -> StoredEvent {
-    StoredEvent {
-        seq,
-        kind: event.kind.into(),
-        conversation_id: conversation.clone(),
-        run_id: event.run_id,
-        attempt: event.attempt,
-        at: event.at,
-        data: event.data,
-    }
-}
-
 /// The message without U+0000, and its body as stored: the row says what the log says.
 pub(super) fn storable_message(message: Message) -> StoreResult<(Message, String)> {
     let rendered = encode("messages", "body", message.id.as_str(), &message)?;
@@ -110,8 +96,7 @@ pub(super) fn decode<T: DeserializeOwned>(table: &'static str, column: &'static 
     serde_json::from_str(text).map_err(|error| corrupt(table, column, id, error))
 }
 
-/// What was said in a conversation, from the bodies of its messages. It is kept as long as a run lasts, so it takes no more
-/// room than it needs.
+/// Returns messages from their bodies. They are kept as long as a run lasts, so they take no more memory than they need.
 pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<Message>> {
     let mut messages = Vec::with_capacity(bodies.len() + 1);
     for body in bodies {
@@ -122,8 +107,8 @@ pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<
     Ok(messages)
 }
 
-/// A frozen profile. What it says that this version does not know was added by a newer one and is left out: both may work on one
-/// database, and a request that says such a thing is refused as ever.
+/// Reads a frozen profile. Fields that this version does not know were added by a newer one, which may work on the same database, and
+/// are left out. A request with such a field is still refused.
 pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile> {
     let strict = decode("runs", "profile", run, text);
     let Err(error) = strict else { return strict };
@@ -146,8 +131,8 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 
-/// Why a run was claimed. What this version cannot read is taken for a crash, after which everything is looked at most closely: the
-/// claim is made already, and a run that is left to its lease for it would be claimed again and again and never end.
+/// Reads why a run was claimed. An unknown cause counts as a crash, after which a worker checks most. The claim is made already: a run
+/// that was left to its lease for its cause would be claimed again and again and never end.
 pub(super) fn claim_cause(run: &str, text: &str) -> ClaimCause {
     ClaimCause::from_word(text).unwrap_or_else(|| {
         tracing::warn!(

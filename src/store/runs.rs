@@ -30,8 +30,8 @@ pub trait RunStore: Send + Sync {
     /// [`AcceptRun`] for what happens to a conversation that is busy.
     async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>>;
 
-    /// Takes a message of the user's out of a conversation in which no run is under way, with all that came after it, and stores
-    /// another one in its place, in one transaction. The rest is as with [`Self::accept_run`].
+    /// Replaces a user message of a conversation in which no run is under way, in one transaction. Later messages are superseded. The
+    /// rest is as with [`Self::accept_run`].
     async fn edit_message(
         &self,
         accept: AcceptRun,
@@ -45,15 +45,14 @@ pub trait RunStore: Send + Sync {
     /// Returns a page of runs, newest first.
     async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>>;
 
-    /// The profile that the run was accepted with, and that whatever goes on from it has. `None` if there is no such run, or it is somebody
-    /// else's.
+    /// Returns the profile that was frozen into the run. `None` if the run is missing or another owner's.
     async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>>;
 
     /// The run that is under way in a conversation: the active one, not those queued behind it.
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>>;
 
-    /// Asks for the run to be cancelled. A run that nobody works on and that has not started is cancelled at once; one that
-    /// waits is made claimable, so that a worker ends it; one with a live lease is only marked.
+    /// Cancels a run. A run without a lease that has not started ends at once. A waiting run is made claimable, so that a worker ends
+    /// it. A run with a live lease is only marked.
     async fn cancel_run(
         &self,
         owner: &UserId,
@@ -67,13 +66,13 @@ pub trait RunStore: Send + Sync {
     /// never change). That is possible as long as it is the newest one of its conversation, and so only once.
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>>;
 
-    /// The answer of the run that holds this call, with all its calls. `None` if there is no such call, or it is somebody else's.
+    /// Returns the answer of the run that holds this call, with all its calls. `None` if the call is missing or another owner's.
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>>;
 
-    /// One call of the run, with its whole result. `None` if there is no such call, or it is somebody else's.
+    /// Returns a call of the run, with its whole result. `None` if the call is missing or another owner's.
     async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>>;
 
-    /// What is known about why the run is or is not moving.
+    /// Returns the facts that explain why the run does or does not move.
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;
 
     /// Counts of runs that are not terminal, by status word, for metrics.

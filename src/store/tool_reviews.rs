@@ -27,7 +27,7 @@ pub struct SeenTool {
     pub description: String,
     /// JSON Schema of its arguments, as text.
     pub parameters: String,
-    /// What its server says of its nature, as JSON text.
+    /// The annotations of its server, as JSON text.
     pub hints: String,
 }
 
@@ -44,7 +44,7 @@ pub trait PinStore: Send + Sync {
     /// the place of the one that had changed before. Returns the ids of those whose definitions are not accepted.
     async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>>;
 
-    /// Definitions, newest first, at most [`MAX_PINS`]: those of the viewer's own servers and of everybody's.
+    /// Returns definitions, newest first, at most [`MAX_PINS`]: of the viewer's servers and of those of all owners.
     async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>>;
 
     /// Accepts a definition of a server of `scope`. Accepting it again changes nothing. `None` if there is none.
@@ -60,7 +60,7 @@ pub struct PinScope {
 }
 
 /// A stored definition.
-pub(super) struct Kept {
+pub(super) struct StoredDefinition {
     pub(super) owner: String,
     pub(super) server: String,
     pub(super) tool: String,
@@ -77,7 +77,7 @@ pub(super) struct Sight<'s> {
 }
 
 /// Compares what is seen with what is kept.
-pub(super) fn compare<'s>(seen: &'s [SeenTool], kept: &[Kept]) -> Sight<'s> {
+pub(super) fn compare<'s>(seen: &'s [SeenTool], kept: &[StoredDefinition]) -> Sight<'s> {
     let accepted: HashSet<(&str, &str, &str, &str)> = kept.iter().filter(|kept| kept.is_accepted).map(key).collect();
     let changed: HashSet<_> = kept.iter().filter(|kept| !kept.is_accepted).map(key).collect();
     let tools: HashSet<_> = kept.iter().map(|kept| (kept.owner.as_str(), kept.server.as_str(), kept.tool.as_str())).collect();
@@ -100,7 +100,7 @@ pub(super) fn compare<'s>(seen: &'s [SeenTool], kept: &[Kept]) -> Sight<'s> {
     sight
 }
 
-fn key(kept: &Kept) -> (&str, &str, &str, &str) {
+fn key(kept: &StoredDefinition) -> (&str, &str, &str, &str) {
     (&kept.owner, &kept.server, &kept.tool, &kept.hash)
 }
 

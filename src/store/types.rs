@@ -85,7 +85,7 @@ impl ConversationChange {
     }
 }
 
-/// What upkeep does with idle conversations. Pinned ones stay as they are.
+/// The ways in which upkeep treats idle conversations. Pinned ones stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tidying {
     /// They are archived.
@@ -168,10 +168,9 @@ pub struct DeletedConversation {
 
 /// A message to accept.
 ///
-/// If the conversation has an active run: `queue` stores a run behind it, `reject` stores nothing, `interrupt` asks for the
-/// active run (and those queued behind it) to be cancelled and stores a run behind it, `steer` stores the message as one of
-/// the active run and no new run, unless that run has been asked to end: then it acts as `queue`. Without an active run all
-/// four store a run that can be claimed at once.
+/// If the conversation has an active run: `queue` stores a run behind it. `reject` stores nothing. `interrupt` cancels the active run
+/// and those queued behind it, and stores a run behind them. `steer` stores the message as one of the active run and no new run; it
+/// acts as `queue` if that run is to be cancelled. Without an active run all four store a run that can be claimed at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcceptRun {
     pub owner: UserId,
@@ -189,7 +188,6 @@ pub struct AcceptRun {
     /// The agent and the model that the message names. The conversation keeps them. A conversation that has no agent yet keeps the
     /// run's.
     pub choice: AgentChoice,
-    /// What happens if there is an active run.
     pub on_busy: OnBusy,
     /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
     pub max_active_runs: u32,
@@ -307,13 +305,13 @@ pub struct ResumeRun {
 /// From where a run is resumed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GoOn {
-    /// From where it stands: one that waits for a retry, or has failed.
+    /// From where it stands: a run that waits for a retry, or has failed.
     Resume,
-    /// From its beginning, once it has ended: the same message is answered again, and what was said since is superseded.
+    /// From its beginning, once it has ended: the same message is answered again, and later messages are superseded.
     Turn,
-    /// From calls of one of its messages, once it has ended: that message and what was said since are superseded.
+    /// From calls of one of its messages, once it has ended: that message and later ones are superseded.
     Call(Box<CallBatch>),
-    /// With a call that takes one of its calls back, once it has ended, whatever came after it. Nothing is superseded.
+    /// With a call that takes one of its calls back, once it has ended, even if other runs came after it. Nothing is superseded.
     Undo {
         /// The call that does it, and its message.
         batch: Box<CallBatch>,
@@ -323,7 +321,7 @@ pub enum GoOn {
 }
 
 impl GoOn {
-    /// The message whose place is taken first, where it is not the beginning of the turn.
+    /// Returns the first message that is superseded, unless the whole turn is.
     #[must_use]
     pub fn original(&self) -> Option<&str> {
         match self {
@@ -332,7 +330,7 @@ impl GoOn {
         }
     }
 
-    /// What the new run begins with, if not with a request to its model.
+    /// Returns the calls with which the new run begins, if it does not begin with a model call.
     #[must_use]
     pub fn batch(&self) -> Option<&CallBatch> {
         match self {
@@ -341,7 +339,7 @@ impl GoOn {
         }
     }
 
-    /// The call that is taken back, by its key: all that stand for it are one effect.
+    /// Returns the call that is taken back, by its key: all calls with the key are one effect.
     #[must_use]
     pub fn undone(&self) -> Option<&CallId> {
         match self {
@@ -350,7 +348,7 @@ impl GoOn {
         }
     }
 
-    /// Whether an earlier try to take the call back may have taken effect, for all that its user knows.
+    /// Returns whether the user confirms the undo although an earlier try may have taken effect.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         matches!(self, Self::Undo { confirmed: true, .. })
@@ -437,7 +435,7 @@ pub struct Claim {
     pub trace: Option<TraceId>,
     /// The crash count.
     pub crashes: u32,
-    /// A time before the lease began, whatever the wait for a connection was.
+    /// A time before the lease began, also after a long wait for a connection.
     pub claimed_at: Instant,
 }
 

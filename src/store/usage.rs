@@ -13,10 +13,9 @@ use crate::support::clock::UnixMillis;
 /// Milliseconds of a day.
 pub const DAY_MS: i64 = 86_400_000;
 
-/// What runs have used, as long as they are kept.
 #[async_trait]
 pub trait UsageStore: Send + Sync {
-    /// What runs have used, by day, owner and model, the newest day first.
+    /// Returns the usage of runs by day, owner and model, the newest day first, as long as the runs are kept.
     async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>>;
 }
 
@@ -25,7 +24,7 @@ pub trait UsageStore: Send + Sync {
 pub struct UsageFilter {
     /// Those of this owner; of all if `None`, which only an administrator asks for.
     pub owner: Option<UserId>,
-    /// Those that were accepted since.
+    /// Runs that were accepted at this time or later.
     pub since: UnixMillis,
 }
 

@@ -5,7 +5,7 @@
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, PgTransaction};
 
-use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
+use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
 use crate::store::{OnCopy, StoreResult};
 
 /// Checks whether the database is a copy.
@@ -88,7 +88,7 @@ async fn accept(tx: &mut PgTransaction<'_>, here: &str) -> StoreResult<()> {
     .execute(&mut **tx)
     .await?;
     sqlx::query("UPDATE clone_detection SET place = $1").bind(here).execute(&mut **tx).await?;
-    tell(lifted.rows_affected());
+    log_accepted(lifted.rows_affected());
     Ok(())
 }
 

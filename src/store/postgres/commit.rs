@@ -80,7 +80,7 @@ async fn write_batch_on(
     let found = write_and_settle(&mut tx, batch).await?;
     let mut answers = answers(&found);
     // An end that comes too early takes back all writes of its fence, and shall only cost itself. They are made again before the
-    // others are committed, so that whatever happens to them, no answer is given that is not true.
+    // others are committed, so that every answer is true even if they fail.
     let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
     let again: Vec<usize> =
         (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|place| early(place.fence))).collect();
@@ -111,7 +111,7 @@ async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<V
         }
         let alone = fold::fold(std::slice::from_ref(write))?;
         if let Some(reason) = alone.refused {
-            fold::report(write, reason);
+            compose::report_broken_rule(write, reason);
             broken.insert(&write.fence);
             answers.push(Err(Refused::Fenced));
             continue;
@@ -132,7 +132,7 @@ async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<V
             }
             Err(error) if is_refusal(&error) => {
                 savepoint.rollback().await?;
-                fold::report(write, &refusal(&error));
+                compose::report_broken_rule(write, &refusal(&error));
                 broken.insert(&write.fence);
                 answers.push(Err(Refused::Fenced));
             }
@@ -164,7 +164,7 @@ fn answer(write: &RunWrite, place: Option<Place>, found: &[Option<Head>]) -> Res
     Ok(Committed { first_seq: base + place.offset + 1, next_waits, completed })
 }
 
-/// Whether a write that found no head lacks nothing but that its run has heard whoever joined it. The head is locked.
+/// Returns whether a write found no head only because its run has not processed all joined messages. The head is locked.
 async fn is_unheard(connection: &mut PgConnection, alone: &Folded<'_>) -> StoreResult<bool> {
     let Some((fenced, heard)) = alone.fences.first().and_then(|fenced| Some((fenced, fenced.joined?))) else {
         return Ok(false);

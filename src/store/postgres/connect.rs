@@ -63,8 +63,8 @@ impl PostgresStore {
         migrate::migrate(&plain).await?;
         clones::check(&plain, options.on_copy).await?;
         // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
-        // just-in-time compilation. A plan is kept until its table is analyzed again, and one that was made while the table was
-        // small must not go through all of it when it has grown: look-ups by key would take 1,000 times as long until then.
+        // just-in-time compilation. A plan is kept until its table is analyzed again. A plan of a small table must not scan all of it
+        // when it has grown: look-ups by key would take 1,000 times as long until then.
         let session = plain.clone().options([
             ("statement_timeout", "10s"),
             ("lock_timeout", "2s"),

@@ -1,4 +1,4 @@
-//! What a batch of writes comes to, table by table.
+//! The rows that a batch of writes changes, table by table.
 //!
 //! A batch is one statement, in which no part sees the rows of another: changes of one run that build on each other are joined
 //! here first. Pure functions.
@@ -72,7 +72,7 @@ pub(super) struct Update<'a> {
 #[derive(Default)]
 pub(super) struct Tables {
     runs: Vec<RunPatch>,
-    spending: Vec<Settled>,
+    spending: Vec<SpendingRow>,
     tool_sets: Vec<ToolSet>,
     steps_begun: Vec<StepRow>,
     steps_ended: Vec<StepRow>,
@@ -190,9 +190,9 @@ struct CallChange {
     ended: bool,
 }
 
-/// What reserved calls of a run have used, by the day of the reservation.
+/// The usage of a run's reserved calls, by the day of the reservation.
 #[derive(Serialize)]
-struct Settled {
+struct SpendingRow {
     ord: usize,
     day: i64,
     tokens: i64,
@@ -266,8 +266,8 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
             places.push(None);
             continue;
         };
-        if let Some(reason) = broken_rule(write) {
-            report(write, reason);
+        if let Some(reason) = compose::broken_rule(write) {
+            compose::report_broken_rule(write, reason);
             fenced.is_broken = true;
             places.push(None);
             continue;
@@ -277,7 +277,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
         places.push(Some(Place { fence: index, offset: fenced.events }));
         let mut messages = 0;
         for change in &write.changes {
-            let mut at = At { ord: index, fenced, messages: &mut messages, write };
+            let mut at = ChangeContext { ord: index, fenced, messages: &mut messages, write };
             match tables.add(&mut at, change) {
                 Err(StoreError::Corrupt { .. }) => tables.refused = Some(rows::UNREADABLE),
                 added => added?,
@@ -299,55 +299,8 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     Ok(Folded { fences, places, refused, events, updates, lists: tables.into_lists()? })
 }
 
-/// Says that a write was refused, which is a mistake of its maker.
-pub(super) fn report(write: &RunWrite, reason: &str) {
-    let run = &write.fence.run_id;
-    tracing::error!(run.id = %run, reason, "a write of run {run} breaks a rule");
-}
-
-/// Returns the rule that a write breaks by itself, without regard to the rows.
-fn broken_rule(write: &RunWrite) -> Option<&'static str> {
-    let mut messages = 0;
-    let mut ended = false;
-    for change in &write.changes {
-        if ended {
-            return Some("something follows the end of the run");
-        }
-        match change {
-            Change::Status(status, _) if status.is_terminal() => return Some("a terminal status is set without ending the run"),
-            Change::Finish { status, .. } if !status.is_terminal() => return Some("a run ends with a status that is not terminal"),
-            Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Some("the outcome of a tool call is none"),
-            Change::AddMessage(_) => messages += 1,
-            Change::Finish { .. } | Change::Release { .. } => ended = true,
-            Change::Status(..)
-            | Change::Started
-            | Change::FreezeTools(_)
-            | Change::KeepContexts(_)
-            | Change::Counters(_)
-            | Change::Summarize(_)
-            | Change::Usage(_)
-            | Change::Settle { .. }
-            | Change::StepStarted { .. }
-            | Change::StepEnded { .. }
-            | Change::AddToolCalls(_)
-            | Change::ToolAsked(_)
-            | Change::ToolEdited { .. }
-            | Change::ToolGranted { .. }
-            | Change::ToolStarted(_)
-            | Change::ToolHandle(..)
-            | Change::ToolFinished(..)
-            | Change::AskInput(_)
-            | Change::InputClosed { .. } => {}
-        }
-    }
-    if compose::updates_nothing(write) {
-        return Some(compose::UPDATES_NOTHING);
-    }
-    (messages > write.events.len()).then_some("more messages than events, so that positions would meet")
-}
-
 /// Where a change stands.
-struct At<'a, 'b> {
+struct ChangeContext<'a, 'b> {
     ord: usize,
     fenced: &'a mut Fenced<'b>,
     /// Messages of the same write before it.
@@ -356,7 +309,7 @@ struct At<'a, 'b> {
 }
 
 impl Tables {
-    fn add(&mut self, at: &mut At<'_, '_>, change: &Change) -> StoreResult<()> {
+    fn add(&mut self, at: &mut ChangeContext<'_, '_>, change: &Change) -> StoreResult<()> {
         let ord = at.ord;
         let run = at.fenced.fence.run_id.as_str();
         match change {
@@ -448,7 +401,7 @@ impl Tables {
         let (tokens, cost) = budget::parts(amount);
         match self.spending.iter_mut().find(|row| row.ord == ord && row.day == day) {
             Some(row) => (row.tokens, row.cost) = (row.tokens.saturating_add(tokens), row.cost.saturating_add(cost)),
-            None => self.spending.push(Settled { ord, day, tokens, cost, most: budget::MOST }),
+            None => self.spending.push(SpendingRow { ord, day, tokens, cost, most: budget::MOST }),
         }
     }
 
@@ -485,7 +438,7 @@ impl Tables {
     }
 
     /// A message's place is among the numbers of its write's events: a write with a message has an event for it.
-    fn add_message(&mut self, at: &mut At<'_, '_>, message: &Message) -> StoreResult<()> {
+    fn add_message(&mut self, at: &mut ChangeContext<'_, '_>, message: &Message) -> StoreResult<()> {
         *at.messages += 1;
         self.messages.push(MessageRow {
             ord: at.ord,
@@ -610,15 +563,12 @@ impl Tables {
 
     fn finish(
         &mut self,
-        at: &mut At<'_, '_>,
+        at: &mut ChangeContext<'_, '_>,
         status: RunStatus,
         finish_reason: Option<FinishReason>,
         error: Option<&ProblemBody>,
     ) -> StoreResult<()> {
-        // The terminal event need not be the write's last one.
-        let ends = |event: &NewEvent| matches!(event.kind, "run.completed" | "run.failed" | "run.cancelled");
-        let last = at.write.events.iter().position(ends);
-        let last = last.map(|index| at.fenced.events + 1 + i64::try_from(index).unwrap_or(0));
+        let last = compose::terminal_event(at.write).map(|index| at.fenced.events + 1 + i64::try_from(index).unwrap_or(0));
         let error =
             error.map(|error| rows::encode_storable("runs", "error", at.fenced.fence.run_id.as_str(), error)).transpose()?;
         at.fenced.lets_go = true;

@@ -121,7 +121,7 @@ impl PgNotifier {
         let payload = format!("{};{payload}", self.tag);
         let notify = async {
             let mut voice = self.voice.lock().await;
-            // One that was there may have been closed meanwhile. Whatever goes wrong, it is not used again.
+            // The known connection may have been closed meanwhile. After an error it is not used again.
             if let Some(known) = voice.take()
                 && let Ok(connection) = self.say(known, channel, &payload).await
             {
@@ -143,17 +143,18 @@ impl PgNotifier {
     /// Hears what is announced by other processes. Connects again whenever it has to, also if nothing is heard for a while, and says
     /// [`Notice::LogUnknown`] each time that it is connected, since anything may have been missed before. Never ends.
     pub fn listen(&self) -> impl Stream<Item = Notice> + Send + use<> {
-        let ears = Ears { options: self.options.clone(), tag: Arc::clone(&self.tag), silence: self.silence, has_told: false };
-        stream::unfold((ears, None), |(mut ears, mut listening)| async move {
+        let listener =
+            NoticeListener { options: self.options.clone(), tag: Arc::clone(&self.tag), silence: self.silence, has_logged: false };
+        stream::unfold((listener, None), |(mut listener, mut listening)| async move {
             loop {
                 let notice = match listening.take() {
-                    None => ears.connect().await.map(|fresh| (fresh, Notice::LogUnknown)),
-                    Some(current) => ears.next(current).await,
+                    None => listener.connect().await.map(|fresh| (fresh, Notice::LogUnknown)),
+                    Some(current) => listener.next(current).await,
                 };
                 match notice {
-                    Ok((listening, notice)) => return Some((notice, (ears, Some(listening)))),
+                    Ok((listening, notice)) => return Some((notice, (listener, Some(listening)))),
                     Err(error) => {
-                        ears.tell(&error);
+                        listener.log_failure(&error);
                         tokio::time::sleep(RECONNECT_AFTER).await;
                     }
                 }
@@ -161,7 +162,7 @@ impl PgNotifier {
         })
     }
 
-    /// Ends the connection on which it announces; the other one ends with whoever listens.
+    /// Ends the connection for announcements; the other one ends with the stream of [`Self::listen`].
     pub async fn close(&self) {
         if let Some(voice) = self.voice.lock().await.take() {
             // A server that does not hear the last word closes the connection by itself.
@@ -174,12 +175,12 @@ fn one_connection() -> PgPoolOptions {
     PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT)
 }
 
-struct Ears {
+struct NoticeListener {
     options: PgConnectOptions,
     tag: Arc<str>,
     silence: Duration,
     /// The log knows that nothing can be heard.
-    has_told: bool,
+    has_logged: bool,
 }
 
 /// A connection on which something was heard.
@@ -188,7 +189,7 @@ struct Listening {
     heard_at: Instant,
 }
 
-impl Ears {
+impl NoticeListener {
     /// With a pool of its own: the library gives a connection up only after a last answer, and one that is silent must not keep the
     /// place of the next.
     async fn connect(&self) -> Result<Listening, sqlx::Error> {
@@ -208,7 +209,7 @@ impl Ears {
                 // The connection was lost and is made again by the listener.
                 None => Some(Notice::LogUnknown),
                 Some(notification) => {
-                    self.has_told = false;
+                    self.has_logged = false;
                     read(notification.channel(), notification.payload(), &self.tag)
                 }
             };
@@ -220,13 +221,13 @@ impl Ears {
     }
 
     /// Once until something is heard again: behind a pooler in transaction mode nothing ever is.
-    fn tell(&mut self, error: &sqlx::Error) {
-        if self.has_told {
+    fn log_failure(&mut self, error: &sqlx::Error) {
+        if self.has_logged {
             tracing::debug!(%error, "still no notifications are heard");
         } else {
             tracing::warn!(%error, "cannot listen for notifications, polling goes on");
         }
-        self.has_told = true;
+        self.has_logged = true;
     }
 }
 

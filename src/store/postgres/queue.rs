@@ -12,7 +12,7 @@ use super::errors::retried;
 use crate::domain::ids::{NodeId, RunId};
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::sql::Row;
+use crate::store::sql::{Backend as _, Row, control_signals};
 use crate::store::{
     Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease, rows,
 };
@@ -54,10 +54,11 @@ macro_rules! owners {
     };
 }
 
-/// The epoch of a claim, of the head `h`: above all that the head has had, and a number made of the moment. A database that goes on
-/// without its last commits, as after a failover, may have forgotten a claim that its holder knows of, and would count the next one to
-/// the same number: two workers would hold one fence. There are as many numbers to the millisecond as where a copy of a database is
-/// accepted, which lifts all epochs (`clones::NUMBERS_PER_MS`).
+/// The epoch of a claim, of the head `h`: above all earlier epochs of the head, and made of the present time.
+///
+/// After a failover, a database may have lost a claim whose holder lives. A counter would give the next claim the same number, and two
+/// workers would hold one fence. A millisecond has as many numbers as where a copy of a database is accepted, which raises all epochs
+/// (`clones::NUMBERS_PER_MS`).
 macro_rules! next_epoch {
     () => {
         "greatest(h.epoch + 1, now_ms() * 1000)"
@@ -65,10 +66,12 @@ macro_rules! next_epoch {
 }
 pub(super) use next_epoch;
 
-/// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
-/// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
-/// limit), and one of those that have killed `$7` workers and that the next death would end, if this node has taken none of them up in the
-/// last `$8` ms; those that are to be cancelled do no harm. Locks are only taken where nobody holds them, so that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
+/// A run's rank is the number of leases that its owner would have if it and those before it were claimed.
+///
+/// There are more candidates than wanted, because other nodes may be claiming them at this moment. No owner gets more than its limit
+/// (`$4`, 0 for none). At most one is a run that has crashed `$7` workers and that the next crash would end, and only if this node has
+/// claimed no such run in the last `$8` ms; runs to be cancelled do not count as such. Locks that are held are skipped, so that a claim
+/// never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
 const CLAIM: &str = concat!(
     owners!("$5"),
     ", clock AS MATERIALIZED (
@@ -337,39 +340,7 @@ impl QueueStore for PostgresStore {
     }
 
     async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
-        if runs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let found = ask(&self.worker, async |connection| {
-            // User messages after the run's first event have joined it.
-            Ok(sqlx::query_as(
-                "SELECT w.id, r.id IS NULL, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
-                 FROM unnest($1::text[]) AS w (id) LEFT JOIN runs r ON r.id = w.id
-                 LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
-                     AND m.run_id = r.id AND m.role = 'user'
-                 WHERE r.id IS NULL OR (r.finished_at IS NULL AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL))
-                 ORDER BY w.id, m.position",
-            )
-            .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
-            .fetch_all(connection)
-            .await?)
-        });
-        let found: Vec<(String, bool, Option<String>, Option<String>)> = within(ANSWER_LIMIT, found).await?;
-        let mut signals: Vec<ControlSignal> = Vec::new();
-        let mut places: HashMap<String, usize> = HashMap::new();
-        for (id, gone, cancel_by, body) in found {
-            let joined = body.map(|body| rows::decode("messages", "body", &id, &body));
-            let place = *places.entry(id.clone()).or_insert_with(|| {
-                let run_id = RunId::from_stored(id);
-                signals.push(ControlSignal { run_id, cancel_by, joined: Vec::new(), is_damaged: false, gone });
-                signals.len() - 1
-            });
-            if let (Some(signal), Some(joined)) = (signals.get_mut(place), joined) {
-                signal.join(joined);
-            }
-        }
-        signals.retain(ControlSignal::says_something);
-        Ok(signals)
+        control_signals(self.worker(), runs).await
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
@@ -416,7 +387,7 @@ async fn sweep(
     if expired == 0 {
         return Ok(Sweep::default());
     }
-    // While the database was so slow to count, nobody could renew.
+    // While the database was so slow to count, no worker could renew.
     let was_away = asked_at.elapsed() >= RENEWAL_LIMIT;
     if was_away || !despite_outage && expired >= 4 && expired * 2 > all {
         return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });

@@ -1,4 +1,4 @@
-//! What the end of a conversation's active run makes of the conversation, in the log writer's transaction.
+//! The end of a conversation's active run: the next run and the conversation's status, in the log writer's transaction.
 //!
 //! Owns the statement that lets the next run go. Must not know why a run ended.
 

@@ -131,7 +131,7 @@ pub(super) const RUNS: Part = Part::new(
             ELSE r.claimable_at
         END,
         answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
-        -- From here on whoever gives the run up hands it back.
+        -- A release after this is a hand-back.
         claim_cause = CASE
             WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN 'request'
             ELSE coalesce(p.claim_cause, CASE WHEN p.started THEN 'handed_back' ELSE r.claim_cause END)
@@ -146,7 +146,7 @@ pub(super) const RUNS: Part = Part::new(
 )",
 );
 
-/// What reserved calls have come to. `most`: see `store/budget.rs`.
+/// The usage of reserved calls. `most`: see `store/budget.rs`.
 pub(super) const SPENDING: Part = Part::new(
     "spent AS (
     UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),

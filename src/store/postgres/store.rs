@@ -1,4 +1,4 @@
-//! What belongs to no aggregate: pings, cleaning, and the end of all connections.
+//! Pings, cleaning, and the end of all connections: the parts of a store that belong to no aggregate.
 //!
 //! Owns no table. Must not know why anything is cleaned.
 

@@ -10,7 +10,7 @@ use super::statement::statements;
 use super::value::values;
 use crate::domain::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::{CallId, ConversationId, GrantId, RunId, UserId};
-use crate::store::pages::page_of;
+use crate::store::pages::page_by_time;
 use crate::store::rows::word;
 use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
 use crate::support::clock::UnixMillis;
@@ -44,9 +44,7 @@ impl<B: Backend> AuditStore for B {
         ];
         let rows = self.database().fetch_all(PAGE, values).await?;
         let calls = rows.iter().map(read_call).collect::<StoreResult<Vec<_>>>()?;
-        let Page { items, next } =
-            page_of(calls, limit, |(at, call)| AuditCursor { at: *at, id: call.call_id.clone() }.to_string());
-        Ok(Page { items: items.into_iter().map(|(_, call)| call).collect(), next })
+        Ok(page_by_time(calls, limit, |call| &call.call_id))
     }
 
     async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {

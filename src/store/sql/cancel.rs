@@ -2,7 +2,6 @@
 //!
 //! Owns how a run ends that no worker has. Must not know how a worker ends its run.
 
-use super::database::Database;
 use super::run_rows::{find_run, lock_head_of_run};
 use super::statement::statements;
 use super::transaction::Transaction;
@@ -44,7 +43,7 @@ statements! {
     SET_STATUS = ["UPDATE conversations SET status = $2, updated_at = ", now, " WHERE id = $1 AND status <> $2 RETURNING title"];
 }
 
-/// What became of runs that were to be cancelled.
+/// The outcome of stopping runs.
 #[derive(Default)]
 pub(super) struct Stopped {
     /// The events of the runs that are over, to be appended before any others: the runs' `last_seq` is set accordingly.
@@ -55,22 +54,8 @@ pub(super) struct Stopped {
     pub requested: Vec<RunId>,
 }
 
-/// Cancels a run in one transaction, or asks its worker to.
-pub(super) async fn cancel_once(
-    database: Database<'_>,
-    owner: &UserId,
-    id: &RunId,
-    by: &str,
-    now: UnixMillis,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Cancelled>> {
-    let mut tx = database.begin().await?;
-    let cancelled = cancel_in(&mut tx, owner, id, by, now, key).await?;
-    tx.commit().await?;
-    Ok(cancelled)
-}
-
-async fn cancel_in(
+/// Cancels a run, or asks its worker to.
+pub(super) async fn cancel_in(
     tx: &mut Transaction,
     owner: &UserId,
     id: &RunId,

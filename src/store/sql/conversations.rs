@@ -5,13 +5,13 @@
 use async_trait::async_trait;
 
 use super::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
-use super::copy::copy_once;
+use super::copy::copy_in;
 use super::database::Database;
 use super::per_backend::PerBackend;
-use super::rewind::rewind_once;
+use super::rewind::rewind_in;
 use super::row::Row;
 use super::statement::statements;
-use super::summaries::compact_once;
+use super::summaries::compact_in;
 use super::transaction::Transaction;
 use super::value::values;
 use crate::domain::change::StepKind;
@@ -20,7 +20,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::messages::listed;
-use crate::store::pages::page_of;
+use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, new_conversation, read_word};
 use crate::store::{
     BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied,
@@ -73,7 +73,13 @@ impl<B: PerBackend> ConversationStore for B {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Created>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || create_once(database, &new, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let created = create_in(&mut tx, &new, key).await?;
+                tx.finish(created, |created| matches!(created, Created::Conversation(_))).await
+            })
+            .await
     }
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
@@ -89,10 +95,7 @@ impl<B: PerBackend> ConversationStore for B {
     ) -> StoreResult<Page<Conversation>> {
         let limit = page.limit.clamp(1, 100);
         let found = list(self.database(), owner, filter, page.after.as_ref(), limit + 1).await?;
-        let cursor =
-            |(created_at, last): &(i64, Conversation)| ConversationCursor { at: *created_at, id: last.id.clone() }.to_string();
-        let Page { items, next } = page_of(found, limit, cursor);
-        Ok(Page { items: items.into_iter().map(|(_, conversation)| conversation).collect(), next })
+        Ok(page_by_time(found, limit, |last| &last.id))
     }
 
     async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
@@ -119,17 +122,35 @@ impl<B: PerBackend> ConversationStore for B {
 
     async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || compact_once(database, &compact, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let compacted = compact_in(&mut tx, &compact, key).await?;
+                tx.finish(compacted, |compacted| matches!(compacted, Compacted::Done { .. })).await
+            })
+            .await
     }
 
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || rewind_once(database, &rewind, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let rewound = rewind_in(&mut tx, &rewind, key).await?;
+                tx.finish(rewound, |rewound| matches!(rewound, Rewound::Conversation { .. })).await
+            })
+            .await
     }
 
     async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || copy_once(database, &copy, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let outcome = copy_in(&mut tx, &copy, key).await?;
+                tx.finish(outcome, Copied::is_made).await
+            })
+            .await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -177,16 +198,6 @@ impl<B: PerBackend> ConversationStore for B {
     }
 }
 
-async fn create_once(database: Database<'_>, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
-    let mut tx = database.begin().await?;
-    let created = create_in(&mut tx, new, key).await?;
-    match &created {
-        Keyed::Fresh(Created::Conversation(_)) => tx.commit().await?,
-        Keyed::Fresh(Created::Exists | Created::TooMany) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
-    }
-    Ok(created)
-}
-
 async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
@@ -207,7 +218,7 @@ async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&Ide
 /// Lists at most `limit` conversations, newest first, each with the time that orders the list.
 ///
 /// The statement has only the conditions that the filter needs: the planner takes one that is always true for one that leaves out most
-/// rows. SQLite folds the case of ASCII only, so titles are compared here there, until the page is full.
+/// rows. SQLite folds the case of ASCII only, so its titles are compared here, until the page is full.
 async fn list(
     database: Database<'_>,
     owner: &UserId,

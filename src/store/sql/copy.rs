@@ -3,7 +3,6 @@
 //! Owns the statements that read a conversation for its copy, and that write a whole one. Must not know what a copy leaves out.
 
 use super::conversation_rows::{find, has_all, insert_conversation};
-use super::database::Database;
 use super::new_run::{fresh_counters, fresh_usage};
 use super::statement::statements;
 use super::transaction::Transaction;
@@ -42,22 +41,11 @@ statements! {
          FROM ", (elements "$4")];
 }
 
-/// Copies a conversation in one transaction.
-pub(super) async fn copy_once(
-    database: Database<'_>,
+pub(super) async fn copy_in(
+    tx: &mut Transaction,
     request: &CopyConversation,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Copied>> {
-    let mut tx = database.begin().await?;
-    let copied = copy_in(&mut tx, request, key).await?;
-    match &copied {
-        Keyed::Fresh(copied) if copied.is_made() => tx.commit().await?,
-        Keyed::Fresh(_) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
-    }
-    Ok(copied)
-}
-
-async fn copy_in(tx: &mut Transaction, request: &CopyConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }

@@ -5,14 +5,14 @@
 use async_trait::async_trait;
 
 use super::backend::Backend;
-use super::database::Database;
 use super::row::Row;
 use super::statement::statements;
+use super::transaction::Transaction;
 use super::value::values;
 use crate::domain::feedback::{FeedbackRecord, Rating, Review};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::store::feedback::{FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback, is_answer};
-use crate::store::pages::page_of;
+use crate::store::pages::page_by_time;
 use crate::store::rows::word;
 use crate::store::{FeedbackCursor, IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
 use crate::support::clock::UnixMillis;
@@ -59,7 +59,13 @@ statements! {
 impl<B: Backend> FeedbackStore for B {
     async fn give_feedback(&self, give: GiveFeedback, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || give_in(database, &give, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let given = give_in(&mut tx, &give, key).await?;
+                tx.finish(given, |given| matches!(given, FeedbackGiven::Kept(_))).await
+            })
+            .await
     }
 
     async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool> {
@@ -90,33 +96,23 @@ impl<B: Backend> FeedbackStore for B {
             }
         };
         let records = rows.iter().map(read_feedback).collect::<StoreResult<Vec<_>>>()?;
-        let Page { items, next } =
-            page_of(records, limit, |(at, record)| FeedbackCursor { at: *at, id: record.message_id.clone() }.to_string());
-        Ok(Page { items: items.into_iter().map(|(_, record)| record).collect(), next })
+        Ok(page_by_time(records, limit, |record| &record.message_id))
     }
 }
 
-async fn give_in(database: Database<'_>, give: &GiveFeedback, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+async fn give_in(tx: &mut Transaction, give: &GiveFeedback, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
     let message = give.message_id.as_str();
-    let mut tx = database.begin().await?;
     let row = tx.fetch_optional(BODY, values![message, give.conversation_id.as_str(), give.owner.as_str()]).await?;
     if let Some(recorded) = tx.recorded(key).await? {
-        tx.rollback().await?;
         return Ok(recorded);
     }
-    let refused = match row {
-        None => Some(FeedbackGiven::NoMessage),
-        Some(row) if !is_answer(&give.message_id, row.only()?)? => Some(FeedbackGiven::NotAnAnswer),
-        Some(_) => None,
-    };
-    if let Some(refused) = refused {
-        tx.rollback().await?;
-        return Ok(Keyed::Fresh(refused));
+    let Some(row) = row else { return Ok(Keyed::Fresh(FeedbackGiven::NoMessage)) };
+    if !is_answer(&give.message_id, row.only()?)? {
+        return Ok(Keyed::Fresh(FeedbackGiven::NotAnAnswer));
     }
     tx.execute(GIVE, values![give.rating.as_str(), give.comment.as_deref(), give.now, message]).await?;
     let given = FeedbackGiven::Kept(give.feedback());
     tx.record(key, &given).await?;
-    tx.commit().await?;
     Ok(Keyed::Fresh(given))
 }
 

@@ -29,8 +29,8 @@ impl Database<'_> {
 
     /// Runs a transaction that records its outcome under `key`, and again when the database rolled it back.
     ///
-    /// If it met a row that is there already, another request with the same key may have come first, which no lock has kept
-    /// apart. Then that one's outcome is returned.
+    /// If it met a row that is there already, another request with the same key may have come first without waiting for a lock. Then
+    /// that one's outcome is returned.
     pub async fn once<T: DeserializeOwned, F: Future<Output = StoreResult<Keyed<T>>>>(
         self,
         key: Option<&IdempotencyClaim>,
@@ -52,6 +52,20 @@ impl Transaction {
     pub async fn recorded<T: DeserializeOwned>(&mut self, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Keyed<T>>> {
         let Some(key) = key else { return Ok(None) };
         read(self.fetch_optional(RECORDED, values![key.owner.as_str(), &key.key]).await?, key)
+    }
+
+    /// Commits if the outcome is one that was stored now, and rolls back otherwise. Returns the outcome.
+    pub async fn finish<T>(self, outcome: Keyed<T>, is_stored: impl FnOnce(&T) -> bool) -> StoreResult<Keyed<T>> {
+        let is_stored = match &outcome {
+            Keyed::Fresh(outcome) => is_stored(outcome),
+            Keyed::Replayed(_) | Keyed::Mismatch => false,
+        };
+        if is_stored {
+            self.commit().await?
+        } else {
+            self.rollback().await?
+        }
+        Ok(outcome)
     }
 
     /// Records the outcome of a request.

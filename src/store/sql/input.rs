@@ -14,7 +14,7 @@ use super::value::values;
 use crate::domain::approval::ToolGrant;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId};
 use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
-use crate::store::pages::page_of;
+use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, read_json, read_optional_json, read_time, read_word, unsigned};
 use crate::store::{
     Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose,
@@ -75,9 +75,7 @@ impl<B: Backend> InputStore for B {
         let page = values![owner.as_str(), created_at, id, state, asked == Asked::Approvals, limit + 1];
         let rows = self.database().fetch_all(PAGE, page).await?;
         let items = rows.iter().map(|row| Ok((row.get("created_at")?, read_input(row)?))).collect::<StoreResult<Vec<_>>>()?;
-        let cursor = |(at, last): &(i64, InputRecord)| InputCursor { at: *at, id: last.request.id.clone() }.to_string();
-        let Page { items, next } = page_of(items, limit, cursor);
-        Ok(Page { items: items.into_iter().map(|(_, record)| record).collect(), next })
+        Ok(page_by_time(items, limit, |last| &last.request.id))
     }
 
     async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
@@ -90,22 +88,14 @@ impl<B: Backend> InputStore for B {
 
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || resolve_once(database, &resolve, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let resolved = resolve_in(&mut tx, &resolve, key).await?;
+                tx.finish(resolved, |resolved| matches!(resolved, Resolved::Answered { .. })).await
+            })
+            .await
     }
-}
-
-async fn resolve_once(
-    database: Database<'_>,
-    resolve: &ResolveInput,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Resolved>> {
-    let mut tx = database.begin().await?;
-    let resolved = resolve_in(&mut tx, resolve, key).await?;
-    match &resolved {
-        Keyed::Fresh(Resolved::Answered { .. }) => tx.commit().await?,
-        Keyed::Fresh(Resolved::Closed { .. } | Resolved::NoRequest) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
-    }
-    Ok(resolved)
 }
 
 async fn resolve_in(tx: &mut Transaction, resolve: &ResolveInput, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {

@@ -61,8 +61,8 @@ statements! {
 impl Transaction {
     /// Locks the head of a conversation. Returns its newest sequence number; `None` if there is no such conversation.
     ///
-    /// The head stands for all changes to a conversation's runs. What it protects is read by a later statement: one that waited for
-    /// the lock still sees other tables as they were when it began.
+    /// The head protects the conversation's runs. They are read by a later statement: one that waited for the lock still sees other
+    /// tables as they were when it began.
     pub async fn lock_head(&mut self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<i64>> {
         let row = self.fetch_optional(LOCK_HEAD, values![conversation.as_str(), owner.as_str()]).await?;
         Ok(row.map(|row| row.only()).transpose()?)

@@ -5,18 +5,18 @@
 use async_trait::async_trait;
 
 use super::backend::Backend;
-use super::database::Database;
 use super::named::{NamedRow, owner_text};
 use super::providers::read_sealed;
 use super::row::Row;
 use super::statement::statements;
+use super::transaction::Transaction;
 use super::value::{Value, values};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::McpServerRecord;
 use crate::domain::provider::Reach;
 use crate::store::mcp_servers::{McpServerCursor, McpServerStore};
 use crate::store::pages::page_of;
-use crate::store::rows::{decode, encode_storable, word};
+use crate::store::rows::{encode_storable, read_json, read_word};
 use crate::store::{IdempotencyClaim, Keyed, NamedChanged, NamedMade, Page, PageRequest, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -34,7 +34,9 @@ macro_rules! columns {
 statements! {
     COUNT = ["SELECT count(*) FROM mcp_servers WHERE coalesce(owner_id, '') = $1"];
 
-    INSERT = ["INSERT INTO mcp_servers (", columns, ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+    INSERT = ["INSERT INTO mcp_servers (id, version, name, entry, key_id, key_data, reach, enabled, updated_at, owner_id, created_at,
+             generation)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
          ON CONFLICT (coalesce(owner_id, ''), name) DO NOTHING"];
 
     BY_ID = ["SELECT ", columns, " FROM mcp_servers WHERE id = $1 AND coalesce(owner_id, '') IN ($2, '')"];
@@ -69,23 +71,11 @@ impl<B: Backend> McpServerStore for B {
         most: u32,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
-        let insert = values![
-            new.id.as_str(),
-            new.owner.as_ref().map(UserId::as_str),
-            &new.name,
-            encode_storable(TABLE, "entry", new.id.as_str(), &new.entry)?,
-            new.secrets.as_ref().map(|sealed| sealed.key_id.as_str()),
-            new.secrets.as_ref().map(|sealed| sealed.data.as_str()),
-            new.reach.as_str(),
-            new.enabled,
-            new.created_at,
-            new.updated_at,
-            new.version,
-            new.generation,
-        ];
+        let mut insert = values_of(new)?;
+        insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into(), new.generation.into()]);
         let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
         let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, insert)]).await
+        self.database().create_named(row, &[(INSERT, &insert)]).await
     }
 
     async fn mcp_server(&self, viewer: &UserId, id: &McpServerId) -> StoreResult<Option<McpServerRecord>> {
@@ -113,7 +103,7 @@ impl<B: Backend> McpServerStore for B {
     }
 
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
-        self.database().change_named(UPDATE, &update(changed)?).await
+        self.database().change_named(UPDATE, &values_of(changed)?).await
     }
 
     async fn replace_mcp_server(
@@ -122,7 +112,13 @@ impl<B: Backend> McpServerStore for B {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedChanged>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || replace(database, changed, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let outcome = replace(&mut tx, changed, key).await?;
+                tx.finish(outcome, |outcome| matches!(outcome, NamedChanged::Changed(_))).await
+            })
+            .await
     }
 
     async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
@@ -144,41 +140,37 @@ impl<B: Backend> McpServerStore for B {
 }
 
 async fn replace(
-    database: Database<'_>,
+    tx: &mut Transaction,
     changed: &McpServerRecord,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<NamedChanged>> {
-    let update = update(changed)?;
-    let mut tx = database.begin().await?;
     // A request that is repeated while the first is under way finds a changed server, and has to see that the first changed it.
     tx.lock(owner_text(changed.owner.as_ref()), LOCK).await?;
     if let Some(recorded) = tx.recorded(key).await? {
-        tx.rollback().await?;
         return Ok(recorded);
     }
-    let outcome = tx.change_named(UPDATE, &update).await?;
-    match &outcome {
-        NamedChanged::Changed(_) => {
-            tx.record(key, &outcome).await?;
-            tx.commit().await?;
-        }
-        NamedChanged::Stale | NamedChanged::NameTaken => tx.rollback().await?,
+    let outcome = tx.change_named(UPDATE, &values_of(changed)?).await?;
+    if let NamedChanged::Changed(_) = &outcome {
+        tx.record(key, &outcome).await?;
     }
     Ok(Keyed::Fresh(outcome))
 }
 
-fn update(changed: &McpServerRecord) -> StoreResult<[Value<'_>; 9]> {
-    Ok([
-        Value::from(changed.id.as_str()),
-        changed.version.into(),
-        (&changed.name).into(),
-        encode_storable(TABLE, "entry", changed.id.as_str(), &changed.entry)?.into(),
-        changed.secrets.as_ref().map(|sealed| sealed.key_id.as_str()).into(),
-        changed.secrets.as_ref().map(|sealed| sealed.data.as_str()).into(),
-        changed.reach.as_str().into(),
-        changed.enabled.into(),
-        changed.updated_at.into(),
-    ])
+/// Returns the values of [`UPDATE`], with which [`INSERT`] begins.
+fn values_of(record: &McpServerRecord) -> StoreResult<Vec<Value<'_>>> {
+    let secrets = record.secrets.as_ref();
+    let values = values![
+        record.id.as_str(),
+        record.version,
+        &record.name,
+        encode_storable(TABLE, "entry", record.id.as_str(), &record.entry)?,
+        secrets.map(|sealed| sealed.key_id.as_str()),
+        secrets.map(|sealed| sealed.data.as_str()),
+        record.reach.as_str(),
+        record.enabled,
+        record.updated_at,
+    ];
+    Ok(values.to_vec())
 }
 
 fn read_mcp_server(row: &Row) -> StoreResult<McpServerRecord> {
@@ -186,9 +178,9 @@ fn read_mcp_server(row: &Row) -> StoreResult<McpServerRecord> {
     Ok(McpServerRecord {
         owner: row.get::<Option<String>>("owner_id")?.map(UserId::from_stored),
         name: row.get("name")?,
-        entry: decode(TABLE, "entry", &id, row.get("entry")?)?,
+        entry: read_json(row, TABLE, "entry", &id)?,
         secrets: read_sealed(row)?,
-        reach: word(TABLE, "reach", &id, row.get("reach")?, Reach::from_word)?,
+        reach: read_word(row, TABLE, "reach", &id, Reach::from_word)?,
         enabled: row.get("enabled")?,
         created_at: UnixMillis(row.get("created_at")?),
         updated_at: UnixMillis(row.get("updated_at")?),

@@ -4,8 +4,8 @@
 //!
 //! # How an aggregate is written
 //!
-//! - `store/<aggregate>.rs` holds the trait and its values, without statements. What both databases read from a row in the same
-//!   way is there or in `store/rows.rs`, for any row of the driver.
+//! - `store/<aggregate>.rs` holds the trait and its values, without statements. Readers that several aggregates
+//!   share are in `store/rows.rs`.
 //! - `store/sql/<aggregate>.rs` holds the statements, how rows become values, and `impl<B: Backend> Trait for B`, which makes
 //!   both stores implement the trait.
 //!
@@ -27,10 +27,10 @@
 //! - Integers are read as `i64`.
 //! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
 //!   transaction ([`Database::begin`], or [`Database::change`] for a write and a read). [`Database::retry`] runs it again after a
-//!   deadlock or a serialization failure, [`Database::once`] also handles an idempotency key.
+//!   deadlock or a serialization failure. [`Database::once`] also handles an idempotency key, and ends the transaction.
 //! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed. After an
 //!   error of the database it is over, and nothing is to be done.
-//! - Rows that transactions contend for are locked with the word `for_update`, or with [`Transaction::lock`] when there is none.
+//! - Rows that transactions contend for are locked by [`Transaction::lock_head`], or by [`Transaction::lock`] outside of conversations.
 
 mod accept;
 mod agents;
@@ -39,6 +39,7 @@ mod backend;
 mod budget;
 mod calls;
 mod cancel;
+mod control;
 mod conversation_rows;
 mod conversations;
 mod copy;
@@ -77,6 +78,7 @@ mod value;
 
 pub(super) use accept::{accept_once, refused_files};
 pub(super) use backend::Backend;
+pub(super) use control::control_signals;
 pub(super) use database::Database;
 pub(super) use load::{History, record};
 pub(super) use new_run::{fresh_counters, fresh_usage, profile_json};

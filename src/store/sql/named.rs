@@ -37,42 +37,42 @@ impl Database<'_> {
         row: NamedRow<'_, I>,
         inserts: &[(Statement, &[Value<'_>])],
     ) -> StoreResult<Keyed<NamedMade<I>>> {
-        self.once(row.key, || self.create_named_in(&row, inserts)).await
-    }
-
-    async fn create_named_in<I: Clone + Serialize + DeserializeOwned + Sync>(
-        self,
-        row: &NamedRow<'_, I>,
-        inserts: &[(Statement, &[Value<'_>])],
-    ) -> StoreResult<Keyed<NamedMade<I>>> {
-        let NamedRow { count, lock, owner, most, id, key } = *row;
-        let owner = owner_text(owner);
-        let mut tx = self.begin().await?;
-        tx.lock(owner, lock).await?;
-        if let Some(recorded) = tx.recorded(key).await? {
-            tx.rollback().await?;
-            return Ok(recorded);
-        }
-        if tx.fetch_one(count, values![owner]).await?.only::<i64>()? >= i64::from(most) {
-            tx.rollback().await?;
-            return Ok(Keyed::Fresh(NamedMade::TooMany));
-        }
-        for (insert, values) in inserts {
-            if tx.execute(*insert, values).await? == 0 {
-                tx.rollback().await?;
-                return Ok(Keyed::Fresh(NamedMade::NameTaken));
-            }
-        }
-        let made = NamedMade::Made(id.clone());
-        tx.record(key, &made).await?;
-        tx.commit().await?;
-        Ok(Keyed::Fresh(made))
+        self.once(row.key, || async {
+            let mut tx = self.begin().await?;
+            let made = create_named_in(&mut tx, &row, inserts).await?;
+            tx.finish(made, |made| matches!(made, NamedMade::Made(_))).await
+        })
+        .await
     }
 
     /// Changes a row by one statement that returns its new version.
     pub async fn change_named(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<NamedChanged> {
         changed(self.returning(statement, values).await)
     }
+}
+
+async fn create_named_in<I: Clone + Serialize + DeserializeOwned + Sync>(
+    tx: &mut Transaction,
+    row: &NamedRow<'_, I>,
+    inserts: &[(Statement, &[Value<'_>])],
+) -> StoreResult<Keyed<NamedMade<I>>> {
+    let NamedRow { count, lock, owner, most, id, key } = *row;
+    let owner = owner_text(owner);
+    tx.lock(owner, lock).await?;
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    if tx.fetch_one(count, values![owner]).await?.only::<i64>()? >= i64::from(most) {
+        return Ok(Keyed::Fresh(NamedMade::TooMany));
+    }
+    for (insert, values) in inserts {
+        if tx.execute(*insert, values).await? == 0 {
+            return Ok(Keyed::Fresh(NamedMade::NameTaken));
+        }
+    }
+    let made = NamedMade::Made(id.clone());
+    tx.record(key, &made).await?;
+    Ok(Keyed::Fresh(made))
 }
 
 impl Transaction {

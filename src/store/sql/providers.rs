@@ -8,14 +8,14 @@ use super::backend::Backend;
 use super::named::{NamedRow, owner_text};
 use super::row::Row;
 use super::statement::{Statement, statements};
-use super::value::values;
+use super::value::{Value, values};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};
 use crate::store::pages::page_of;
 use crate::store::providers::{
     LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow, SecretOf,
 };
-use crate::store::rows::{decode, encode_storable, word};
+use crate::store::rows::{encode_storable, read_json, read_optional_json, read_word};
 use crate::store::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
 use crate::support::clock::UnixMillis;
 use crate::support::seal::Sealed;
@@ -35,7 +35,8 @@ macro_rules! columns {
 statements! {
     COUNT = ["SELECT count(*) FROM providers WHERE coalesce(owner_id, '') = $1"];
 
-    INSERT = ["INSERT INTO providers (", columns, ")
+    INSERT = ["INSERT INTO providers (id, version, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits, accent,
+             enabled, updated_at, owner_id, created_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
          ON CONFLICT (coalesce(owner_id, ''), name) DO NOTHING"];
 
@@ -95,30 +96,11 @@ impl<B: Backend> ProviderStore for B {
         most: u32,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<ProviderMade>> {
-        let id = new.id.as_str();
-        let (models, limits, accent) = encode(new)?;
-        let key = new.key.as_ref();
-        let insert = values![
-            id,
-            new.owner.as_ref().map(UserId::as_str),
-            &new.name,
-            new.kind.as_str(),
-            &new.base_url,
-            new.reach.as_str(),
-            key.map(|key| key.sealed.key_id.as_str()),
-            key.map(|key| key.sealed.data.as_str()),
-            key.and_then(|key| key.hint.as_deref()),
-            models,
-            limits,
-            accent,
-            new.enabled,
-            new.created_at,
-            new.updated_at,
-            new.version,
-        ];
+        let mut insert = values_of(new)?;
+        insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into()]);
         let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
         let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
-        self.database().create_named(row, &[(INSERT, insert)]).await
+        self.database().create_named(row, &[(INSERT, &insert)]).await
     }
 
     async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
@@ -141,25 +123,7 @@ impl<B: Backend> ProviderStore for B {
     }
 
     async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
-        let (models, limits, accent) = encode(changed)?;
-        let key = changed.key.as_ref();
-        let update = values![
-            changed.id.as_str(),
-            changed.version,
-            &changed.name,
-            changed.kind.as_str(),
-            &changed.base_url,
-            changed.reach.as_str(),
-            key.map(|key| key.sealed.key_id.as_str()),
-            key.map(|key| key.sealed.data.as_str()),
-            key.and_then(|key| key.hint.as_deref()),
-            models,
-            limits,
-            accent,
-            changed.enabled,
-            changed.updated_at,
-        ];
-        self.database().change_named(UPDATE, update).await
+        self.database().change_named(UPDATE, &values_of(changed)?).await
     }
 
     async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
@@ -216,28 +180,40 @@ impl<B: Backend> ProviderStore for B {
     }
 }
 
-/// Returns models, limits and accent as JSON.
-fn encode(record: &ProviderRecord) -> StoreResult<(String, String, Option<String>)> {
-    let id = record.id.as_str();
-    let accent = record.accent.as_ref().map(|accent| encode_storable(TABLE, "accent", id, accent)).transpose()?;
-    Ok((encode_storable(TABLE, "models", id, &record.models)?, encode_storable(TABLE, "limits", id, &record.limits)?, accent))
+/// Returns the values of [`UPDATE`], with which [`INSERT`] begins.
+fn values_of(record: &ProviderRecord) -> StoreResult<Vec<Value<'_>>> {
+    let (id, key) = (record.id.as_str(), record.key.as_ref());
+    let values = values![
+        id,
+        record.version,
+        &record.name,
+        record.kind.as_str(),
+        &record.base_url,
+        record.reach.as_str(),
+        key.map(|key| key.sealed.key_id.as_str()),
+        key.map(|key| key.sealed.data.as_str()),
+        key.and_then(|key| key.hint.as_deref()),
+        encode_storable(TABLE, "models", id, &record.models)?,
+        encode_storable(TABLE, "limits", id, &record.limits)?,
+        record.accent.as_ref().map(|accent| encode_storable(TABLE, "accent", id, accent)).transpose()?,
+        record.enabled,
+        record.updated_at,
+    ];
+    Ok(values.to_vec())
 }
 
 fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
-    let id: String = row.get("id")?;
-    let sealed = read_sealed(row)?;
-    let hint: Option<String> = row.get("key_hint")?;
-    let accent: Option<&str> = row.get("accent")?;
+    let (id, hint) = (row.get::<String>("id")?, row.get("key_hint")?);
     Ok(ProviderRecord {
         owner: row.get::<Option<String>>("owner_id")?.map(UserId::from_stored),
         name: row.get("name")?,
-        kind: word(TABLE, "kind", &id, row.get("kind")?, ProviderKind::from_word)?,
+        kind: read_word(row, TABLE, "kind", &id, ProviderKind::from_word)?,
         base_url: row.get("base_url")?,
-        reach: word(TABLE, "reach", &id, row.get("reach")?, Reach::from_word)?,
-        key: sealed.map(|sealed| StoredSecret { sealed, hint }),
-        models: decode(TABLE, "models", &id, row.get("models")?)?,
-        limits: decode(TABLE, "limits", &id, row.get("limits")?)?,
-        accent: accent.map(|accent| decode(TABLE, "accent", &id, accent)).transpose()?,
+        reach: read_word(row, TABLE, "reach", &id, Reach::from_word)?,
+        key: read_sealed(row)?.map(|sealed| StoredSecret { sealed, hint }),
+        models: read_json(row, TABLE, "models", &id)?,
+        limits: read_json(row, TABLE, "limits", &id)?,
+        accent: read_optional_json(row, TABLE, "accent", &id)?,
         enabled: row.get("enabled")?,
         created_at: UnixMillis(row.get("created_at")?),
         updated_at: UnixMillis(row.get("updated_at")?),
@@ -255,7 +231,7 @@ pub(super) fn read_sealed(row: &Row) -> Result<Option<Sealed>, sqlx::Error> {
 fn read_sealed_row(row: &Row) -> StoreResult<Option<SealedRow>> {
     let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);
     let id: String = row.get("id")?;
-    let of = word("secrets", "kind", &id, row.get("kind")?, SecretOf::from_word)?;
+    let of = read_word(row, "secrets", "kind", &id, SecretOf::from_word)?;
     Ok(read_sealed(row)?.map(|sealed| SealedRow { of, owner, id, sealed }))
 }
 

@@ -4,9 +4,9 @@
 
 use super::statement::Statement;
 use super::{
-    accept, agents, audit, budget, calls, cancel, conversation_rows, conversations, copy, feedback, files, grants, idempotency,
-    input, keys, load, log, mcp_logins, mcp_servers, new_run, providers, resume, retention, rewind, run_rows, runs, search,
-    summaries, tickets, titles, tool_reviews, usage, users,
+    accept, agents, audit, budget, calls, cancel, control, conversation_rows, conversations, copy, feedback, files, grants,
+    idempotency, input, keys, load, log, mcp_logins, mcp_servers, new_run, providers, resume, retention, rewind, run_rows, runs,
+    search, summaries, tickets, titles, tool_reviews, usage, users,
 };
 
 /// Returns the statements of each aggregate with the name of its module.
@@ -19,6 +19,7 @@ pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
         ("budget", budget::STATEMENTS),
         ("calls", calls::STATEMENTS),
         ("cancel", cancel::STATEMENTS),
+        ("control", control::STATEMENTS),
         ("conversation_rows", conversation_rows::STATEMENTS),
         ("conversations", conversations::STATEMENTS),
         ("copy", copy::STATEMENTS),

@@ -3,7 +3,6 @@
 //! Owns the statements that tell whether a run can be continued, and that supersede messages for that. Must not know how a run works.
 
 use super::calls::insert_call;
-use super::database::Database;
 use super::new_run::{ConversationState, NewRun, insert_message, insert_run, update_conversation};
 use super::run_rows::{find_run, has_all_runs, lock_head_of_run};
 use super::statement::statements;
@@ -133,10 +132,10 @@ statements! {
     WAKE = ["UPDATE runs SET claim_cause = 'request', claimable_at = ", least, "(coalesce(claimable_at, ", now, "), ", now, ")
          WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1)"];
 
-    // A call is taken back whatever came after it, once.
+    // A call can be taken back once, even if other runs came after it.
     ENDED = ["SELECT runs.profile, c.title, c.status, CASE WHEN CAST($3 AS text) IS NULL THEN ", is_resumable, " ELSE
                  NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
-                 -- A duplicate call is answered without being made. One that never began may have been made by a retry in its name.
+                 -- A duplicate call is answered without being made. A call that never began may have been made by a retry in its name.
                  AND EXISTS (SELECT 1 FROM tool_calls t JOIN runs m ON m.id = t.run_id
                      WHERE m.conversation_id = c.id AND (t.id = $3 OR t.key = $3) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT 1 FROM tool_calls t WHERE t.undoes = $3
@@ -190,22 +189,11 @@ statements! {
     }, " WHERE id = $1"];
 }
 
-/// Resumes a run in one transaction.
-pub(super) async fn resume_once(
-    database: Database<'_>,
+pub(super) async fn resume_in(
+    tx: &mut Transaction,
     resume: &ResumeRun,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Resumed>> {
-    let mut tx = database.begin().await?;
-    let resumed = resume_in(&mut tx, resume, key).await?;
-    match &resumed {
-        Keyed::Fresh(Resumed::Run { .. }) => tx.commit().await?,
-        Keyed::Fresh(_) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
-    }
-    Ok(resumed)
-}
-
-async fn resume_in(tx: &mut Transaction, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
     let head = lock_head_of_run(tx, &resume.owner, &resume.run_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);

@@ -187,7 +187,7 @@ impl<B: PerBackend> RetentionStore for B {
             return Ok(0);
         }
         let mut tx = self.chores().begin().await?;
-        // A run takes a set by an INSERT that leaves an existing row alone, and nobody sees that before the run is committed. So this
+        // A run takes a set by an INSERT that leaves an existing row alone, which is not visible before the run is committed. So this
         // waits for all writers of the table. Later writers wait for this, and find the row gone, so the lock is not waited for long.
         tx.on_postgres("SET LOCAL lock_timeout = '200ms'; LOCK TABLE tool_sets IN SHARE ROW EXCLUSIVE MODE").await?;
         let removed = tx.execute(DELETE_TOOL_SETS, &[unused.into_iter().collect::<Value<'_>>()]).await?;

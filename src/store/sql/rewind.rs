@@ -4,7 +4,6 @@
 
 use super::accept::accept_in;
 use super::conversation_rows::find;
-use super::database::Database;
 use super::row::Row;
 use super::statement::statements;
 use super::transaction::Transaction;
@@ -30,44 +29,8 @@ statements! {
     BODY = ["SELECT body FROM messages WHERE id = $1"];
 }
 
-/// Rewinds a conversation in one transaction.
-pub(super) async fn rewind_once(
-    database: Database<'_>,
-    rewind: &Rewind,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Rewound>> {
-    let mut tx = database.begin().await?;
-    let rewound = rewind_in(&mut tx, rewind, key).await?;
-    match &rewound {
-        Keyed::Fresh(Rewound::Conversation { .. }) => tx.commit().await?,
-        Keyed::Fresh(Rewound::Active { .. } | Rewound::PartsCalls | Rewound::NoMessage | Rewound::NoConversation)
-        | Keyed::Replayed(_)
-        | Keyed::Mismatch => tx.rollback().await?,
-    }
-    Ok(rewound)
-}
-
-/// Replaces a message in one transaction: those from it on are superseded, and another one is accepted.
-pub(super) async fn edit(
-    database: Database<'_>,
-    accept: &AcceptRun,
-    message: &MessageId,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Edited>> {
-    database
-        .once(key, || async {
-            let mut tx = database.begin().await?;
-            let edited = edit_in(&mut tx, accept, message, key).await?;
-            match &edited {
-                Keyed::Fresh(edited) if edited.stored().is_some() => tx.commit().await?,
-                Keyed::Fresh(_) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
-            }
-            Ok(edited)
-        })
-        .await
-}
-
-async fn edit_in(
+/// Replaces a message: those from it on are superseded, and another one is accepted.
+pub(super) async fn edit_in(
     tx: &mut Transaction,
     accept: &AcceptRun,
     message: &MessageId,
@@ -93,7 +56,11 @@ async fn edit_in(
     })
 }
 
-async fn rewind_in(tx: &mut Transaction, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+pub(super) async fn rewind_in(
+    tx: &mut Transaction,
+    rewind: &Rewind,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Rewound>> {
     let Rewind { owner, conversation_id: id, from, now } = rewind;
     let base = tx.lock_head(owner, id).await?;
     if let Some(recorded) = tx.recorded(key).await? {

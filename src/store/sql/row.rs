@@ -38,7 +38,7 @@ impl Row {
         Ok(self.get::<Option<i64>>(column)?.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Reads the only column of a row, whatever its name.
+    /// Reads the only column of a row, under any name.
     ///
     /// # Errors
     /// A column of another type.

@@ -80,7 +80,7 @@ pub(super) async fn find_run(tx: &mut Transaction, owner: &UserId, id: &RunId) -
 
 /// Locks the head of a run's conversation, unless the run is missing or belongs to another owner.
 ///
-/// Returns the conversation and its newest sequence number. What the head protects is read after this.
+/// Returns the conversation and its newest sequence number. Rows that the head protects are read after this.
 pub(super) async fn lock_head_of_run(
     tx: &mut Transaction,
     owner: &UserId,

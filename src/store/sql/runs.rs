@@ -5,10 +5,10 @@
 use async_trait::async_trait;
 
 use super::calls;
-use super::cancel::cancel_once;
+use super::cancel::cancel_in;
 use super::per_backend::PerBackend;
-use super::resume::{is_resumable, resume_once};
-use super::rewind::edit;
+use super::resume::{is_resumable, resume_in};
+use super::rewind::edit_in;
 use super::row::Row;
 use super::run_rows::{BY_ID, RunRow, run_columns};
 use super::statement::statements;
@@ -89,7 +89,14 @@ impl<B: PerBackend> RunStore for B {
         message: &MessageId,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Edited>> {
-        edit(self.database(), &accept, message, idempotency.as_ref()).await
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let edited = edit_in(&mut tx, &accept, message, key).await?;
+                tx.finish(edited, |edited| edited.stored().is_some()).await
+            })
+            .await
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
@@ -141,12 +148,24 @@ impl<B: PerBackend> RunStore for B {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || cancel_once(database, owner, id, by, now, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let outcome = cancel_in(&mut tx, owner, id, by, now, key).await?;
+                tx.finish(outcome, |_| true).await
+            })
+            .await
     }
 
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database.once(key, || resume_once(database, &resume, key)).await
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let resumed = resume_in(&mut tx, &resume, key).await?;
+                tx.finish(resumed, |resumed| matches!(resumed, Resumed::Run { .. })).await
+            })
+            .await
     }
 
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {

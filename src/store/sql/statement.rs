@@ -33,8 +33,7 @@ pub(in crate::store) use statements;
 /// Writes one piece of a statement in one dialect.
 ///
 /// - `now`: the database's clock in milliseconds, read once for a statement.
-/// - `greatest`, `least`: the function that picks one of several values.
-/// - `for_update`: a row lock; SQLite has one writer and needs none.
+/// - `least`: the function that picks the smallest of several values.
 /// - `(in_list "$1")`: membership in a bound list of texts.
 /// - `(elements "$1")`: the rows `e` of a bound JSON array, with the column `value`.
 /// - `{ postgres: "..", sqlite: ".." }`: a text per dialect, where no word fits.
@@ -49,23 +48,11 @@ macro_rules! piece {
     (sqlite now) => {
         "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
     };
-    (postgres greatest) => {
-        "greatest"
-    };
-    (sqlite greatest) => {
-        "max"
-    };
     (postgres least) => {
         "least"
     };
     (sqlite least) => {
         "min"
-    };
-    (postgres for_update) => {
-        " FOR UPDATE"
-    };
-    (sqlite for_update) => {
-        ""
     };
     (postgres (in_list $list:literal)) => {
         concat!("= ANY(", $list, "::text[])")

@@ -2,7 +2,6 @@
 //!
 //! Owns the statements of use cases on `context_summaries`; runs write theirs through the log. Must not know how a summary is made.
 
-use super::database::Database;
 use super::statement::statements;
 use super::transaction::Transaction;
 use super::value::values;
@@ -29,22 +28,11 @@ statements! {
          SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at"];
 }
 
-/// Compacts a conversation in one transaction.
-pub(super) async fn compact_once(
-    database: Database<'_>,
+pub(super) async fn compact_in(
+    tx: &mut Transaction,
     compact: &Compact,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Compacted>> {
-    let mut tx = database.begin().await?;
-    let outcome = compact_in(&mut tx, compact, key).await?;
-    match &outcome {
-        Keyed::Fresh(Compacted::Done { .. }) => tx.commit().await?,
-        Keyed::Fresh(Compacted::Busy | Compacted::NoConversation) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
-    }
-    Ok(outcome)
-}
-
-async fn compact_in(tx: &mut Transaction, compact: &Compact, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
     let Compact { owner, conversation, policy, now } = compact;
     let id = conversation.as_str();
     let head = tx.lock_head(owner, conversation).await?;

@@ -12,7 +12,7 @@ use crate::domain::ids::{PinId, UserId};
 use crate::domain::pin::{PinStatus, SeenDefinition, ToolPin};
 use crate::store::StoreResult;
 use crate::store::rows::{decode, word};
-use crate::store::tool_reviews::{EVERYBODY, Kept, MAX_PINS, PinScope, PinStore, SeenTool, compare, servers};
+use crate::store::tool_reviews::{EVERYBODY, MAX_PINS, PinScope, PinStore, SeenTool, StoredDefinition, compare, servers};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 
@@ -104,9 +104,9 @@ fn definition(tool: &SeenTool, status: PinStatus) -> [Value<'_>; 9] {
     ]
 }
 
-fn read_all(rows: &[Row]) -> StoreResult<Vec<Kept>> {
-    let read = |row: &Row| -> StoreResult<Kept> {
-        Ok(Kept {
+fn read_all(rows: &[Row]) -> StoreResult<Vec<StoredDefinition>> {
+    let read = |row: &Row| -> StoreResult<StoredDefinition> {
+        Ok(StoredDefinition {
             owner: row.get("owner_id")?,
             server: row.get("server")?,
             tool: row.get("tool")?,

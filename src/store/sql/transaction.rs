@@ -14,7 +14,7 @@ use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
 use crate::store::sqlite::connection::Tx;
 use crate::store::{StoreError, StoreResult};
 
-/// A transaction that writes. What is neither committed nor rolled back is undone when it is dropped.
+/// A transaction that writes. Unless it is committed, it is undone when it is dropped.
 pub enum Transaction {
     Postgres(PostgresTransaction),
     /// On the writer of SQLite, which nothing else uses meanwhile, and the turn of its request, which a worker does not need.

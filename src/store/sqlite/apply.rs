@@ -40,18 +40,15 @@ pub(super) enum Applied {
 
 /// Carries out the changes of `write`, whose first event gets the number after `base`.
 pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResult<Applied> {
+    if let Some(reason) = compose::broken_rule(write) {
+        return Ok(Applied::Refused(reason));
+    }
     let (run, conversation) = (&write.fence.run_id, &write.fence.conversation_id);
     let (mut patch, mut batch) = (RunPatch::default(), Batch::default());
     let mut messages = 0;
     let mut applied = Applied::Goes;
     for change in &write.changes {
-        if matches!(applied, Applied::Ended { .. }) {
-            return Ok(Applied::Refused("something follows the end of the run"));
-        }
         match change {
-            Change::Status(status, _) if status.is_terminal() => {
-                return Ok(Applied::Refused("a terminal status is set without ending the run"));
-            }
             Change::Status(status, reason) => {
                 patch.status = Some((status.as_str(), reason.map(|reason| reason.as_str())));
                 set_conversation_status(&mut batch, conversation, (*status).into());
@@ -96,21 +93,16 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::ToolStarted(call) => start_tool(&mut batch, run, call),
             Change::ToolHandle(call, handle) => note_handle(&mut batch, run, call, handle.as_ref()),
             Change::ToolFinished(call, outcome) => {
-                let Some(ended) = AuditOutcome::of(outcome.state) else {
-                    return Ok(Applied::Refused("the outcome of a tool call is none"));
-                };
                 finish_tool(&mut batch, run, call, outcome)?;
-                audit::insert(&mut batch, call, ended, outcome.duration_ms);
+                if let Some(ended) = AuditOutcome::of(outcome.state) {
+                    audit::insert(&mut batch, call, ended, outcome.duration_ms);
+                }
             }
             Change::AskInput(request) => insert_question(&mut batch, request)?,
             Change::InputClosed { id, state } => close_question(&mut batch, run, id, *state),
             Change::Finish { status, finish_reason, error, joined: _ } => {
-                if !status.is_terminal() {
-                    return Ok(Applied::Refused("a run ends with a status that is not terminal"));
-                }
                 std::mem::take(&mut patch).store(&mut batch, run);
-                // The terminal event need not be the write's last one.
-                let terminal = write.events.iter().position(is_terminal).and_then(|at| i64::try_from(at).ok());
+                let terminal = compose::terminal_event(write).and_then(|at| i64::try_from(at).ok());
                 let last_seq = terminal.map(|at| base + 1 + at);
                 finish(&mut batch, run, *status, *finish_reason, error.as_ref(), last_seq)?;
                 if let Some(reason) = batch.run(tx).await? {
@@ -129,18 +121,8 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             }
         }
     }
-    if compose::updates_nothing(write) {
-        return Ok(Applied::Refused(compose::UPDATES_NOTHING));
-    }
-    if messages > i64::try_from(write.events.len()).unwrap_or(i64::MAX) {
-        return Ok(Applied::Refused("more messages than events, so that positions would meet"));
-    }
     patch.store(&mut batch, run);
     Ok(batch.run(tx).await?.map_or(applied, Applied::Refused))
-}
-
-fn is_terminal(event: &crate::domain::event::NewEvent) -> bool {
-    matches!(event.kind, "run.completed" | "run.failed" | "run.cancelled")
 }
 
 /// New values for the run's row, gathered so that one write makes one update.
@@ -166,7 +148,7 @@ impl RunPatch {
                started_at = CASE WHEN ? THEN coalesce(started_at, ",
             now!(),
             ") ELSE started_at END,
-               -- From here on whoever gives the run up hands it back.
+               -- A release after this is a hand-back.
                claim_cause = CASE WHEN ? THEN 'handed_back' ELSE claim_cause END,
                tools_hash = coalesce(?, tools_hash),
                counters = coalesce(?, counters),
@@ -332,8 +314,8 @@ fn drop_lease(batch: &mut Batch, run: &RunId) {
     batch.add("DELETE FROM run_leases WHERE run_id = ?").bind(run.as_str());
 }
 
-/// Gives up a run that has not ended. One that was asked to be cancelled meanwhile can be claimed at once, and so can one that
-/// would wait for an answer that has come.
+/// Releases a run that has not ended. It can be claimed at once if it was to be cancelled meanwhile, or if the answer that it would wait
+/// for has come.
 fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: ReleaseCause) {
     drop_lease(batch, run);
     batch.add(concat!(

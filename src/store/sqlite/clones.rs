@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
-use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
+use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
 use crate::store::{Durability, OnCopy, StoreError, StoreResult};
 use crate::support::{failpoint, files};
 
@@ -215,7 +215,7 @@ async fn jump(tx: &mut SqliteConnection) -> StoreResult<()> {
     .bind(LEAST_JUMP)
     .execute(&mut *tx)
     .await?;
-    tell(lifted.rows_affected());
+    log_accepted(lifted.rows_affected());
     Ok(())
 }
 

@@ -33,8 +33,8 @@ const TURNS: usize = 16;
 /// How long a request waits for its turn. A queue of a burst does not mean that the database is gone.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The write-ahead log is folded into the file after so many pages (16 MiB). A busy page is written to the log by every batch
-/// but to the file only once per fold, so folding less often saves writes; more would make the fold itself felt.
+/// The pages of the write-ahead log after which a checkpoint runs (16 MiB). A busy page is written to the log by every batch, but to the
+/// file only once per checkpoint, so fewer checkpoints save writes. A longer log would make a checkpoint noticeable.
 const CHECKPOINT_PAGES: &str = "4000";
 
 /// Readers run beside the writer and beside each other; more than the machine has cores bring nothing.

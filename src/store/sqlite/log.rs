@@ -12,12 +12,9 @@ use super::apply::{Applied, apply};
 use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::change::Change;
-use crate::domain::event::NewEvent;
-use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode};
 use crate::store::{Committed, Refused, StoreError, StoreResult, compose};
-use crate::support::clock::UnixMillis;
 
 /// The head of a conversation's log as a transaction sees and changes it.
 struct Head {
@@ -51,7 +48,7 @@ impl SqliteStore {
     async fn try_commit(&self, writes: &[RunWrite], refused: &HashSet<usize>) -> StoreResult<Attempt> {
         let mut tx = self.write().await?;
         let mut heads = read_heads(&mut tx, writes).await?;
-        let mut events = Rows::default();
+        let mut events = Vec::new();
         let mut answers = Vec::with_capacity(writes.len());
         for (at, write) in writes.iter().enumerate() {
             let fence = &write.fence;
@@ -77,7 +74,7 @@ impl SqliteStore {
                     head.changed = true;
                 }
                 Applied::Refused(reason) => {
-                    tracing::error!(run.id = %fence.run_id, reason, "a write of run {} breaks a rule", fence.run_id);
+                    compose::report_broken_rule(write, reason);
                     return Ok(Attempt::Refused(at));
                 }
             }
@@ -85,13 +82,22 @@ impl SqliteStore {
             for (place, event) in write.events.iter().enumerate() {
                 head.last_seq += 1;
                 let data = completed.iter().find(|(at, _)| *at == place).map(|(_, data)| data.clone());
-                events.push(&fence.conversation_id, &head.owner, head.last_seq, event, data);
+                let data = data.map_or(Cow::Borrowed(event.data.as_str()), Cow::Owned);
+                let (id, owner, run) = (&fence.conversation_id, Arc::clone(&head.owner), event.run_id.as_ref());
+                events.push((id, owner, head.last_seq, run, event.attempt, event.kind, event.at, data));
             }
             head.changed |= !write.events.is_empty();
             answers.push(Ok(Committed { first_seq: base + 1, next_waits, completed }));
         }
         let mut batch = Batch::default();
-        events.insert(&mut batch)?;
+        if !events.is_empty() {
+            batch.add(
+                "INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+                 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+                 FROM json_each(?)",
+            );
+            batch.bind(encode("events", "data", "batch", &events)?);
+        }
         write_heads(&mut batch, &heads);
         batch.run(&mut tx).await?;
         tx.commit().await?;
@@ -99,7 +105,7 @@ impl SqliteStore {
     }
 }
 
-/// What the write's events are to say of its conversation, whose rows are as the write leaves them.
+/// Returns the data of the write's events about its conversation, whose rows are as the write leaves them.
 async fn complete(tx: &mut Tx, write: &RunWrite) -> StoreResult<Vec<(usize, String)>> {
     if write.events.iter().all(|event| event.kind != compose::UPDATED) {
         return Ok(Vec::new());
@@ -110,18 +116,16 @@ async fn complete(tx: &mut Tx, write: &RunWrite) -> StoreResult<Vec<(usize, Stri
     Ok(compose::updates(write, &encode("conversations", "title", id, &title)?, &status))
 }
 
-/// Whether a write would end its run before a message that joined it is heard.
+/// Returns whether a write would end its run before a message that joined it is processed.
 fn ends_unheard(write: &RunWrite, joined: i64) -> bool {
     write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
 }
 
-/// A row that meets another one, or that could not be read again, is a mistake of one run and must not take the batch of all
-/// others with it.
+/// Turns the error of a row that exists already, or that could not be read again, into a refusal: it is a mistake of one run and must
+/// not undo the batch of all others.
 fn spare_neighbours(applied: StoreResult<Applied>) -> StoreResult<Applied> {
     match applied {
-        Err(StoreError::Statement(error)) if error.as_database_error().is_some_and(|error| error.is_unique_violation()) => {
-            Ok(Applied::Refused("a row exists already"))
-        }
+        Err(error) if error.is_unique_violation() => Ok(Applied::Refused("a row exists already")),
         Err(StoreError::Corrupt { .. }) => Ok(Applied::Refused(UNREADABLE)),
         Ok(_) | Err(_) => applied,
     }
@@ -164,33 +168,4 @@ fn write_heads(batch: &mut Batch, heads: &HashMap<String, Head>) {
          WHERE conversation_id = new.id",
     );
     batch.bind(json!(changed).to_string());
-}
-
-/// Events to insert with one statement.
-#[derive(Default)]
-struct Rows<'a>(Vec<EventRow<'a>>);
-
-/// A row in the order of the columns below.
-type EventRow<'a> = (&'a ConversationId, Arc<str>, i64, Option<&'a RunId>, u32, &'a str, UnixMillis, Cow<'a, str>);
-
-impl<'a> Rows<'a> {
-    /// An event with its own data, or with other data than its own.
-    fn push(&mut self, conversation: &'a ConversationId, owner: &Arc<str>, seq: i64, event: &'a NewEvent, data: Option<String>) {
-        let data = data.map_or(Cow::Borrowed(event.data.as_str()), Cow::Owned);
-        self.0.push((conversation, Arc::clone(owner), seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, data));
-    }
-
-    fn insert(self, batch: &mut Batch) -> StoreResult<()> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        let rows = encode("events", "data", "batch", &self.0)?;
-        batch.add(
-            "INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
-             SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-             FROM json_each(?)",
-        );
-        batch.bind(rows);
-        Ok(())
-    }
 }

@@ -10,11 +10,10 @@ use sqlx::{Row as _, SqliteExecutor};
 use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::ids::{NodeId, RunId};
-use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{Words, decode, read_claim, readable_claims, unnamed_lease};
-use crate::store::sql::Row;
+use crate::store::rows::{Words, read_claim, readable_claims, unnamed_lease};
+use crate::store::sql::{Backend as _, Row, control_signals};
 use crate::store::{
     Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease,
 };
@@ -26,7 +25,7 @@ const SLOW: Duration = Duration::from_secs(3);
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
 
-/// Whether a run has killed `?3` workers, and the next death would end it. One that is to be cancelled does no harm.
+/// Holds if a run has crashed `?3` workers, and the next crash would end it. A run that is to be cancelled does no harm.
 macro_rules! is_suspect {
     ($row:literal) => {
         concat!(
@@ -155,7 +154,7 @@ impl QueueStore for SqliteStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         let lost: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
-        // A lease that is gone, or of another epoch, has ended otherwise. One that ends here is told from a crash exactly once.
+        // A lease that is gone, or of another epoch, has ended otherwise. A lease that ends here is told from a crash exactly once.
         let held: Vec<String> = sqlx::query_scalar(
             "SELECT l.run_id FROM json_each(?) AS lost JOIN run_leases l
              ON l.run_id = lost.value ->> 0 AND l.epoch = lost.value ->> 1",
@@ -197,7 +196,7 @@ impl QueueStore for SqliteStore {
             // While the disk stood still, no worker could renew: live workers wait for this very connection.
             return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
-        // What has expired since it was counted may have done so while this waited for a disk that held the renewals up, too.
+        // Leases that have expired since they were counted may have done so while this waited for a disk that held renewals up, too.
         let expired = sqlx::query_as(
             "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ?
              ORDER BY l.lease_until LIMIT ?",
@@ -232,46 +231,7 @@ impl QueueStore for SqliteStore {
     }
 
     async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
-        if runs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ids = json!(runs).to_string();
-        let mut tx = self.read().await?;
-        let known: Vec<(String, Option<String>)> = sqlx::query_as(
-            "SELECT id, CASE WHEN cancel_requested_at IS NOT NULL AND finished_at IS NULL THEN cancel_requested_by END FROM runs
-             WHERE id IN (SELECT value FROM json_each(?))",
-        )
-        .bind(&ids)
-        .fetch_all(&mut *tx)
-        .await?;
-        // A run's own message has the number of the run's first event.
-        let messages = sqlx::query(
-            "SELECT m.id, m.run_id, m.body FROM json_each(?) AS wanted
-             CROSS JOIN runs r ON r.id = wanted.value
-             CROSS JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
-             WHERE m.run_id = r.id AND m.role = 'user' ORDER BY m.position",
-        )
-        .bind(&ids)
-        .fetch_all(&mut *tx)
-        .await?;
-        let known: HashMap<String, Option<String>> = known.into_iter().collect();
-        let mut joined: HashMap<String, Vec<StoreResult<Message>>> = HashMap::new();
-        for row in &messages {
-            let message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?);
-            joined.entry(row.try_get("run_id")?).or_default().push(message);
-        }
-        let signals = runs.iter().map(|run| {
-            let mut signal = ControlSignal {
-                run_id: run.clone(),
-                cancel_by: known.get(run.as_str()).cloned().flatten(),
-                joined: Vec::new(),
-                is_damaged: false,
-                gone: !known.contains_key(run.as_str()),
-            };
-            joined.remove(run.as_str()).into_iter().flatten().for_each(|message| signal.join(message));
-            signal
-        });
-        Ok(signals.filter(ControlSignal::says_something).collect())
+        control_signals(self.worker(), runs).await
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
@@ -309,10 +269,9 @@ fn millis(span: u64) -> i64 {
 
 async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) -> StoreResult<Vec<Claim>> {
     let claimed_at = Instant::now();
-    // The owners that have anything to claim are found by skipping through the index; of each, no more rows are read than
-    // could be claimed. An owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs
-    // as fair as many claims of one; and it is not claimed if that would be more than `cap`, unless that is 0. Of those that are suspected of
-    // killing their workers one is enough.
+    // Owners with claimable runs are found by skipping through the index; of each, no more rows are read than could be claimed. An
+    // owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs as fair as many claims of
+    // one. It is not claimed above `cap`, if there is one. At most one run is claimed that is suspected of killing its workers.
     let rows = sqlx::query(concat!(
         "WITH RECURSIVE owners (owner_id) AS (
            SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL

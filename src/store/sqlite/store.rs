@@ -1,4 +1,4 @@
-//! What belongs to no aggregate: pings, cleaning, and the end of all connections.
+//! Pings, cleaning, and the end of all connections: the parts of a store that belong to no aggregate.
 //!
 //! Owns no table. Must not know why anything is cleaned.
 
@@ -27,7 +27,7 @@ impl CommonStore for SqliteStore {
         if took_write.is_some_and(|at| at.elapsed() < PING_PAUSE) {
             return Ok(());
         }
-        // Only a commit tells whether the disk takes one. This one changes nothing that anybody reads.
+        // Only a commit tells whether the disk takes one. This one changes nothing that is read.
         sqlx::query("PRAGMA user_version = 0").execute(&self.writer).await?;
         *took_write = Some(Instant::now());
         Ok(())
