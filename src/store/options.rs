@@ -4,8 +4,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::OnCopy;
 use super::postgres::REQUEST_TIMEOUT;
 
@@ -42,7 +40,7 @@ impl Default for StoreOptions {
 }
 
 /// What a commit of SQLite survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Also a loss of power: every commit waits for the disk.

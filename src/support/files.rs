@@ -33,6 +33,14 @@ pub fn private(path: &Path) -> std::io::Result<fs::File> {
     options.open(path)
 }
 
+/// Creates a folder and its parents that only their owner can read. An existing folder keeps its permissions.
+pub fn private_folder(path: &Path) -> std::io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(path)
+}
+
 fn write(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result<()> {
     let mut file = private(path)?;
     let text = text(&file);

@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(config.agent.system_prompt, "Say ${NAME}, ann.");
         assert_eq!(config.auth.keys[0].key.as_ref().unwrap().expose_secret(), "canary-0123456789");
         assert_eq!(loaded.sources["server.listen"], Source::File("capstan.toml".into()));
-        // What is shown means the same when it is read again.
+        // The output has the same meaning when it is read again.
         let shown = show(&loaded);
         let prompt = shown.lines().find(|line| line.starts_with("system_prompt")).unwrap();
         assert!(prompt.contains("Say $${NAME}, ann.") && !shown.contains("canary"), "{shown}");

@@ -174,11 +174,8 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// A folder that is made here is nobody else's to read.
 fn make_folder(folder: &Path) -> StoreResult<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    let made = builder.recursive(true).create(folder);
-    made.map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
+    crate::support::files::private_folder(folder)
+        .map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
 }
 
 /// The operating system gives the lock back when the process ends, however it ends.
