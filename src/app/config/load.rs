@@ -94,7 +94,7 @@ pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, Conf
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
-        Err(error) => Err(ConfigError::Unreadable { path: path.display().to_string(), reason: error.to_string() }),
+        Err(error) => Err(invalid(format!("cannot read the configuration file {}", path.display()), error.to_string())),
     }
 }
 
