@@ -158,7 +158,7 @@ pub async fn ensure_user(store: &dyn KeyStore, name: &str, role: UserRole) -> an
     store.ensure_user(id, name, role, SystemClock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
