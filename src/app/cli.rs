@@ -36,7 +36,7 @@ struct SettingFlags {
     /// Address and port to listen on.
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// What this process does: all, api or worker. Not for every command: `keys create` has another `--role`.
+    /// The role of this process: all, api or worker. `keys create` has another `--role`.
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
     /// postgres://... or sqlite:PATH. Other users of the machine can see flags: prefer DATABASE_URL if it holds a password.
@@ -73,7 +73,7 @@ impl SettingFlags {
 enum Command {
     /// Serve the API and work on runs (the default).
     Serve {
-        /// What this process does: all, api or worker.
+        /// The role of this process: all, api or worker.
         #[arg(long, value_name = "ROLE")]
         role: Option<String>,
         /// If the database is a copy that was put back or put elsewhere, it is the database from now on.
@@ -143,7 +143,7 @@ enum UsersCommand {
     Role {
         /// The user's name.
         name: String,
-        /// What they may do from now on.
+        /// The new role.
         #[arg(value_parser = role_parser())]
         role: UserRole,
     },
@@ -172,13 +172,13 @@ enum KeysCommand {
         /// The user's name; a new one is made.
         #[arg(long)]
         user: String,
-        /// What a new user may do with all their keys: member, if nothing is said. `users role` changes it.
+        /// The role of a new user, which holds for all their keys: by default member. `users role` changes it.
         #[arg(long, value_parser = role_parser())]
         role: Option<UserRole>,
     },
     /// List all keys by id and label.
     List,
-    /// Revoke a key: within 5 s nobody is served with it, and streams that were opened with it end.
+    /// Revoke a key: within 5 s every server refuses it and ends the streams that were opened with it.
     Revoke {
         /// Its id or its label, as `keys list` shows them.
         #[arg(value_name = "ID|LABEL")]

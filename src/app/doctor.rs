@@ -10,7 +10,7 @@ use secrecy::ExposeSecret as _;
 use super::config::{Environment, Loaded};
 use super::models::{self, DefaultModel, Models};
 use super::output::print;
-use super::parts::{self, Opener, Sources};
+use super::parts::{self, Opener};
 use super::secrets::{self, Tally};
 use crate::domain::ids::UserId;
 use crate::domain::model::ToolChoice;
@@ -203,7 +203,7 @@ async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) 
         report.add("mcp config", Finding::Doubtful, format!("{entry}{text}"));
     }
     let named = named_tools(&mcp);
-    let door = parts::tools(&loaded.config, mcp, environment, &Sources::real(), None)?;
+    let door = parts::tools(&loaded.config, mcp, environment, None)?;
     // An owner without servers of their own sees the configured ones only.
     let nobody = UserId::from_stored(String::new());
     let definitions = door.definitions(&nobody).await;

@@ -6,12 +6,13 @@ use anyhow::{Context as _, bail};
 
 use super::config::Loaded;
 use super::output::print;
-use super::parts::{self, Opener, Sources};
+use super::parts::{self, Opener};
 use crate::domain::ids::KeyId;
 use crate::domain::principal::UserRole;
 use crate::service::new_key;
 use crate::store::StoredKey;
-use crate::support::clock::UnixMillis;
+use crate::support::clock::{Clock as _, SystemClock, UnixMillis};
+use crate::support::ids::UuidIds;
 
 /// Creates a key and prints it once; the database has only its hash. A new user gets the `role`, by default member. For an existing
 /// user another role is refused, because it would hold for all their keys.
@@ -20,7 +21,6 @@ pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyh
     if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
         bail!("a user's name has 1 to 100 characters, none of them a control character");
     }
-    let sources = Sources::real();
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
     let known = store.user_named(name).await.context("the users cannot be read")?.map(|user| user.role);
     if let (Some(known), Some(role)) = (known, role)
@@ -29,10 +29,10 @@ pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyh
         let (known, role) = (known.as_str(), role.as_str());
         bail!("{name} has the role {known}, with all their keys; `capstan users role {name} {role}` changes it");
     }
-    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member), &sources).await?;
+    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member)).await?;
     let key = new_key().context("the operating system gives no random bytes")?;
-    let id = KeyId::generate(sources.ids.as_ref());
-    store.create_key(id, &user.id, &key.hash, &key.label, sources.clock.now()).await.context("the key cannot be stored")?;
+    let id = KeyId::generate(&UuidIds);
+    store.create_key(id, &user.id, &key.hash, &key.label, SystemClock.now()).await.context("the key cannot be stored")?;
     store.close().await;
     print(&format!(
         "key of {} ({}); it is shown only now. A server that was started without keys asks for them after its next start.\n{}\n",
@@ -70,7 +70,7 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
         store.close().await;
         return print(&format!("the key {} of {} was revoked at {}\n", key.label, key.user.name, at.to_rfc3339()));
     }
-    store.revoke_key(&key.id, Sources::real().clock.now()).await.context("the key cannot be revoked")?;
+    store.revoke_key(&key.id, SystemClock.now()).await.context("the key cannot be revoked")?;
     let others = store.has_keys().await.context("the keys cannot be read")?;
     store.close().await;
     let last = if others {

@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// W-20. Time passes by itself while everybody waits.
+    /// W-20. The paused clock advances while all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn whoever_says_nothing_or_never_ends_its_head_is_left() {
         let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -47,7 +47,6 @@ impl Peers {
     }
 }
 
-/// What has to be announced.
 #[derive(Default)]
 struct Pending {
     logs: Merger,

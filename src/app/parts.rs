@@ -14,27 +14,15 @@ use crate::domain::ids::UserId;
 use crate::domain::principal::{Principal, User, UserRole};
 use crate::service::hash_key;
 use crate::store::{self, KeyStore, OnCopy, Store, StoreOptions};
-use crate::support::clock::{SharedClock, SystemClock};
-use crate::support::ids::{SharedIds, UuidIds};
+use crate::support::clock::{Clock as _, SystemClock};
+use crate::support::files;
+use crate::support::ids::UuidIds;
 use crate::support::outbound::Reach;
 use crate::tools::mcp::{KeptServers, McpConfig, McpWarning, MemberRules, sweep_handed};
 use crate::tools::{Door, DoorOptions, OPTIONAL_TOOLS};
 
 /// The only user of a server without keys.
 const LOCAL_USER: &str = "local";
-
-/// The sources of time and ids.
-#[derive(Clone)]
-pub struct Sources {
-    pub clock: SharedClock,
-    pub ids: SharedIds,
-}
-
-impl Sources {
-    pub fn real() -> Self {
-        Self { clock: Arc::new(SystemClock), ids: Arc::new(UuidIds) }
-    }
-}
 
 /// The part of the program that opens the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,10 +55,7 @@ pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<d
 
 /// Creates a folder that only this user can read, because it holds conversations. An existing folder keeps its permissions.
 pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(folder).with_context(|| {
+    files::private_folder(folder).with_context(|| {
         format!("the data folder {} cannot be made; choose another one with --data-dir or CAPSTAN_DATA_DIR", folder.display())
     })
 }
@@ -101,10 +86,9 @@ pub fn tools(
     config: &Config,
     mcp: McpConfig,
     environment: &Environment,
-    sources: &Sources,
     kept: Option<Arc<dyn KeptServers>>,
 ) -> anyhow::Result<Arc<Door>> {
-    let mut options = DoorOptions::new(config.files_root(), Arc::clone(&sources.clock));
+    let mut options = DoorOptions::new(config.files_root(), Arc::new(SystemClock));
     options.kept = kept;
     let variables = environment.clone();
     if let Some(name) = config.tools.enable.iter().find(|name| !OPTIONAL_TOOLS.contains(&name.as_str())) {
@@ -148,17 +132,13 @@ pub fn member_rules(config: &Config) -> MemberRules {
 }
 
 /// Returns the user of a server without keys, who is an administrator.
-pub async fn local_principal(store: &dyn KeyStore, sources: &Sources) -> anyhow::Result<Principal> {
-    let user = ensure_user(store, LOCAL_USER, UserRole::Admin, sources).await?;
+pub async fn local_principal(store: &dyn KeyStore) -> anyhow::Result<Principal> {
+    let user = ensure_user(store, LOCAL_USER, UserRole::Admin).await?;
     Ok(Principal { user_id: user.id, role: user.role })
 }
 
 /// Returns the keys of the configuration, by hash. Creates missing users.
-pub async fn configured_keys(
-    config: &Config,
-    store: &dyn KeyStore,
-    sources: &Sources,
-) -> anyhow::Result<HashMap<String, Principal>> {
+pub async fn configured_keys(config: &Config, store: &dyn KeyStore) -> anyhow::Result<HashMap<String, Principal>> {
     let mut keys = HashMap::new();
     for key in &config.auth.keys {
         let hash = match (&key.key_hash, &key.key) {
@@ -166,19 +146,19 @@ pub async fn configured_keys(
             (None, Some(plain)) => hash_key(plain.expose_secret()),
             (None, None) => continue,
         };
-        let user = ensure_user(store, &key.user, key.role, sources).await?;
+        let user = ensure_user(store, &key.user, key.role).await?;
         keys.insert(hash, Principal { user_id: user.id, role: key.role });
     }
     Ok(keys)
 }
 
 /// Returns the user of that name, and creates it if it is missing.
-pub async fn ensure_user(store: &dyn KeyStore, name: &str, role: UserRole, sources: &Sources) -> anyhow::Result<User> {
-    let id = UserId::generate(sources.ids.as_ref());
-    store.ensure_user(id, name, role, sources.clock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))
+pub async fn ensure_user(store: &dyn KeyStore, name: &str, role: UserRole) -> anyhow::Result<User> {
+    let id = UserId::generate(&UuidIds);
+    store.ensure_user(id, name, role, SystemClock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;

@@ -17,7 +17,7 @@ use super::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loade
 use super::healthcheck::reachable;
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
-use super::parts::{self, Opener, Sources};
+use super::parts::{self, Opener};
 use super::reading::ReadingProcesses;
 use super::records::{Records, RecordsOptions};
 use super::servers::KeptInStore;
@@ -29,6 +29,8 @@ use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
 use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::{OnCopy, Store};
+use crate::support::clock::SystemClock;
+use crate::support::ids::UuidIds;
 use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
 use crate::tools::mcp::{McpConfig, McpWarning};
 use crate::tools::{Door, Toolbox as _};
@@ -93,7 +95,6 @@ struct Server {
 
 impl Server {
     async fn start(loaded: Loaded, environment: &Environment, on_copy: OnCopy, metrics: PrometheusHandle) -> anyhow::Result<Self> {
-        let sources = Sources::real();
         let models = models::select(&loaded, environment).await?;
         let mut config = loaded.config;
         if let DefaultModel::Known(model) = &models.default_model {
@@ -105,7 +106,7 @@ impl Server {
         models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
         let vault = secrets::vault(&config)?;
         secrets::require_keys(store.as_ref(), &vault).await?;
-        let keys = parts::configured_keys(&config, store.records(), &sources).await?;
+        let keys = parts::configured_keys(&config, store.records()).await?;
         let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
         let socket = listen::bind(config.server.listen)?;
@@ -117,8 +118,8 @@ impl Server {
         let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
         let mcp = parts::mcp_config(&config, environment)?;
         warn_of_mcp_config(&config, &mcp);
-        let tools = parts::tools(&config, mcp, environment, &sources, Some(kept_servers))?;
-        let node = NodeId::generate(sources.ids.as_ref());
+        let tools = parts::tools(&config, mcp, environment, Some(kept_servers))?;
+        let node = NodeId::generate(&UuidIds);
         let configured = tools.mcp().configured().map(|server| server.id).collect();
         tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
         upkeep::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
@@ -144,8 +145,8 @@ impl Server {
                     hub: Arc::clone(&hub),
                     models: Arc::clone(&records) as _,
                     tools: Arc::clone(&tools) as _,
-                    clock: Arc::clone(&sources.clock),
-                    ids: Arc::clone(&sources.ids),
+                    clock: Arc::new(SystemClock),
+                    ids: Arc::new(UuidIds),
                     embeddings: embedding_source(&config, &records),
                     contexts: contexts(&config, environment)?,
                     files: files.clone(),
@@ -155,9 +156,9 @@ impl Server {
             Role::Api => None,
         };
 
-        let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records(), &sources).await?) };
+        let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records()).await?) };
         let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
-        let service = service(&config, &store, &hub, &tools, &models, &sources, commits.clone());
+        let service = service(&config, &store, &hub, &tools, &models, commits.clone());
         let max_per_owner = config.limits.max_providers_per_owner;
         let providers = ProviderDeps { vault, endpoints: records, reach_of_members: rules.reach, max_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
@@ -323,7 +324,6 @@ fn service(
     hub: &Arc<Hub>,
     tools: &Arc<Door>,
     models: &Models,
-    sources: &Sources,
     commits: TaskTracker,
 ) -> Service {
     let router = Arc::clone(&models.router);
@@ -335,8 +335,8 @@ fn service(
         store: store.clone(),
         hub: Arc::clone(hub),
         tools: Arc::clone(tools) as _,
-        clock: Arc::clone(&sources.clock),
-        ids: Arc::clone(&sources.ids),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(UuidIds),
         default_profile: config.agent.clone(),
         models: Arc::new(move |model| router.knows(model)),
         limits: ServiceLimits {

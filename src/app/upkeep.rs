@@ -77,7 +77,6 @@ async fn count_runs(store: Arc<dyn RunStore>, stop: CancellationToken) {
             metrics::gauge!("capstan_runs", "status" => status).set(0.0);
         }
         for (status, count) in counts {
-            #[expect(clippy::cast_precision_loss, reason = "nobody has 2^52 runs")]
             metrics::gauge!("capstan_runs", "status" => status.clone()).set(count as f64);
             shown.push(status);
         }
@@ -155,7 +154,6 @@ async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: Cancella
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "unused files could not be removed"),
         }
         if let Ok(bytes) = store.file_bytes().await {
-            #[expect(clippy::cast_precision_loss, reason = "nobody has 2^52 bytes")]
             metrics::gauge!("capstan_file_bytes").set(bytes as f64);
         }
         if !pause(FILES_EVERY, &stop).await {

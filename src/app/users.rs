@@ -9,9 +9,10 @@ use indicatif::ProgressBar;
 
 use super::config::Loaded;
 use super::output::print;
-use super::parts::{self, Opener, Sources};
+use super::parts::{self, Opener};
 use crate::domain::principal::{User, UserRole, check_groups};
 use crate::store::{ConversationFilter, Owned, PageRequest, Store};
+use crate::support::clock::{Clock as _, SystemClock};
 
 /// How long a process may use a revoked key or an old role.
 const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
@@ -85,7 +86,7 @@ async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
         return Ok(());
     }
     for key in live {
-        store.revoke_key(&key.id, Sources::real().clock.now()).await.context("a key cannot be revoked")?;
+        store.revoke_key(&key.id, SystemClock.now()).await.context("a key cannot be revoked")?;
     }
     tokio::time::sleep(KEY_CACHE_TTL).await;
     Ok(())

@@ -146,7 +146,7 @@ mod tests {
         });
         let (worker, news) = reported.recv_timeout(patience).unwrap();
         assert_eq!(news, News::Stalled);
-        // The other thread works on, and nobody blames it.
+        // The other thread works on and is not reported.
         runtime.block_on(runtime.spawn(tokio::task::yield_now())).unwrap();
         release.send(()).unwrap();
         runtime.block_on(task).unwrap();

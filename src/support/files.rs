@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Replaces a file, readable for its owner only. A concurrent reader, or one after a power cut, sees the old file or the new one.
@@ -26,11 +27,12 @@ pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::i
 
 /// Creates an empty file that only its owner can read.
 pub fn private(path: &Path) -> std::io::Result<fs::File> {
-    let mut options = fs::File::options();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+/// Creates a folder and its parents that only their owner can read. An existing folder keeps its permissions.
+pub fn private_folder(path: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 fn write(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result<()> {

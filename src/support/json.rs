@@ -84,21 +84,32 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
 /// needs no stack.
 pub fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut in_string, mut escaped) = (false, false);
-    for byte in json.bytes() {
+    for byte in outside_strings(json.as_bytes()) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => {
+            b'{' | b'[' => {
                 depth += 1;
                 deepest = deepest.max(depth);
             }
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
     deepest
+}
+
+/// Returns the bytes of JSON text that are outside of strings, and the first quote of each string.
+pub(super) fn outside_strings(json: &[u8]) -> impl Iterator<Item = u8> {
+    let (mut in_string, mut escaped) = (false, false);
+    json.iter().copied().filter(move |byte| {
+        let is_outside = !in_string;
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ => {}
+        }
+        is_outside
+    })
 }
 
 /// Returns whether objects and arrays are nested more than `levels` deep. It looks no deeper than that.

@@ -5,6 +5,8 @@
 
 use serde_json::{Number, Value};
 
+use super::json::outside_strings;
+
 /// The longest accepted number, in characters. It bounds the cost of calculating with one.
 pub const MAX_NUMBER_CHARS: usize = 1_000;
 
@@ -19,21 +21,14 @@ fn check_length(chars: usize) -> Result<(), NumberTooLong> {
 
 /// Checks the length of each number in JSON text, or in any other text.
 pub fn check_text(json: &[u8]) -> Result<(), NumberTooLong> {
-    let (mut in_string, mut escaped, mut chars) = (false, false, 0);
-    for byte in json {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            _ if in_string => {}
-            b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E' => {
-                chars += 1;
-                continue;
-            }
-            _ => {}
+    let mut chars = 0;
+    for byte in outside_strings(json) {
+        if matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E') {
+            chars += 1;
+        } else {
+            check_length(chars)?;
+            chars = 0;
         }
-        check_length(chars)?;
-        chars = 0;
     }
     check_length(chars)
 }

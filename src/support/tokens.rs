@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(tokenizer.count(text), count, "the second time, too");
     }
 
-    /// What makes the library's regular expressions overflow, or its merging take the square of the length.
+    /// Texts that overflow the library's regular expressions, or make its merging quadratic.
     #[rstest]
     #[case::spaces(" ")]
     #[case::lines("\n")]

@@ -22,6 +22,11 @@ struct Choice {
     label: String,
 }
 
+/// Returns the items of an array, and none for another value.
+pub(super) fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
 impl Question {
     /// Reads the data of `approval.requested`.
     pub fn approval(data: &Value) -> Self {
@@ -30,8 +35,7 @@ impl Question {
         if let Some(rationale) = data["rationale"].as_str() {
             call.push_str(&format!(" (it says: {})", brief(rationale)));
         }
-        let scopes = data["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let scopes = scopes.iter().filter_map(|scope| scope.as_str()).map(str::to_owned).collect();
+        let scopes = items(&data["scopes"]).iter().filter_map(|scope| scope.as_str()).map(str::to_owned).collect();
         let kind = Kind::Approval {
             call,
             destructive: data["destructive"].as_bool().unwrap_or_default(),
@@ -44,10 +48,11 @@ impl Question {
     /// Reads the data of `input.requested`.
     pub fn input(data: &Value) -> Self {
         let question = &data["question"];
-        let choices = question["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
         let word = |of: &Value, key: &str| of[key].as_str().unwrap_or_default().to_owned();
-        let choices =
-            choices.iter().map(|choice| Choice { value: word(choice, "value"), label: brief(&word(choice, "label")) }).collect();
+        let choices = items(&question["choices"])
+            .iter()
+            .map(|choice| Choice { value: word(choice, "value"), label: brief(&word(choice, "label")) })
+            .collect();
         let mut text = brief(&word(question, "text"));
         let elicitation = &question["elicitation"];
         if let Some(url) = elicitation["url"].as_str() {

@@ -82,20 +82,21 @@ pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environm
 }
 
 impl Client {
-    fn with_key(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
-        match &self.key {
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, reqwest::Error> {
+        let request = match &self.key {
             Some(key) => request.bearer_auth(key),
             None => request,
-        }
+        };
+        request.send().await.map_err(reqwest::Error::without_url)
     }
 
     async fn ask(&self, body: &Value) -> anyhow::Result<reqwest::Response> {
         let request = self.http.post(format!("{}/api/v1/runs", self.url)).header("accept", "text/event-stream").json(body);
-        let answer = self.with_key(request).send().await.map_err(|error| {
+        let answer = self.send(request).await.map_err(|error| {
             if error.is_connect() {
                 anyhow::anyhow!("no server answers at {}; start one with `capstan serve`, or name another with --url", self.url)
             } else {
-                anyhow::Error::new(error.without_url()).context("the question could not be sent")
+                anyhow::Error::new(error).context("the question could not be sent")
             }
         })?;
         accepted(answer).await
@@ -106,14 +107,14 @@ impl Client {
         if let Some(cursor) = cursor {
             request = request.header("last-event-id", cursor);
         }
-        self.with_key(request).send().await
+        self.send(request).await
     }
 
     /// Fetches the whole event if its frame was shortened, and returns any other event as it is.
     async fn whole(&self, event: Value) -> anyhow::Result<Value> {
         let Some(path) = event["shortened"]["url"].as_str().filter(|path| path.starts_with("/api/v1/")) else { return Ok(event) };
         let request = self.http.get(format!("{}{path}", self.url)).header("accept", "application/json");
-        let answer = accepted(self.with_key(request).send().await.map_err(reqwest::Error::without_url)?).await?;
+        let answer = accepted(self.send(request).await?).await?;
         let mut page: Value = answer.json().await.map_err(reqwest::Error::without_url)?;
         Ok(page["data"][0].take())
     }
@@ -125,21 +126,21 @@ impl Client {
         let name = utf8_percent_encode(&name, NON_ALPHANUMERIC);
         let request = self.http.post(format!("{}/api/v1/files?name={name}", self.url)).body(bytes);
         let request = request.header("content-type", "application/octet-stream");
-        let sent = self.with_key(request).send().await.map_err(reqwest::Error::without_url);
-        let answer = accepted(sent.context("the file could not be sent")?).await.with_context(|| path.display().to_string())?;
+        let sent = self.send(request).await.context("the file could not be sent")?;
+        let answer = accepted(sent).await.with_context(|| path.display().to_string())?;
         let file: Value = answer.json().await.context("the server's answer is no JSON")?;
         Ok(file["id"].as_str().unwrap_or_default().to_owned())
     }
 
     async fn answer(&self, question: &Question, body: &Value) -> anyhow::Result<()> {
         let request = self.http.post(format!("{}{}", self.url, question.path())).json(body);
-        accepted(self.with_key(request).send().await.map_err(reqwest::Error::without_url)?).await?;
+        accepted(self.send(request).await?).await?;
         Ok(())
     }
 
     async fn cancel(&self, run: &str) -> anyhow::Result<()> {
         let request = self.http.post(format!("{}/api/v1/runs/{run}/cancel", self.url));
-        self.with_key(request).send().await.map_err(reqwest::Error::without_url)?;
+        self.send(request).await?;
         Ok(())
     }
 }
@@ -170,8 +171,7 @@ struct Follower {
 }
 
 impl Follower {
-    async fn follow(&mut self, first: reqwest::Response) -> anyhow::Result<Ending> {
-        let mut answer = first;
+    async fn follow(&mut self, mut answer: reqwest::Response) -> anyhow::Result<Ending> {
         let mut interrupted = false;
         loop {
             if let Some(ending) = self.read(answer, &mut interrupted).await? {

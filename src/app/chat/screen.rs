@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::asking::Question;
+use super::asking::{Question, items};
 use super::safe_text::brief;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +60,7 @@ impl Screen {
             "input.requested" => Change::Asks(Question::input(data)),
             "approval.resolved" | "input.resolved" => Change::Resolved(word("id").to_owned()),
             "plan.created" => {
-                let steps = data["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
-                let steps = steps
+                let steps = items(&data["steps"])
                     .iter()
                     .map(|step| format!("\n   {}. {}", step["step"], brief(step["description"].as_str().unwrap_or_default())));
                 Change::Remark(format!("-- the plan:{}", steps.collect::<String>()))
@@ -107,8 +106,7 @@ impl Screen {
 }
 
 fn content_text(content: &Value) -> String {
-    let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
-    parts.iter().map(|part| part["text"].as_str().unwrap_or("[not text]")).collect::<Vec<_>>().join(" ")
+    items(content).iter().map(|part| part["text"].as_str().unwrap_or("[not text]")).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

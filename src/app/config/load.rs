@@ -94,7 +94,7 @@ pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, Conf
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
-        Err(error) => Err(ConfigError::Unreadable { path: path.display().to_string(), reason: error.to_string() }),
+        Err(error) => Err(invalid(format!("cannot read the configuration file {}", path.display()), error.to_string())),
     }
 }
 
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(config.agent.system_prompt, "Say ${NAME}, ann.");
         assert_eq!(config.auth.keys[0].key.as_ref().unwrap().expose_secret(), "canary-0123456789");
         assert_eq!(loaded.sources["server.listen"], Source::File("capstan.toml".into()));
-        // What is shown means the same when it is read again.
+        // The output has the same meaning when it is read again.
         let shown = show(&loaded);
         let prompt = shown.lines().find(|line| line.starts_with("system_prompt")).unwrap();
         assert!(prompt.contains("Say $${NAME}, ann.") && !shown.contains("canary"), "{shown}");

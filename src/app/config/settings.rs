@@ -58,7 +58,6 @@ pub enum Role {
     Worker,
 }
 
-/// `[server]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,7 +87,6 @@ impl Default for ServerConfig {
     }
 }
 
-/// `[auth]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -121,7 +119,6 @@ fn member() -> UserRole {
     UserRole::Member
 }
 
-/// `[database]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -142,7 +139,6 @@ impl Default for DatabaseConfig {
     }
 }
 
-/// `[worker]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkerConfig {
@@ -171,7 +167,6 @@ impl Default for WorkerConfig {
     }
 }
 
-/// `[tools]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -245,7 +240,6 @@ impl ModelLimits {
     }
 }
 
-/// `[embeddings]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -293,7 +287,6 @@ impl Default for ContextsConfig {
     }
 }
 
-/// `[contexts.providers.NAME]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -325,7 +318,6 @@ impl Default for BreakerConfig {
     }
 }
 
-/// `[outbound]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutboundConfig {
@@ -354,7 +346,6 @@ impl OutboundConfig {
     }
 }
 
-/// `[mcp]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct McpServersConfig {
@@ -395,7 +386,6 @@ impl McpServersConfig {
     }
 }
 
-/// `[limits]`
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -535,7 +525,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!((own.connect, options.limits.connect), (connect, connect));
         assert_eq!(options.limits, StreamLimits { connect, idle: Duration::from_secs(7), ..StreamLimits::default() });
         assert!(!options.patient, "whoever sets limits means them");
-        // What is shown can be read again.
+        // The output can be read again.
         let shown = config::show(&loaded);
         assert!(config::load(Some(("x.toml".into(), shown.clone())), &Environment::default(), &[]).is_ok(), "{shown}");
     }

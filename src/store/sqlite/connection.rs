@@ -166,11 +166,8 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// Makes the folder if it is missing, readable by this user only.
 fn make_folder(folder: &Path) -> StoreResult<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    let made = builder.recursive(true).create(folder);
-    made.map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
+    crate::support::files::private_folder(folder)
+        .map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
 }
 
 /// Locks the folder. The operating system releases the lock when the process ends, however it ends.

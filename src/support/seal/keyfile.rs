@@ -1,6 +1,7 @@
 //! The file of master keys: one key a line. The first one encrypts, and only the file's owner can read it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -61,14 +62,5 @@ fn unwritable(path: &Path, why: &std::io::Error) -> SealError {
 
 /// Returns whether other users of this machine may read the file.
 pub(super) fn is_open_to_others(path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = path;
-        false
-    }
+    fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
 }

@@ -11,8 +11,6 @@ mod vault;
 pub use master::{MasterKey, Unusable};
 pub use vault::{MasterKeys, Vault};
 
-use super::random::NoRandomness;
-
 /// The place of a secret, which is its associated data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place<'a> {
@@ -57,5 +55,5 @@ pub enum SealError {
     #[error("the file of master keys {path} cannot be used: {reason}")]
     File { path: String, reason: String },
     #[error("the operating system gives no random bytes")]
-    NoRandomness(#[from] NoRandomness),
+    NoRandomness(#[from] getrandom::Error),
 }
