@@ -152,44 +152,18 @@ impl Copied {
 }
 
 /// A row of a message with its run's, in the order in which models read.
-#[derive(Debug, Clone)]
-pub(super) struct SourceRow {
-    pub id: String,
-    pub position: i64,
-    pub role: String,
-    /// `None` if it is beyond the bytes that are copied.
-    pub body: Option<String>,
-    pub run_id: String,
-    pub first_seq: i64,
-    pub is_open: bool,
-    pub status: String,
-    /// With the run's first message only.
-    pub profile: Option<String>,
-    pub agent: String,
-    pub agent_version: i64,
-    pub model: String,
-    pub finish_reason: Option<String>,
-    pub error: Option<String>,
+pub(super) struct SourceRow<'r> {
+    id: &'r str,
+    run_id: &'r str,
+    role: &'r str,
+    is_open: bool,
+    row: &'r Row,
 }
 
-impl SourceRow {
-    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            id: row.get("id")?,
-            position: row.get("position")?,
-            role: row.get("role")?,
-            body: row.get("body")?,
-            run_id: row.get("run_id")?,
-            first_seq: row.get("first_seq")?,
-            is_open: row.get("is_open")?,
-            status: row.get("status")?,
-            profile: row.get("profile")?,
-            agent: row.get("agent")?,
-            agent_version: row.get("agent_version")?,
-            model: row.get("model")?,
-            finish_reason: row.get("finish_reason")?,
-            error: row.get("error")?,
-        })
+impl<'r> SourceRow<'r> {
+    pub(super) fn read(row: &'r Row) -> Result<Self, sqlx::Error> {
+        let (id, run_id, role) = (row.get("id")?, row.get("run_id")?, row.get("role")?);
+        Ok(Self { id, run_id, role, is_open: row.get("is_open")?, row })
     }
 }
 
@@ -198,7 +172,7 @@ impl SourceRow {
 /// A copy is neither pinned nor archived, and has no grants. A summary of older messages is made again when it is needed.
 pub(super) fn select(
     source: Conversation,
-    said: &[SourceRow],
+    said: &[SourceRow<'_>],
     until: &CopyUntil,
     limits: CopyLimits,
 ) -> StoreResult<Result<(CopiedDocument, ForkedFrom), Copied>> {
@@ -213,14 +187,14 @@ pub(super) fn select(
     let is_cut_off = said.len() > most;
     let Some(end) = found else { return Ok(Err(if is_cut_off { Copied::TooLarge } else { Copied::NoPoint })) };
     if end > open {
-        return Ok(Err(Copied::Active { run_id: RunId::from_stored(said[open].run_id.clone()) }));
+        return Ok(Err(Copied::Active { run_id: RunId::from_stored(said[open].run_id.to_owned()) }));
     }
     if end > most {
         return Ok(Err(Copied::TooLarge));
     }
     let (taken, rest) = said.split_at(end);
-    let last_run = taken.last().map(|row| row.run_id.as_str());
-    let mut cut = rest.iter().take_while(|row| Some(row.run_id.as_str()) == last_run).peekable();
+    let last_run = taken.last().map(|row| row.run_id);
+    let mut cut = rest.iter().take_while(|row| Some(row.run_id) == last_run).peekable();
     let is_cut = cut.peek().is_some();
     // Within a run the results of an answer's calls come before its next answer; only a user's words may stand between.
     if cut.find(|row| row.role != Role::User.as_str()).is_some_and(|row| row.role == Role::Tool.as_str()) {
@@ -228,40 +202,40 @@ pub(super) fn select(
     }
     let mut turns: Vec<CopiedTurn> = Vec::new();
     let mut run_id = None;
-    for row in taken {
-        let Some(body) = &row.body else { return Ok(Err(Copied::TooLarge)) };
-        let message: Message = rows::decode("messages", "body", &row.id, body)?;
-        if let Some(turn) = turns.last_mut().filter(|_| run_id == Some(row.run_id.as_str())) {
-            turn.messages.push((row.position, message));
+    for SourceRow { id, run_id: of_run, row, .. } in taken {
+        // A body beyond the limit of bytes was left out.
+        let Some(body) = row.get::<Option<&str>>("body")? else { return Ok(Err(Copied::TooLarge)) };
+        let (position, message): (i64, Message) = (row.get("position")?, rows::decode("messages", "body", id, body)?);
+        if let Some(turn) = turns.last_mut().filter(|_| run_id == Some(*of_run)) {
+            turn.messages.push((position, message));
             continue;
         }
-        run_id = Some(row.run_id.as_str());
+        run_id = Some(*of_run);
         turns.push(CopiedTurn {
-            begins: row.first_seq,
-            profile: row.profile.clone().unwrap_or_default(),
-            agent: row.agent.clone(),
-            agent_version: rows::unsigned(row.agent_version),
-            model: row.model.clone(),
-            end: ended(row)?,
-            messages: vec![(row.position, message)],
+            begins: row.get("first_seq")?,
+            // Only the first row of a run has it.
+            profile: row.get::<Option<String>>("profile")?.unwrap_or_default(),
+            agent: row.get("agent")?,
+            agent_version: rows::unsigned(row.get("agent_version")?),
+            model: row.get("model")?,
+            end: ended(row, of_run)?,
+            messages: vec![(position, message)],
         });
     }
     if let Some(turn) = turns.last_mut().filter(|_| is_cut) {
         turn.end = CopiedEnd::Cancelled;
     }
-    let message_id = taken.last().map(|row| MessageId::from_stored(row.id.clone()));
+    let message_id = taken.last().map(|row| MessageId::from_stored(row.id.to_owned()));
     let Conversation { id, title, tags, system_prompt, instructions, agent, model, .. } = source;
     let from = ForkedFrom { conversation_id: id, message_id };
     let choice = AgentChoice { agent, model };
     Ok(Ok((CopiedDocument { title, tags, system_prompt, instructions, choice, turns }, from)))
 }
 
-fn ended(row: &SourceRow) -> StoreResult<CopiedEnd> {
-    let id = &row.run_id;
-    let reason = row.finish_reason.as_deref();
-    let reason = reason.map(|text| rows::word("runs", "finish_reason", id, text, FinishReason::from_word)).transpose()?;
-    let error: Option<ProblemBody> = row.error.as_deref().map(|text| rows::decode("runs", "error", id, text)).transpose()?;
-    Ok(match (rows::word("runs", "status", id, &row.status, RunStatus::from_word)?, error) {
+fn ended(row: &Row, id: &str) -> StoreResult<CopiedEnd> {
+    let reason = rows::read_optional_word(row, "runs", "finish_reason", id, FinishReason::from_word)?;
+    let error: Option<ProblemBody> = rows::read_optional_json(row, "runs", "error", id)?;
+    Ok(match (rows::read_word(row, "runs", "status", id, RunStatus::from_word)?, error) {
         (RunStatus::Completed, _) => CopiedEnd::Completed(reason.unwrap_or(FinishReason::Stop)),
         (RunStatus::Failed, Some(error)) => CopiedEnd::Failed(error),
         (

@@ -106,12 +106,4 @@ impl PostgresStore {
             accepting: Semaphore::new((api_connections as usize / 2).max(1)),
         })
     }
-
-    pub(super) async fn close_pools(&self) {
-        self.accept.release();
-        self.log.release();
-        self.api.pool.close().await;
-        self.worker.pool.close().await;
-        self.lease.pool.close().await;
-    }
 }

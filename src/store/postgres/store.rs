@@ -67,6 +67,10 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
-        self.close_pools().await;
+        self.accept.release();
+        self.log.release();
+        self.api.pool.close().await;
+        self.worker.pool.close().await;
+        self.lease.pool.close().await;
     }
 }

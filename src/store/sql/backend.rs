@@ -12,10 +12,14 @@ pub trait Backend: Send + Sync {
     fn database(&self) -> Database<'_>;
 
     /// Returns the database for background work, which may take longer.
-    fn chores(&self) -> Database<'_>;
+    fn chores(&self) -> Database<'_> {
+        self.database()
+    }
 
     /// Returns the database for workers, whose leases depend on its answers.
-    fn worker(&self) -> Database<'_>;
+    fn worker(&self) -> Database<'_> {
+        self.database()
+    }
 }
 
 impl Backend for PostgresStore {
@@ -34,14 +38,6 @@ impl Backend for PostgresStore {
 
 impl Backend for SqliteStore {
     fn database(&self) -> Database<'_> {
-        Database::Sqlite(self)
-    }
-
-    fn chores(&self) -> Database<'_> {
-        Database::Sqlite(self)
-    }
-
-    fn worker(&self) -> Database<'_> {
         Database::Sqlite(self)
     }
 }

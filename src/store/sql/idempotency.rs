@@ -60,10 +60,9 @@ impl Transaction {
             Keyed::Fresh(outcome) => is_stored(outcome),
             Keyed::Replayed(_) | Keyed::Mismatch => false,
         };
-        if is_stored {
-            self.commit().await?
-        } else {
-            self.rollback().await?
+        match is_stored {
+            true => self.commit().await?,
+            false => self.rollback().await?,
         }
         Ok(outcome)
     }

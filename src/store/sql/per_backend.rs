@@ -28,7 +28,9 @@ pub trait PerBackend: Backend {
     ) -> StoreResult<Option<DeletedConversation>>;
 
     /// Prepares a commit, as [`LogStore::ready`](crate::store::LogStore::ready) says.
-    async fn ready(&self) -> StoreResult<()>;
+    async fn ready(&self) -> StoreResult<()> {
+        Ok(())
+    }
 
     /// Commits writes of workers, as [`LogStore::commit`](crate::store::LogStore::commit) says.
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>>;

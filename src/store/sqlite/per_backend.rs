@@ -29,10 +29,6 @@ impl PerBackend for SqliteStore {
         self.delete(owner, id, only_if).await
     }
 
-    async fn ready(&self) -> StoreResult<()> {
-        Ok(())
-    }
-
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         self.commit_batch(writes).await
     }
