@@ -14,6 +14,7 @@ use crate::domain::mcp_server::{secrets_place, tokens_place};
 use crate::domain::provider::key_place;
 use crate::store::{SecretOf, Store, StoreResult};
 use crate::support::failpoint;
+use crate::support::random::SystemRandomness;
 use crate::support::seal::{MasterKey, MasterKeys, SealError, Vault};
 
 /// The file of master keys in the data folder.
@@ -33,7 +34,7 @@ pub fn vault(config: &Config) -> anyhow::Result<Arc<Vault>> {
     let previous = previous.map(|text| key(text, "auth.secret_key_previous (CAPSTAN_SECRET_KEY_PREVIOUS)"));
     let given =
         MasterKeys { current, previous: previous.collect::<Result<_, _>>()?, file: Some(config.server.data_dir.join(FILE)) };
-    Ok(Arc::new(Vault::new(given)?))
+    Ok(Arc::new(Vault::new(given, Arc::new(SystemRandomness))?))
 }
 
 /// Fails if a master key that encrypts secrets in the database is missing.
@@ -170,7 +171,7 @@ mod tests {
         let url = format!("sqlite:{}", folder.join("test.db").display());
         let store = open(&url, &StoreOptions::default()).await.unwrap();
         let keys = MasterKeys { file: Some(folder.join(FILE)), ..MasterKeys::default() };
-        let vault = Vault::new(keys).unwrap();
+        let vault = Vault::new(keys, Arc::new(SystemRandomness)).unwrap();
         vault.make_first_key().unwrap();
         let mut record = ProviderRecord {
             id: ProviderId::generate(&UuidIds),
@@ -202,8 +203,8 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         let file = other.path().join(FILE);
         let keys = MasterKeys { file: Some(file.clone()), ..MasterKeys::default() };
-        let without = Vault::new(keys).unwrap();
-        // The file exists and cannot be read: its keys are unknown.
+        let without = Vault::new(keys, Arc::new(SystemRandomness)).unwrap();
+        // The file is there, and cannot be read: nobody knows what it holds.
         std::fs::write(&file, "not a key\n").unwrap();
         let refused = pass(store.as_ref(), &without, Some(forget)).await.unwrap_err().to_string();
         assert!(refused.contains("secret.key"), "{refused}");

@@ -17,6 +17,7 @@ pub mod nearest;
 pub mod number;
 pub mod origin;
 pub mod outbound;
+pub mod random;
 pub mod redact;
 pub mod seal;
 pub mod text;

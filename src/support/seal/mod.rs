@@ -11,6 +11,8 @@ mod vault;
 pub use master::{MasterKey, Unusable};
 pub use vault::{MasterKeys, Vault};
 
+use super::random::NoRandomness;
+
 /// The place of a secret, which is its associated data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place<'a> {
@@ -55,5 +57,5 @@ pub enum SealError {
     #[error("the file of master keys {path} cannot be used: {reason}")]
     File { path: String, reason: String },
     #[error("the operating system gives no random bytes")]
-    NoRandomness(#[from] getrandom::Error),
+    NoRandomness(#[from] NoRandomness),
 }

@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use super::master::NONCE_BYTES;
 use super::{MasterKey, Place, SealError, Sealed, keyfile};
+use crate::support::random::SharedRandomness;
 
 #[derive(Debug, Clone, Default)]
 pub struct MasterKeys {
@@ -25,11 +26,12 @@ pub struct MasterKeys {
 pub struct Vault {
     given: MasterKeys,
     of_file: RwLock<Vec<MasterKey>>,
+    randomness: SharedRandomness,
 }
 
 impl Vault {
-    pub fn new(given: MasterKeys) -> Result<Self, SealError> {
-        let vault = Self { given, of_file: RwLock::default() };
+    pub fn new(given: MasterKeys, randomness: SharedRandomness) -> Result<Self, SealError> {
+        let vault = Self { given, of_file: RwLock::default(), randomness };
         vault.refresh()?;
         Ok(vault)
     }
@@ -91,7 +93,7 @@ impl Vault {
     /// The caller holds the file's lock.
     fn make_key_alone(&self, path: &Path) -> Result<String, SealError> {
         let mut bytes = Zeroizing::new([0_u8; 32]);
-        getrandom::fill(bytes.as_mut_slice())?;
+        self.randomness.fill(bytes.as_mut_slice())?;
         let key = MasterKey::new(bytes);
         self.refresh()?;
         let before = self.of_file.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -105,7 +107,7 @@ impl Vault {
         self.refresh()?;
         let key = self.sealing_key().ok_or_else(|| SealError::NoKey(self.way_out()))?;
         let mut nonce = [0_u8; NONCE_BYTES];
-        getrandom::fill(&mut nonce)?;
+        self.randomness.fill(&mut nonce)?;
         let sealed = key.seal(place, secret.expose_secret().as_bytes(), nonce);
         let sealed = sealed.ok_or_else(|| SealError::Damaged { key_id: key.id().to_owned() })?;
         Ok(Sealed { key_id: key.id().to_owned(), data: STANDARD.encode(sealed) })
@@ -135,7 +137,10 @@ impl Vault {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::support::random::CountingBytes;
 
     const PLACE: Place<'static> = Place { purpose: "test", owner: None, record: "row" };
 
@@ -144,7 +149,7 @@ mod tests {
     }
 
     fn vault(given: MasterKeys) -> Vault {
-        Vault::new(given).unwrap()
+        Vault::new(given, Arc::new(CountingBytes::default())).unwrap()
     }
 
     fn opened(vault: &Vault, sealed: &Sealed) -> String {
@@ -198,7 +203,7 @@ mod tests {
 
         for (content, words) in [("# nothing\n", "holds no key"), ("short\n", "line 1")] {
             std::fs::write(&path, content).unwrap();
-            let refused = Vault::new(given.clone()).err().unwrap().to_string();
+            let refused = Vault::new(given.clone(), Arc::new(CountingBytes::default())).err().unwrap().to_string();
             assert!(refused.contains(words) && refused.contains("secret.key"), "{refused}");
         }
     }
@@ -209,7 +214,8 @@ mod tests {
         let path = folder.path().join("secret.key");
         let given = MasterKeys { file: Some(path.clone()), ..MasterKeys::default() };
         // Two processes, and in each of them many requests.
-        let vaults: Vec<_> = (0..2).map(|_| Vault::new(given.clone()).unwrap()).collect();
+        let random = || Arc::new(crate::support::random::SystemRandomness);
+        let vaults: Vec<_> = (0..2).map(|_| Vault::new(given.clone(), random()).unwrap()).collect();
         let start = std::sync::Barrier::new(16);
         let ids: std::collections::BTreeSet<String> = std::thread::scope(|scope| {
             let make = |at: usize| {

@@ -15,6 +15,7 @@ use rmcp::transport::Transport;
 use tokio::time::Instant;
 
 use super::handler::Heard;
+use crate::support::random::{Randomness as _, SystemRandomness};
 
 /// The size of the token bucket for notifications and requests of the server.
 const NEWS_AT_ONCE: f64 = 2_000.0;
@@ -36,7 +37,7 @@ impl<T> Attentive<T> {
     pub fn new(inner: T, server: &str, heard: Arc<Heard>) -> Self {
         // Without randomness the ids begin at zero.
         let mut connection = [0; 4];
-        let _ = getrandom::fill(&mut connection);
+        let _ = SystemRandomness.fill(&mut connection);
         let numbers = Numbers::of(u32::from_be_bytes(connection));
         Self { inner, server: server.to_owned(), heard, numbers, news: Allowance::new(), strays: 0 }
     }

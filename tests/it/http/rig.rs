@@ -27,6 +27,7 @@ use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{IdSource, UuidIds};
 use capstan::support::outbound;
+use capstan::support::random::CountingBytes;
 use capstan::support::seal::{MasterKeys, Vault};
 use capstan::tools::{AuthState, CallPermit, ProgressSender, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
@@ -207,7 +208,7 @@ impl Rig {
             limits: ServiceLimits { max_active_runs: 100, ..ServiceLimits::default() },
             commits: TaskTracker::new(),
         });
-        let vault = Arc::new(Vault::new(master_key_in(folder.path())).unwrap());
+        let vault = Arc::new(Vault::new(master_key_in(folder.path()), Arc::new(CountingBytes::default())).unwrap());
         let providers = ProviderDeps { vault, endpoints: Arc::new(TwoModels), reach_of_members: Reach::Public, max_per_owner: 3 };
         let service = Arc::new(service.with_providers(providers));
         let local = store.ensure_user(UserId::generate(ids.as_ref()), "local", UserRole::Admin, UnixMillis(0)).await.unwrap();
