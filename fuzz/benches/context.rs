@@ -274,7 +274,7 @@ fn claimed(tools: &[Arc<ToolDefinition>]) -> Input {
 }
 
 /// What it takes to count a conversation of which nobody has counted anything but the tools. [`GOAL`] is not for this: a server
-/// does it before the first decision about a run, on a thread for what takes long (`counted` in `src/worker/claimed.rs`),
+/// does it before the first decision about a run, on a thread for what takes long (`counted` in `src/worker/leases/claimed.rs`),
 /// and what is decided and made after that finds the counts. What comes later, such as the result of a call, is counted where it
 /// is decided about it. So are tools that no run of the process has been offered before: they come with the first decision.
 fn first_count(record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> Duration {

@@ -7,15 +7,24 @@ use anyhow::Context as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
-use super::config::{self, Environment, Flag, Loaded};
-use super::output::print;
-use super::parts::Opener;
-use super::secrets::{self, RotateArgs};
-use super::{chat, cleanup, doctor, healthcheck, keys, log, migrate, reading, serve, users};
-use crate::domain::principal::UserRole;
+use crate::app::chat;
+use crate::app::commands::cleanup;
+use crate::app::commands::doctor;
+use crate::app::commands::healthcheck;
+use crate::app::commands::keys;
+use crate::app::commands::migrate;
+use crate::app::commands::output::print;
+use crate::app::commands::serve;
+use crate::app::commands::users;
+use crate::app::config::{self, Environment, Flag, Loaded};
+use crate::app::process::log;
+use crate::app::wiring::parts::Opener;
+use crate::app::wiring::reading;
+use crate::app::wiring::secrets::{self, RotateArgs};
+use crate::domain::access::principal::UserRole;
 use crate::service::FoldMode;
 use crate::store::OnCopy;
-use crate::tools::mcp::orphans;
+use crate::tools::mcp::process::orphans;
 
 /// A self-hosted agent server that loses nothing.
 #[derive(Debug, Parser)]

@@ -4,29 +4,11 @@
 //! one; none of them knows it.
 
 mod chat;
-mod cleanup;
 mod cli;
-mod clients;
+mod commands;
 pub mod config;
-mod doctor;
-mod healthcheck;
-mod keys;
-mod lifecycle;
-mod listen;
-mod log;
-mod migrate;
 mod models;
-mod notify;
-mod output;
-mod parts;
-mod reading;
-mod records;
-mod secrets;
-mod serve;
-mod servers;
-mod telemetry;
-mod upkeep;
-mod users;
-mod watchdog;
+mod process;
+mod wiring;
 
 pub use cli::main;

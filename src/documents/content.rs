@@ -2,7 +2,7 @@
 
 use super::page::{ACCEPTED, PDF, Refused, refused};
 use super::{office, pdf};
-use crate::domain::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
+use crate::domain::conversation::file::{FileFacts, FileText, may_be_pdf, picture_fault, picture_type, utf8_text};
 use crate::support::text;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use quick_xml::{Reader, XmlVersion};
 use zip::ZipArchive;
 
 use super::page::{ACCEPTED, DOCX, MAX_ENTRIES, MAX_UNPACKED, Page, Refused, XLSX, refused};
-use crate::domain::file::FileText;
+use crate::domain::conversation::file::FileText;
 
 const TOO_LARGE: &str = "the document is far larger unpacked than it looks";
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pdf_extract::{ConvertToFmt, Document, OutputDev, PlainTextOutput, output_doc};
 
 use super::page::{Page, Refused, refused};
-use crate::domain::file::FileText;
+use crate::domain::conversation::file::FileText;
 
 /// Turns a full page into the error that ends the reading.
 struct Full<'a>(&'a mut Page);

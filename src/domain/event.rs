@@ -6,17 +6,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
-use super::context::ContextUnit;
-use super::frame::{self, MAX_FRAME_JSON};
-use super::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
-use super::input::{InputAnswer, InputKind, InputState, Question};
-use super::message::{Message, Part, Role, ToolContent};
-use super::model::Usage;
-use super::plan::{PlanStepState, PlannedStep};
-use super::problem::ProblemBody;
-use super::run::{FinishReason, Notice, WaitReason};
-use super::tool_filter::ToolsOffered;
+use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
+use crate::domain::frame::{self, MAX_FRAME_JSON};
+use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemBody;
+use crate::domain::run::context::ContextUnit;
+use crate::domain::run::input::{InputAnswer, InputKind, InputState, Question};
+use crate::domain::run::plan::{PlanStepState, PlannedStep};
+use crate::domain::run::{FinishReason, Notice, WaitReason};
+use crate::domain::tool::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
+use crate::domain::tool::tool_filter::ToolsOffered;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 use crate::support::tokens::Tokenizer;
@@ -196,7 +196,7 @@ events! {
         server: Option<String>,
         /// As executed.
         arguments: Value,
-        repair: Option<super::tool::Repair>,
+        repair: Option<crate::domain::tool::Repair>,
         /// The call that this call undoes.
         undoes: Option<CallId>,
     }
@@ -211,7 +211,7 @@ events! {
         call_id: CallId,
         name: String,
         server: Option<String>,
-        state: super::tool::ToolCallState,
+        state: crate::domain::tool::ToolCallState,
         content: Vec<ToolContent>,
         is_error: bool,
         duration_ms: u64,
@@ -280,7 +280,7 @@ events! {
     ConversationUpdated = "conversation.updated" {
         /// Left to the store in a run's write: it knows the title at the commit.
         title: Option<String>,
-        status: super::conversation::ConversationStatus,
+        status: crate::domain::conversation::ConversationStatus,
         /// Messages that a rewind removed from the conversation.
         #[serde(skip_serializing_if = "Vec::is_empty", default)]
         supersedes: Vec<MessageId>,

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::domain::agent::OutputMode;
+use crate::domain::conversation::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
 use crate::domain::model::{
     Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, Usage,
 };
-use crate::domain::plan::PlanPhase;
 use crate::domain::run::FinishReason;
+use crate::domain::run::plan::PlanPhase;
 use crate::engine::calls::arguments;
 use crate::engine::machine::{PartialAnswer, RunState};
 use crate::engine::offer::usable::Missing;

@@ -1,7 +1,7 @@
 //! Titles that a model makes of the first turn of a conversation.
 
+use crate::domain::conversation::message::{Message, Part, Role, TextPart};
 use crate::domain::ids::{MessageId, PartId};
-use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::engine::machine::RunState;
 use crate::support::ids::IdSource;

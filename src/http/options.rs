@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::principal::Principal;
+use crate::domain::access::principal::Principal;
 use crate::service::{Service, UserCounts};
 
 /// How callers are authenticated.

@@ -16,10 +16,12 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::options::{App, HttpOptions};
-use super::problem::Problem;
-use super::{auth, openapi, request, routes, system, ui};
 use crate::domain::problem::ProblemCode;
+use crate::http::options::{App, HttpOptions};
+use crate::http::wire::auth;
+use crate::http::wire::problem::Problem;
+use crate::http::wire::request;
+use crate::http::{openapi, routes, system, ui};
 use crate::service::Service;
 
 pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {

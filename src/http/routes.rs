@@ -3,14 +3,32 @@
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::options::App;
-use super::{
-    agents, approvals, audit, conversations, export, feedback, files, fork, import, logins, mcp_logins, mcp_servers, pins,
-    providers, questions, rewind, runs, search, system, tickets, usage, ws,
-};
+use crate::http::options::App;
+use crate::http::streams::tickets;
+use crate::http::streams::ws;
+use crate::http::system;
+use crate::http::v1::agents;
+use crate::http::v1::approvals;
+use crate::http::v1::audit;
+use crate::http::v1::conversations;
+use crate::http::v1::export;
+use crate::http::v1::feedback;
+use crate::http::v1::files;
+use crate::http::v1::fork;
+use crate::http::v1::import;
+use crate::http::v1::logins;
+use crate::http::v1::mcp_logins;
+use crate::http::v1::mcp_servers;
+use crate::http::v1::pins;
+use crate::http::v1::providers;
+use crate::http::v1::questions;
+use crate::http::v1::rewind;
+use crate::http::v1::runs;
+use crate::http::v1::search;
+use crate::http::v1::usage;
 
 /// The routes that need a principal.
-pub(super) fn api() -> OpenApiRouter<App> {
+pub(in crate::http) fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(runs::start, runs::list))
         .routes(routes!(runs::list_of_conversation))
@@ -74,20 +92,20 @@ pub(super) fn api() -> OpenApiRouter<App> {
 }
 
 /// The routes of event streams, which a ticket in the URL opens too.
-pub(super) fn streams() -> OpenApiRouter<App> {
+pub(in crate::http) fn streams() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
 }
 
 /// The routes that need no authentication.
-pub(super) fn open() -> OpenApiRouter<App> {
+pub(in crate::http) fn open() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
 /// The WebSocket and the callbacks of logins, which authenticate by themselves.
-pub(super) fn socket() -> OpenApiRouter<App> {
+pub(in crate::http) fn socket() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish)).routes(routes!(mcp_logins::finish))
 }
 
-pub(super) fn all() -> OpenApiRouter<App> {
+pub(in crate::http) fn all() -> OpenApiRouter<App> {
     api().merge(streams()).merge(socket()).merge(open())
 }

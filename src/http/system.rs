@@ -7,12 +7,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::auth::Caller;
-use super::options::App;
-use super::problem::{Answer, Problem};
-use super::types::ToolsBody;
-use crate::domain::pin::PinStatus;
 use crate::domain::problem::ProblemCode;
+use crate::domain::tool::pin::PinStatus;
+use crate::http::options::App;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::types::ToolsBody;
 use crate::service::Error;
 
 /// How long the database may take to answer.

@@ -11,22 +11,23 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::adapt::{self, Change, Learned, MAX_REPEATS};
-use super::catalog::models;
-use super::connection::{Connection, header, header_name, http_client};
-use super::dialect::Dialect;
-use super::failure::RequestNames;
-use super::limits::{Deadline, StreamLimits, Timed};
-use super::model_client::{ModelClient, ModelStream, SetupError};
-use super::secrets::Secrets;
-use super::stream::Events;
-use super::transport::{self, Answer};
-use super::vendors::Vendor;
-use super::{list, refusals};
+use crate::domain::model::provider::{CallLimits, ModelEntry};
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
-use crate::domain::provider::{CallLimits, ModelEntry};
+use crate::provider::catalog::models;
+use crate::provider::dialect::Dialect;
+use crate::provider::errors::failure::RequestNames;
+use crate::provider::errors::refusals;
+use crate::provider::errors::secrets::Secrets;
+use crate::provider::errors::vendors::Vendor;
+use crate::provider::http::connection::{Connection, header, header_name, http_client};
+use crate::provider::http::timeouts::{Deadline, StreamLimits, Timed};
+use crate::provider::http::transport::{self, Answer};
+use crate::provider::list;
+use crate::provider::model_client::{ModelClient, ModelStream, SetupError};
+use crate::provider::request::adapt::{self, Change, Learned, MAX_REPEATS};
+use crate::provider::stream::Events;
 use crate::support::clock::{SharedClock, SystemClock};
-use crate::support::outbound::Reach;
+use crate::support::net::outbound::Reach;
 
 pub struct ClientOptions {
     /// The API's URL, such as `https://api.openai.com/v1`. The dialect adds missing parts of the path.
@@ -67,7 +68,7 @@ impl ClientOptions {
     }
 
     /// Prepares a connection with the headers of a dialect and the configured ones, which win. Sends nothing.
-    pub(super) fn connect(&self, mut headers: HeaderMap) -> Result<Connection, SetupError> {
+    pub(in crate::provider) fn connect(&self, mut headers: HeaderMap) -> Result<Connection, SetupError> {
         for (name, value) in &self.headers {
             headers.insert(header_name(name)?, header(name, value.expose_secret())?);
         }
@@ -109,14 +110,14 @@ impl Provider {
     }
 }
 
-pub(super) struct DialectClient<D> {
-    pub(super) dialect: D,
+pub(in crate::provider) struct DialectClient<D> {
+    pub(in crate::provider) dialect: D,
     provider: Arc<Provider>,
 }
 
 impl<D> DialectClient<D> {
     /// Returns a client of the same provider in another dialect, with the same key, headers, limits and connections.
-    pub(super) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
+    pub(in crate::provider) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
         DialectClient { dialect, provider: Arc::clone(&self.provider) }
     }
 }
@@ -150,7 +151,7 @@ impl<D: Dialect> ModelClient for DialectClient<D> {
 
 impl<D: Dialect> DialectClient<D> {
     /// Returns a client whose provider lists its models at this URL. No connection is made yet.
-    pub(super) fn new(dialect: D, models: Url, options: ClientOptions) -> Result<Self, SetupError> {
+    pub(in crate::provider) fn new(dialect: D, models: Url, options: ClientOptions) -> Result<Self, SetupError> {
         let connection = options.connect(dialect.headers(options.api_key.as_ref())?)?;
         Ok(Self { dialect, provider: Arc::new(Provider { options, connection, models, learned: Learned::default() }) })
     }
@@ -169,7 +170,7 @@ impl<D: Dialect> DialectClient<D> {
     }
 
     /// Sends a request, as [`ModelClient::stream`] does. A request that is refused because of a part is repeated without it.
-    pub(super) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
+    pub(in crate::provider) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
         let learned = &self.provider.learned;
         let mut request = learned.apply(request);
         let mut changes: Vec<Change> = Vec::new();

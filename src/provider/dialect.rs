@@ -6,14 +6,14 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
-use super::connection::key_header;
-use super::frames::Framing;
-use super::model_client::SetupError;
-use super::stream::{AnswerDecoder, StreamAdapter};
 use crate::domain::model::{ModelError, ModelRequest};
+use crate::provider::http::connection::key_header;
+use crate::provider::http::frames::Framing;
+use crate::provider::model_client::SetupError;
+use crate::provider::stream::{AnswerDecoder, StreamAdapter};
 
 /// One dialect at one endpoint.
-pub(super) trait Dialect: Send + Sync + 'static {
+pub(in crate::provider) trait Dialect: Send + Sync + 'static {
     type Adapter: StreamAdapter;
 
     /// How a streamed answer is cut into frames.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::client::ClientOptions;
-use super::model_client::{ModelClient, SetupError};
-use super::quirks::Quirks;
-use super::{anthropic, gemini, ollama, openai, responses};
-use crate::domain::provider::ProviderKind;
+use crate::domain::model::provider::ProviderKind;
+use crate::provider::client::ClientOptions;
+use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::request::quirks::Quirks;
+use crate::provider::{anthropic, gemini, ollama, openai, responses};
 
 /// Returns a client of an endpoint in its dialect, which makes no connection yet. The quirks are for chat completions alone.
 pub fn client(kind: ProviderKind, options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {

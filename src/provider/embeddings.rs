@@ -13,18 +13,18 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::client::ClientOptions;
-use super::connection::{Connection, key_header};
-use super::endpoint::{endpoint_url, ollama_url};
-use super::failure::{self, RequestNames};
-use super::json_body::written;
-use super::limits::Deadline;
-use super::model_client::SetupError;
-use super::stream::lenient::Count;
-use super::transport::{self, Answer};
 use crate::domain::ids::UserId;
+use crate::domain::model::provider::ProviderKind;
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::domain::provider::ProviderKind;
+use crate::provider::client::ClientOptions;
+use crate::provider::errors::failure::{self, RequestNames};
+use crate::provider::http::connection::{Connection, key_header};
+use crate::provider::http::endpoint::{endpoint_url, ollama_url};
+use crate::provider::http::json_body::written;
+use crate::provider::http::timeouts::Deadline;
+use crate::provider::http::transport::{self, Answer};
+use crate::provider::model_client::SetupError;
+use crate::provider::stream::lenient::Count;
 use crate::support::text;
 
 pub const MAX_DIMENSIONS: usize = 65_536;

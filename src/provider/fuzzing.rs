@@ -10,14 +10,14 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use serde_json::Value;
 
-use super::frames::{ByteStream, Frames, Framing};
-use super::limits::StreamLimits;
-use super::lines::LineFrames;
-use super::schema::{self, schema_profiles};
-use super::sse::sse_frames;
-use super::stream::{AnswerDecoder, Events, StreamAdapter};
-use super::{anthropic, gemini, ollama, openai, responses};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::provider::http::frames::{ByteStream, Frames, Framing};
+use crate::provider::http::ndjson::LineFrames;
+use crate::provider::http::sse::sse_frames;
+use crate::provider::http::timeouts::StreamLimits;
+use crate::provider::request::schema::{self, schema_profiles};
+use crate::provider::stream::{AnswerDecoder, Events, StreamAdapter};
+use crate::provider::{anthropic, gemini, ollama, openai, responses};
 
 /// A dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use std::time::Duration;
 use reqwest::{Client, Url};
 use serde_json::Value;
 
-use super::transport::fetch;
-use crate::domain::cost::{LongPrices, Price, Prices};
+use crate::domain::model::cost::{LongPrices, Price, Prices};
+use crate::domain::model::provider::ModelEntry;
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::domain::provider::ModelEntry;
+use crate::provider::http::transport::fetch;
 use crate::support::clock::UnixMillis;
 
 /// The most bytes of a list. OpenRouter's has half a MiB.
@@ -21,7 +21,12 @@ const MAX_LIST_BYTES: usize = 8 * 1024 * 1024;
 const MAX_MODELS: usize = 2_000;
 
 /// Asks for the models that an endpoint lists, in its order.
-pub(super) async fn ask(http: &Client, url: Url, patience: Duration, now: UnixMillis) -> Result<Vec<ModelEntry>, ModelError> {
+pub(in crate::provider) async fn ask(
+    http: &Client,
+    url: Url,
+    patience: Duration,
+    now: UnixMillis,
+) -> Result<Vec<ModelEntry>, ModelError> {
     let bad = |why: &str| ModelError::new(ModelErrorKind::BadStream, &format!("the list of models {why}"));
     let body = fetch(http.get(url), MAX_LIST_BYTES, "the list of models did not come", patience, now).await?;
     let body = body.ok_or_else(|| bad("is too long"))?;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{Stream, StreamExt as _, stream};
 
-use crate::domain::context::Capacity;
-use crate::domain::cost::Prices;
 use crate::domain::ids::UserId;
+use crate::domain::model::cost::Prices;
+use crate::domain::model::provider::ModelEntry;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest};
-use crate::domain::provider::ModelEntry;
-use crate::support::outbound::Forbidden;
+use crate::domain::run::context::Capacity;
+use crate::support::net::outbound::Forbidden;
 
 /// A model's answer as it comes. It ends after [`ModelEvent::Finished`] or the first error, because every client turns another end into
 /// [`ModelErrorKind::IncompleteStream`]. Dropping it closes the connection.

@@ -8,14 +8,14 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::connection::http_client;
-use super::limits::StreamLimits;
-use super::model_client::SetupError;
-use super::secrets::Secrets;
-use super::transport::fetch;
 use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::provider::errors::secrets::Secrets;
+use crate::provider::http::connection::http_client;
+use crate::provider::http::timeouts::StreamLimits;
+use crate::provider::http::transport::fetch;
+use crate::provider::model_client::SetupError;
 use crate::support::clock::UnixMillis;
-use crate::support::outbound::Reach;
+use crate::support::net::outbound::Reach;
 
 const MAX_BYTES: usize = 64 * 1024;
 

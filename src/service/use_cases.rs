@@ -10,19 +10,19 @@ use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::access::KeysInUse;
-use super::endpoints::ProviderDeps;
-use super::error::{Error, Result};
-use super::key_cache::KeyCache;
-use super::login_counter::LoginCounter;
-use super::mcp_deps::McpDeps;
-use super::uploads::Uploads;
 use crate::documents::FileDeps;
-use crate::domain::admission::Admission;
+use crate::domain::access::principal::Principal;
 use crate::domain::agent::AgentProfile;
-use crate::domain::budget::Allowance;
-use crate::domain::principal::Principal;
+use crate::domain::run::admission::Admission;
+use crate::domain::run::budget::Allowance;
 use crate::live::Hub;
+use crate::service::access::KeysInUse;
+use crate::service::access::key_cache::KeyCache;
+use crate::service::access::login_counter::LoginCounter;
+use crate::service::error::{Error, Result};
+use crate::service::files::uploads::Uploads;
+use crate::service::records::endpoints::ProviderDeps;
+use crate::service::records::mcp_deps::McpDeps;
 use crate::store::{CopyLimits, ServiceStore};
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
@@ -56,7 +56,7 @@ pub struct ServiceLimits {
 
 impl ServiceLimits {
     /// Returns the limits that an agent may make stricter.
-    pub(super) fn admission(&self) -> Admission {
+    pub(in crate::service) fn admission(&self) -> Admission {
         Admission {
             max_message_chars: self.max_message_chars as u64,
             max_active_runs: self.max_active_runs,
@@ -96,24 +96,24 @@ pub struct ServiceDeps {
 }
 
 pub struct Service {
-    pub(super) store: Arc<dyn ServiceStore>,
-    pub(super) hub: Arc<Hub>,
-    pub(super) tools: Arc<dyn Toolbox>,
-    pub(super) clock: SharedClock,
-    pub(super) ids: SharedIds,
-    pub(super) default_profile: AgentProfile,
-    pub(super) models: KnowsModel,
-    pub(super) limits: ServiceLimits,
-    pub(super) commits: TaskTracker,
-    pub(super) keys: KeyCache,
-    pub(super) keys_in_use: KeysInUse,
-    pub(super) configured_keys: HashMap<String, Principal>,
-    pub(super) find_model: Option<Arc<dyn FindModel>>,
-    pub(super) providers: Option<ProviderDeps>,
-    pub(super) mcp_servers: Option<McpDeps>,
-    pub(super) files: FileDeps,
-    pub(super) uploads: Uploads,
-    pub(super) login_counter: LoginCounter,
+    pub(in crate::service) store: Arc<dyn ServiceStore>,
+    pub(in crate::service) hub: Arc<Hub>,
+    pub(in crate::service) tools: Arc<dyn Toolbox>,
+    pub(in crate::service) clock: SharedClock,
+    pub(in crate::service) ids: SharedIds,
+    pub(in crate::service) default_profile: AgentProfile,
+    pub(in crate::service) models: KnowsModel,
+    pub(in crate::service) limits: ServiceLimits,
+    pub(in crate::service) commits: TaskTracker,
+    pub(in crate::service) keys: KeyCache,
+    pub(in crate::service) keys_in_use: KeysInUse,
+    pub(in crate::service) configured_keys: HashMap<String, Principal>,
+    pub(in crate::service) find_model: Option<Arc<dyn FindModel>>,
+    pub(in crate::service) providers: Option<ProviderDeps>,
+    pub(in crate::service) mcp_servers: Option<McpDeps>,
+    pub(in crate::service) files: FileDeps,
+    pub(in crate::service) uploads: Uploads,
+    pub(in crate::service) login_counter: LoginCounter,
 }
 
 impl Service {
@@ -159,7 +159,7 @@ impl Service {
 
     /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped with it, at any
     /// `await`; between a commit and its events that would keep them from all subscribers.
-    pub(super) async fn whole<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+    pub(in crate::service) async fn whole<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
         work: impl FnOnce(Arc<dyn ServiceStore>, Arc<Hub>) -> F,
     ) -> Result<T> {

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::CallBatch;
+use crate::domain::access::audit::AuditOutcome;
+use crate::domain::access::principal::User;
 use crate::domain::agent::AgentProfile;
-use crate::domain::audit::AuditOutcome;
 use crate::domain::conversation::AgentChoice;
+use crate::domain::conversation::message::{Message, Part};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
-use crate::domain::input::{InputAnswer, InputKind, InputRecord};
-use crate::domain::message::{Message, Part};
-use crate::domain::principal::User;
-use crate::domain::record::{ClaimCause, Fence, FirstClaim};
+use crate::domain::run::input::{InputAnswer, InputKind, InputRecord};
+use crate::domain::run::record::{ClaimCause, Fence, FirstClaim};
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
@@ -128,7 +128,7 @@ pub struct Compact {
     pub owner: UserId,
     pub conversation: ConversationId,
     /// How many messages are kept, and how long the summary of the others may be.
-    pub policy: crate::domain::context::ContextPolicy,
+    pub policy: crate::domain::run::context::ContextPolicy,
     pub now: UnixMillis,
 }
 
@@ -140,7 +140,7 @@ pub enum Compacted {
         /// Messages that are left out from now on.
         messages: u32,
         /// The summary of all messages that are left out.
-        summary: Option<crate::domain::context::ContextSummary>,
+        summary: Option<crate::domain::run::context::ContextSummary>,
         /// Events written by this request. Empty when replayed.
         #[serde(skip)]
         events: Vec<StoredEvent>,

@@ -2,21 +2,18 @@
 //!
 //! Owns no state. Must not know anything about conversations, runs or databases.
 
-pub mod allowed;
 pub mod breaker;
 pub mod clock;
 pub mod duplicates;
 pub mod expand;
 pub mod failpoint;
 pub mod files;
-pub mod http;
 pub mod ids;
 pub mod json;
 pub mod locks;
 pub mod nearest;
+pub mod net;
 pub mod number;
-pub mod origin;
-pub mod outbound;
 pub mod random;
 pub mod redact;
 pub mod seal;

@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::domain::agent::prompt::ProvidedContext;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::prompt::ProvidedContext;
 use crate::support::breaker::{BreakerChange, BreakerLimits, BreakerPermit, CircuitBreaker};
-use crate::support::http::body_within;
+use crate::support::net::http::body_within;
 use crate::support::redact::error_text;
 use crate::support::text::prefix_chars;
 

@@ -17,8 +17,8 @@ use super::options::DoorOptions;
 use super::reconcile;
 use super::schema::Validators;
 use super::{CallPermit, ProgressSender, ServerStatus, Toolbox};
+use crate::domain::agent::prompt::ServerNote;
 use crate::domain::ids::UserId;
-use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 
 /// The only argument of a call whose arguments were no JSON object: the text of the model.
@@ -218,9 +218,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::domain::approval::ToolSafety;
+    use crate::domain::conversation::message::ToolContent;
     use crate::domain::ids::{CallId, MessageId, RunId};
-    use crate::domain::message::ToolContent;
+    use crate::domain::tool::approval::ToolSafety;
     use crate::support::clock::{ManualClock, UnixMillis};
     use crate::support::ids::SequentialIds;
     use serde_json::json;

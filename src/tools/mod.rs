@@ -20,12 +20,12 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::handle::Pause;
+use crate::domain::agent::prompt::ServerNote;
+use crate::domain::conversation::message::Role;
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::input::{Elicitation, InputAnswer};
-use crate::domain::message::Role;
 use crate::domain::model::ModelOptions;
-use crate::domain::prompt::ServerNote;
+use crate::domain::run::handle::Pause;
+use crate::domain::run::input::{Elicitation, InputAnswer};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Environment;
 use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpConfig};
 use crate::support::clock::SharedClock;
-use crate::support::outbound::Reach;
+use crate::support::net::outbound::Reach;
 
 pub struct DoorOptions {
     /// The one folder that the built-in file tools see. It need not exist.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::attachments::Attachments;
-use super::log_writer::LogWriter;
-use super::pins::Accepted;
-use super::profiles::Profiles;
-use super::ranking::Ranker;
-use super::titles::Titles;
-use super::{WorkerDeps, WorkerOptions};
+use crate::worker::effects::attachments::Attachments;
+use crate::worker::effects::pins::Accepted;
+use crate::worker::effects::titles::Titles;
+use crate::worker::log_writer::LogWriter;
+use crate::worker::ranking::Ranker;
+use crate::worker::run::profiles::Profiles;
+use crate::worker::{WorkerDeps, WorkerOptions};
 
 #[derive(Clone)]
 pub struct WorkerContext {

@@ -13,10 +13,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::change::Change;
 use crate::domain::event::{EventBody, NewEvent, SharedEvent, StoredEvent, part_delta_data};
 use crate::domain::ids::{PartId, RunId};
-use crate::domain::record::{Fence, RunWrite};
+use crate::domain::run::change::Change;
+use crate::domain::run::record::{Fence, RunWrite};
 use crate::engine::StreamItem;
 use crate::live::Hub;
 use crate::store::{Committed, LogStore, Refused, StoreError, WorkerStore};

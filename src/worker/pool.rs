@@ -9,18 +9,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::context::WorkerContext;
-use super::log_writer::LogWriter;
-use super::profiles::Profiles;
-use super::ranking::Ranker;
-use super::registry::Registry;
-use super::titles::Titles;
-use super::{WorkerDeps, WorkerOptions, control, driver, heartbeat, pins, sweeper};
-use crate::domain::record::{Fence, FirstClaim, RunRecord};
+use crate::domain::run::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::HandedRun;
 use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
 use crate::support::failpoint;
+use crate::worker::context::WorkerContext;
+use crate::worker::effects::pins;
+use crate::worker::effects::titles::Titles;
+use crate::worker::leases::control;
+use crate::worker::leases::heartbeat;
+use crate::worker::leases::registry::Registry;
+use crate::worker::leases::sweeper;
+use crate::worker::log_writer::LogWriter;
+use crate::worker::ranking::Ranker;
+use crate::worker::run::driver;
+use crate::worker::run::profiles::Profiles;
+use crate::worker::{WorkerDeps, WorkerOptions};
 
 /// The most runs of one claim.
 const CLAIM_BATCH: u32 = 64;

@@ -148,7 +148,7 @@ impl Question {
                     Some(choice) => Ok(json!({"choice": choice.value})),
                     None if *is_form => match serde_json::from_str::<Value>(line) {
                         Ok(content) if content.is_object() => {
-                            Ok(json!({"choice": crate::domain::input::ACCEPT, "content": content}))
+                            Ok(json!({"choice": crate::domain::run::input::ACCEPT, "content": content}))
                         }
                         Ok(_) | Err(_) => Err(format!("-- not a JSON object\n{}", self.prompt())),
                     },

@@ -17,9 +17,9 @@ use super::asking::Question;
 use super::safe_text::printable;
 use super::screen::{Change, Ending, Screen};
 use super::typing::Typing;
+use crate::app::commands::healthcheck::reachable;
 use crate::app::config::{Environment, Loaded};
-use crate::app::healthcheck::reachable;
-use crate::support::http::client_for;
+use crate::support::net::http::client_for;
 
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);

@@ -7,9 +7,9 @@ use super::environment::{Environment, check_unquoted};
 use super::error::{ConfigError, invalid};
 use super::settings::{Config, ConfiguredKey, WorkerConfig};
 use crate::domain::agent::{InvalidProfile, is_model};
-use crate::domain::budget::Budget;
+use crate::domain::run::budget::Budget;
 use crate::support::nearest::nearest;
-use crate::support::origin::check_host;
+use crate::support::net::origin::check_host;
 
 /// Refuses quotes in the variables that settings name.
 pub(super) fn check_named_variables(config: &Config, environment: &Environment) -> Result<(), ConfigError> {

@@ -15,7 +15,7 @@ use super::values::{error_words, fits, parse_value, put};
 use super::variables;
 use crate::provider::catalog;
 use crate::support::nearest::nearest;
-use crate::support::origin::parse_origin;
+use crate::support::net::origin::parse_origin;
 
 /// Variables with a short name, and the key that each one sets.
 const SHORT_NAMES: &[(&str, &str)] = &[

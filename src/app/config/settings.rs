@@ -9,19 +9,19 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_with::skip_serializing_none;
 
+use crate::domain::access::principal::UserRole;
 use crate::domain::agent::AgentProfile;
-use crate::domain::budget::Allowance;
-use crate::domain::cost::Usd;
-use crate::domain::file::FileLimits;
-use crate::domain::principal::UserRole;
-use crate::domain::provider::CallLimits;
+use crate::domain::conversation::file::FileLimits;
+use crate::domain::model::cost::Usd;
+use crate::domain::model::provider::CallLimits;
+use crate::domain::run::budget::Allowance;
 use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalog::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
 use crate::service::TidyAges;
 use crate::store::Durability;
-use crate::support::allowed::{self, Allowed};
-use crate::support::outbound::Reach;
+use crate::support::net::allowed::{self, Allowed};
+use crate::support::net::outbound::Reach;
 use crate::support::redact::{REDACTED, error_text};
 use crate::tools::mcp::{ConnectionLimits, ContainerOptions};
 

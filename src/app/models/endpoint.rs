@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::app::config::{Environment, ProviderConfig};
+use crate::domain::model::provider::{CallLimits, ModelEntry};
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::domain::provider::{CallLimits, ModelEntry};
 use crate::provider::breaker::{Breaker, BreakerLimits, Health};
 use crate::provider::catalog::{KnownProvider, ProviderKind};
 use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};

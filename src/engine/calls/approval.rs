@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::domain::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
-use crate::domain::change::Change;
+use crate::domain::conversation::message::Part;
 use crate::domain::ids::{CallId, GrantId};
-use crate::domain::input::{InputChoice, InputKind, InputRequest, InputState, Question};
-use crate::domain::message::Part;
-use crate::domain::preview;
+use crate::domain::run::change::Change;
+use crate::domain::run::input::{InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::tool::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
+use crate::domain::tool::preview;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::calls::json_repair;
 use crate::engine::calls::outcome::{finish_call, has_undo};
@@ -25,7 +25,7 @@ use crate::support::text::prefix_chars;
 /// Characters of the model's words that are shown with its call.
 const MAX_RATIONALE_CHARS: usize = 1_000;
 
-const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
+const CHOICES: [(&str, &str); 2] = [(crate::domain::tool::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
 
 /// Returns whether a call that has not begun may begin now. Asks if a human must be asked, and uses up an answer.
 pub fn is_given(decision: &mut DecisionBuilder<'_>, id: &CallId) -> bool {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::domain::form;
+use crate::domain::conversation::message::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::input::{ACCEPT, DECLINE, InputAnswer, InputChoice, InputKind, Question};
-use crate::domain::message::ToolContent;
+use crate::domain::run::input::{ACCEPT, DECLINE, InputAnswer, InputChoice, InputKind, Question};
+use crate::domain::tool::form;
 use crate::domain::tool::{ASK_USER, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;
 use crate::engine::machine::DecisionBuilder;

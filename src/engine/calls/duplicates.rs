@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::CallId;
-use crate::domain::plan::Strategy;
-use crate::domain::record::RunRecord;
+use crate::domain::run::plan::Strategy;
+use crate::domain::run::record::RunRecord;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::strategy::plan::progress;
 

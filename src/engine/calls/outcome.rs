@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::domain::agent::BreakerAction;
-use crate::domain::change::Change;
+use crate::domain::conversation::message::ToolContent;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::input::{InputKind, InputState};
-use crate::domain::message::ToolContent;
+use crate::domain::run::change::Change;
+use crate::domain::run::input::{InputKind, InputState};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::prompts;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::message::{Message, ToolContent};
+use crate::domain::conversation::message::{Message, ToolContent};
 use crate::domain::model::ModelTurn;
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::calls::tool_names::{self, Meant};

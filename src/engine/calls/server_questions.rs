@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::change::Change;
-use crate::domain::handle::{Handle, Pause, Round};
 use crate::domain::ids::{CallId, InputId};
-use crate::domain::input::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::change::Change;
+use crate::domain::run::handle::{Handle, Pause, Round};
+use crate::domain::run::input::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::ToolCallState;
 use crate::engine::machine::{DecisionBuilder, Next};
 

@@ -1,7 +1,7 @@
 //! The message with the results of a tool step.
 
+use crate::domain::conversation::message::{Part, Role, ToolContent};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Part, Role, ToolContent};
 use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::engine::calls::approval;
 use crate::engine::calls::duplicates::answered_before;

@@ -188,7 +188,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::approval::ToolSafety;
+    use crate::domain::tool::approval::ToolSafety;
 
     fn tool(name: &str) -> ToolDefinition {
         let (server, half) = name.split_once(DIVIDER).map_or((None, name), |(server, half)| (Some(server), half));

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::domain::agent::OnUnknown;
-use crate::domain::change::Change;
-use crate::domain::handle::Handle;
+use crate::domain::conversation::message::ToolContent;
 use crate::domain::ids::CallId;
-use crate::domain::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
-use crate::domain::message::ToolContent;
+use crate::domain::run::change::Change;
+use crate::domain::run::handle::Handle;
+use crate::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, record_outcome};
 use crate::engine::calls::{ask_user, server_questions};

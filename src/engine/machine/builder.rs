@@ -4,20 +4,20 @@
 use std::sync::Arc;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::approval::{ApprovalRequest, ApprovalState};
-use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
+use crate::domain::agent::prompt::ProvidedContext;
 use crate::domain::conversation::ConversationStatus;
+use crate::domain::conversation::fold::MAX_JOINED_BYTES;
+use crate::domain::conversation::message::{Message, Part, Role, TextPart};
 use crate::domain::event::EventBody;
-use crate::domain::fold::MAX_JOINED_BYTES;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
-use crate::domain::input::{InputKind, InputRequest, InputState, Question};
-use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::Usage;
-use crate::domain::prompt::ProvidedContext;
-use crate::domain::record::RunRecord;
+use crate::domain::run::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
+use crate::domain::run::input::{InputKind, InputRequest, InputState, Question};
+use crate::domain::run::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool_filter::ToolsOffered;
+use crate::domain::tool::approval::{ApprovalRequest, ApprovalState};
+use crate::domain::tool::tool_filter::ToolsOffered;
 use crate::engine::machine::decision::{Command, Decision, Surroundings};
 use crate::engine::machine::state::{RunFacts, RunState, apply, working_copy};
 use crate::engine::request::source::Source;

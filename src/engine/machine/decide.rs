@@ -4,14 +4,14 @@
 
 use std::ops::ControlFlow;
 
-use crate::domain::change::ReleaseCause;
+use crate::domain::conversation::message::Message;
 use crate::domain::event::EventBody;
-use crate::domain::handle::Pause;
 use crate::domain::ids::CallId;
-use crate::domain::message::Message;
 use crate::domain::model::ModelTurn;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::FinishReason;
+use crate::domain::run::change::ReleaseCause;
+use crate::domain::run::handle::Pause;
 use crate::domain::tool::ToolOutcome;
 use crate::engine::calls::{server_questions, unknown_outcome};
 use crate::engine::machine::builder::DecisionBuilder;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::domain::budget::{Reserve, Reserved};
-use crate::domain::change::Change;
+use crate::domain::agent::prompt::ProvidedContext;
+use crate::domain::conversation::message::Message;
 use crate::domain::event::EventBody;
-use crate::domain::handle::Pause;
 use crate::domain::ids::CallId;
-use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelRequest, ModelTurn, Usage};
-use crate::domain::prompt::ProvidedContext;
+use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::change::Change;
+use crate::domain::run::handle::Pause;
+use crate::domain::tool::tool_filter::RankedTools;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
-use crate::domain::tool_filter::RankedTools;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 

@@ -1,7 +1,7 @@
 //! The durability of decisions. A call that leaves the process, or has an effect, starts when its row is stored.
 
-use crate::domain::change::Change;
 use crate::domain::model::Usage;
+use crate::domain::run::change::Change;
 use crate::domain::tool::ReplayClass;
 use crate::engine::machine::decision::{Command, Decision, Durability, Input};
 use crate::engine::machine::state::RunState;

@@ -1,8 +1,8 @@
 //! Continuations in a decision: with `Next` one rule hands on to another, without knowing which. `decide` dispatches.
 
-use crate::domain::change::ReleaseCause;
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::FinishReason;
+use crate::domain::run::change::ReleaseCause;
 use crate::engine::calls::read_calls::PlannedCall;
 use crate::engine::request::build::Prepared;
 use crate::engine::request::window::room::Room;

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::domain::approval::ToolGrant;
-use crate::domain::budget::{Reserve, Reserved};
-use crate::domain::change::{Change, StepRow, StepStatus};
-use crate::domain::context::Capacity;
+use crate::domain::agent::prompt::ServerNote;
 use crate::domain::ids::CallId;
-use crate::domain::prompt::ServerNote;
-use crate::domain::record::RunRecord;
+use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::change::{Change, StepRow, StepStatus};
+use crate::domain::run::context::Capacity;
+use crate::domain::run::record::RunRecord;
+use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::machine::decision::Input;
 use crate::engine::offer::usable;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::domain::approval::ToolSafety;
-use crate::domain::message::Message;
+use crate::domain::conversation::message::Message;
+use crate::domain::tool::approval::ToolSafety;
+use crate::domain::tool::tool_filter::ToolFilter;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
-use crate::domain::tool_filter::ToolFilter;
 use crate::engine::calls::tool_names::letters;
 use crate::engine::prompts;
 use crate::support::text;

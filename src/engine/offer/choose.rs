@@ -4,7 +4,7 @@ use super::categories::named_by;
 use super::pick::best;
 use super::query::said_in;
 use super::usable::{Missing, usable};
-use crate::domain::tool_filter::{ChosenBy, ChosenTools, RankedTools};
+use crate::domain::tool::tool_filter::{ChosenBy, ChosenTools, RankedTools};
 use crate::engine::machine::{DecisionBuilder, Next};
 use crate::engine::strategy::hooks::Answer;
 

@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool_filter::ToolFilter;
+use crate::domain::tool::tool_filter::ToolFilter;
 use crate::engine::offer::categories::place;
 use crate::support::words::{holds, joined, words};
 

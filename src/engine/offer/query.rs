@@ -1,8 +1,8 @@
 //! The query for ranking a run's tools.
 
+use crate::domain::conversation::message::{Message, Role};
 use crate::domain::ids::RunId;
-use crate::domain::message::{Message, Role};
-use crate::domain::record::RunRecord;
+use crate::domain::run::record::RunRecord;
 use crate::engine::machine::RunState;
 use crate::engine::strategy::plan::progress;
 use crate::support::{text, words};

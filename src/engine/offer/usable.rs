@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::categories::{categories, place};
 use crate::domain::agent::ToolsPolicy;
-use crate::domain::message::Message;
+use crate::domain::conversation::message::Message;
 use crate::domain::model::ToolChoice;
-use crate::domain::record::RunRecord;
+use crate::domain::run::record::RunRecord;
+use crate::domain::tool::tool_filter::{ChosenBy, ChosenTools, ToolFilterMode};
 use crate::domain::tool::{ASK_USER, ToolDefinition};
-use crate::domain::tool_filter::{ChosenBy, ChosenTools, ToolFilterMode};
 use crate::engine::strategy::plan::progress;
 
 /// A missing prerequisite of the next model call.

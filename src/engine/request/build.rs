@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crate::domain::agent::OutputMode;
-use crate::domain::message::Message;
+use crate::domain::conversation::message::Message;
+use crate::domain::conversation::summary;
 use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
-use crate::domain::record::RunRecord;
-use crate::domain::summary;
+use crate::domain::run::record::RunRecord;
 use crate::domain::tool::ToolDefinition;
 use crate::engine::machine::RunState;
 use crate::engine::offer::usable::Missing;

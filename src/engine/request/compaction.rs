@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use crate::domain::message::{FilePart, Message, Part, Role, TextLimit, TextPart, ToolContent};
+use crate::domain::conversation::message::{FilePart, Message, Part, Role, TextLimit, TextPart, ToolContent};
 use crate::engine::request::size;
 use crate::engine::request::size::Length;
 use crate::support::text::prefix_chars;

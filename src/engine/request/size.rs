@@ -4,7 +4,7 @@ use std::ops::Add;
 
 use serde_json::Value;
 
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
+use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
 use crate::domain::model::ModelRequest;
 
 /// The size of a picture, independent of its data: providers count its tiles. A shown document costs at least as much; its pages are not

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::domain::context::Capacity;
+use crate::domain::agent::prompt::ProvidedContext;
+use crate::domain::conversation::message::{Message, Role};
 use crate::domain::ids::RunId;
-use crate::domain::message::{Message, Role};
-use crate::domain::prompt::ProvidedContext;
-use crate::domain::record::RunRecord;
+use crate::domain::run::context::Capacity;
+use crate::domain::run::record::RunRecord;
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool_filter::{ToolFilterMode, ToolsOffered};
+use crate::domain::tool::tool_filter::{ToolFilterMode, ToolsOffered};
 use crate::engine::machine::{RunFacts, RunState};
 use crate::engine::offer::usable::{self, Missing};
 use crate::engine::offer::{categories, query};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::domain::agent::ToolsPolicy;
-use crate::domain::approval::ApprovalMode;
-use crate::domain::prompt::{OwnPrompt, ProvidedContext, ServerNote, ToolNotes};
+use crate::domain::agent::prompt::{OwnPrompt, ProvidedContext, ServerNote, ToolNotes};
 use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::approval::ApprovalMode;
 use crate::engine::request::source::Source;
 
 const USER_LAYER: &str = "What the user wants of your answers, in their own words, stands between the marks below. Follow it where it does \

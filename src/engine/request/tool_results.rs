@@ -1,7 +1,7 @@
 //! Tool results as models read them.
 
+use crate::domain::conversation::message::{ToolContent, ToolResultPart};
 use crate::domain::ids::PartId;
-use crate::domain::message::{ToolContent, ToolResultPart};
 use crate::domain::tool::ToolCall;
 use crate::engine::prompts;
 use crate::support::text::prefix_chars;
@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::message::BinaryContent;
+    use crate::domain::conversation::message::BinaryContent;
 
     fn any_piece() -> impl Strategy<Value = ToolContent> {
         let picture = ToolContent::Image(BinaryContent::inline("image/png", None, "AAAA"));

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::ids::CallId;
-use crate::domain::message::{Message, Part, Role};
 
 /// The longest tool name that all providers accept, in characters.
 pub const MAX_NAME: usize = 64;

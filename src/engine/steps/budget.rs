@@ -3,13 +3,13 @@
 //! The rows of a run say what it has spent. Shared budgets are known only to the store, which is asked before each call; the write
 //! that charges the call settles the reservation.
 
-use crate::domain::budget::{Amount, BudgetOf, OnDaySpent, Reserve, Reserved};
-use crate::domain::change::Change;
-use crate::domain::context::Capacity;
-use crate::domain::cost::Cost;
 use crate::domain::model::Usage;
+use crate::domain::model::cost::Cost;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::WaitReason;
+use crate::domain::run::budget::{Amount, BudgetOf, OnDaySpent, Reserve, Reserved};
+use crate::domain::run::change::Change;
+use crate::domain::run::context::Capacity;
 use crate::engine::machine::{Command, DecisionBuilder, ModelCall, Next};
 use crate::engine::request::build;
 use crate::engine::steps::limits::wait;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::domain::agent::OnInterrupt;
-use crate::domain::change::Change;
+use crate::domain::agent::prompt::{ProvidedContext, ServerNote};
+use crate::domain::conversation::message::{Message, MessageStatus, Role};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::problem::ProblemCode;
-use crate::domain::prompt::{ProvidedContext, ServerNote};
-use crate::domain::record::ClaimCause;
 use crate::domain::run::FinishReason;
+use crate::domain::run::change::Change;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::{MAX_NESTING, ToolDefinition, ToolOutcome};
 use crate::engine::calls::outcome::{record_outcome, was_made};
 use crate::engine::calls::unknown_outcome;

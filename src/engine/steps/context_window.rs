@@ -3,12 +3,12 @@
 //! They are a beginning of the history, which a summary in the run's rows replaces, so that the next claim makes the same request.
 //! A call and its result are left out together. Must not know how a request is built.
 
-use crate::domain::change::Change;
-use crate::domain::context::{ContextPolicy, ContextStrategy};
+use crate::domain::conversation::message::{Message, Role};
+use crate::domain::conversation::summary::{self, Spans};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Message, Role};
 use crate::domain::problem::ProblemCode;
-use crate::domain::summary::{self, Spans};
+use crate::domain::run::change::Change;
+use crate::domain::run::context::{ContextPolicy, ContextStrategy};
 use crate::engine::machine::{DecisionBuilder, ModelCall, Next};
 use crate::engine::prompts;
 use crate::engine::request::build::{self, Prepared};

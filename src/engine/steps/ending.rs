@@ -1,13 +1,13 @@
 //! The end of a run: every call has its outcome, every step and question is closed, and the log says how it went. Must not know why
 //! a run ends.
 
-use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
+use crate::domain::conversation::message::{Message, Role};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::input::InputState;
-use crate::domain::message::{Message, Role};
 use crate::domain::problem::ProblemBody;
+use crate::domain::run::change::Change;
+use crate::domain::run::input::InputState;
 use crate::domain::run::{FinishReason, Notice, RunStatus};
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;

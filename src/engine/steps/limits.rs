@@ -1,12 +1,12 @@
 //! Limits that several rules check, and the jitter of waits.
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::budget::Amount;
-use crate::domain::change::ReleaseCause;
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemCode;
+use crate::domain::run::budget::Amount;
+use crate::domain::run::change::ReleaseCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::engine::machine::{DecisionBuilder, Next};
 

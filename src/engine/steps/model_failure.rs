@@ -1,10 +1,10 @@
 //! The reactions to a failed model call: a retry, another model, a reduced request, the profile's last words, or the end.
 
-use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::WaitReason;
+use crate::domain::run::context::ContextStrategy;
 use crate::engine::machine::{DecisionBuilder, End, Next, PartialAnswer};
 use crate::engine::request::compaction::LeftOut;
 use crate::engine::request::transcript::{holds_signed, left_out_by_halving};

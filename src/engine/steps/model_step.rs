@@ -2,11 +2,11 @@
 //! leads to.
 
 use crate::domain::agent::OnLimit;
-use crate::domain::change::{ReleaseCause, StepKind};
+use crate::domain::conversation::message::{Message, Part};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Message, Part};
 use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTurn, Usage};
 use crate::domain::problem::ProblemCode;
+use crate::domain::run::change::{ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::engine::calls::outcome::forces_final;
 use crate::engine::calls::read_calls::{self, Completeness};

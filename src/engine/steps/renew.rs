@@ -1,6 +1,6 @@
 //! The restart of a run's limits when a message joins.
 
-use crate::domain::change::RunCounters;
+use crate::domain::run::change::RunCounters;
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::strategy;
 

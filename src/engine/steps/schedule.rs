@@ -2,10 +2,10 @@
 //! model.
 
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
-use crate::domain::change::ReleaseCause;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::problem::ProblemCode;
+use crate::domain::run::change::ReleaseCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::finish_call;

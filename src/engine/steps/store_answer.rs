@@ -1,7 +1,7 @@
 //! Stores answers of models. Must not know what follows from an answer.
 
+use crate::domain::conversation::message::{Message, MessageStatus, Part};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Message, MessageStatus, Part};
 use crate::domain::model::Usage;
 use crate::domain::run::FinishReason;
 use crate::engine::machine::{DecisionBuilder, PartialAnswer};

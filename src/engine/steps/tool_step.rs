@@ -1,9 +1,9 @@
 //! Tool steps: their beginning, their recovery, and what their outcomes mean for the run. Must not know in what order calls start.
 
-use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::ids::CallId;
 use crate::domain::model::ModelErrorKind;
 use crate::domain::problem::ProblemCode;
+use crate::domain::run::change::{Change, ReleaseCause, StepKind};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::calls::outcome::{finish_call, record_outcome, was_made};

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use crate::domain::agent::response_analysis::{Phrases, ResponseAnalysis};
+use crate::domain::conversation::message::{Message, MessageStatus, Role};
 use crate::domain::ids::RunId;
-use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::model::ModelFinish;
-use crate::domain::response_analysis::{Phrases, ResponseAnalysis};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolCallState, ToolDefinition};
 use crate::engine::machine::DecisionBuilder;
 use crate::engine::offer::usable::usable;

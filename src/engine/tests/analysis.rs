@@ -4,17 +4,17 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
+use crate::domain::agent::response_analysis::ResponseAnalysis;
 use crate::domain::agent::{AgentProfile, OnLimit, ToolsPolicy};
-use crate::domain::approval::ApprovalMode;
+use crate::domain::conversation::message::{Message, Role};
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
-use crate::domain::message::{Message, Role};
+use crate::domain::model::sampling::{Sampling, SamplingByTurn};
 use crate::domain::model::{ModelFinish, ModelOptions};
-use crate::domain::record::ClaimCause;
-use crate::domain::response_analysis::ResponseAnalysis;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, Notice, RunStatus};
-use crate::domain::sampling::{Sampling, SamplingByTurn};
 use crate::domain::tool::ToolCallState;
+use crate::domain::tool::approval::ApprovalMode;
 use crate::engine::tests::world::{Say, World, call};
 use crate::engine::{Input, prompts};
 

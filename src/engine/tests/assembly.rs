@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::domain::conversation::message::{MessageStatus, Part};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{ConversationId, PartId, RunId};
-use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, Usage};
 use crate::engine::tests::world::NOW;
 use crate::engine::{Assembler, MAX_ANSWER_BYTES, PartialAnswer, StreamItem};

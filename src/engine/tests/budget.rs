@@ -4,14 +4,14 @@ use serde_json::json;
 
 use super::world::*;
 use crate::domain::agent::AgentProfile;
-use crate::domain::budget::{Allowance, Amount, Budget, BudgetOf, OnDaySpent, Reserved};
-use crate::domain::change::ReleaseCause;
-use crate::domain::context::Capacity;
-use crate::domain::cost::Usd;
 use crate::domain::event::EventBody;
+use crate::domain::model::cost::Usd;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, Usage};
-use crate::domain::plan::Strategy;
-use crate::domain::record::ClaimCause;
+use crate::domain::run::budget::{Allowance, Amount, Budget, BudgetOf, OnDaySpent, Reserved};
+use crate::domain::run::change::ReleaseCause;
+use crate::domain::run::context::Capacity;
+use crate::domain::run::plan::Strategy;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::engine::{Command, Durability, Input};
 

@@ -9,15 +9,15 @@ pub(super) use histories::any_context;
 use histories::{AnyFile, Round, Turn, attached, stored};
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
+use crate::domain::conversation::message::{BinaryContent, Message, Part, ReasoningPart, Role, ToolContent};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{PartId, RunId};
-use crate::domain::message::{BinaryContent, Message, Part, ReasoningPart, Role, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelFinish, ModelRequest};
-use crate::domain::record::ClaimCause;
+use crate::domain::run::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolOutcome;
-use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
+use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::request::source::Source;
 
 use crate::engine::request::{compaction, size};
@@ -540,7 +540,7 @@ fn a_profile_says_what_is_wrong_with_its_context() {
     let base = AgentProfile::default();
     let said = |context: Value| {
         let said = json!({ "context": context });
-        crate::domain::agent_record::profile_of(&base, "mine", 1, said.as_object().unwrap()).map_err(|error| error.field)
+        crate::domain::agent::agent_record::profile_of(&base, "mine", 1, said.as_object().unwrap()).map_err(|error| error.field)
     };
     assert_eq!(said(json!({"limit": 4_000})).unwrap_err(), "context/limit");
     assert_eq!(said(json!({"strategy": "forget"})).unwrap_err(), "context/strategy");

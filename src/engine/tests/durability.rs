@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::budget::{Allowance, Amount, Reserve};
-use crate::domain::change::Change;
 use crate::domain::model::ModelErrorKind;
+use crate::domain::run::budget::{Allowance, Amount, Reserve};
+use crate::domain::run::change::Change;
 use crate::domain::tool::{ReplayClass, ToolCall};
 use crate::engine::machine::durability;
 use crate::engine::tests::world::{World, call};

@@ -4,13 +4,13 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::domain::agent::{AgentProfile, BreakerAction, NameRepair, OnLimit, OnUnknown, RepairPolicy, ToolErrorPolicy};
-use crate::domain::approval::ToolSafety;
-use crate::domain::context::ContextPolicy;
+use crate::domain::conversation::message::Part;
 use crate::domain::event::EventBody;
-use crate::domain::message::Part;
 use crate::domain::model::ModelFinish;
-use crate::domain::record::ClaimCause;
+use crate::domain::run::context::ContextPolicy;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::approval::ToolSafety;
 use crate::domain::tool::{Repair, ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::tests::world::{Say, World, call, tool};
 use crate::engine::{Input, prompts};

@@ -1,11 +1,9 @@
 //! The rules of the engine, one by one and with random inputs.
 
 mod analysis;
-mod approvals;
-mod asking;
-mod asking_users;
 mod assembly;
 mod budget;
+mod calls;
 mod context;
 mod durability;
 mod guards;
@@ -20,5 +18,4 @@ mod rounds;
 mod structured;
 mod table;
 mod turns;
-mod undoing;
 mod world;

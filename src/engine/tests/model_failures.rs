@@ -6,12 +6,12 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::domain::agent::{AgentProfile, LlmRetry};
-use crate::domain::change::ReleaseCause;
+use crate::domain::conversation::message::{BinaryContent, Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{MessageId, PartId, RunId};
-use crate::domain::message::{BinaryContent, Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, Usage};
-use crate::domain::record::ClaimCause;
+use crate::domain::run::change::ReleaseCause;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolOutcome;
 use crate::engine::Input;

@@ -8,14 +8,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::domain::agent::{AgentProfile, OutputMode};
+use crate::domain::conversation::message::{Part, Role};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Part, Role};
 use crate::domain::model::{ModelErrorKind, ModelFinish, ModelOptions, ToolChoice};
-use crate::domain::record::ClaimCause;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState::{Cancelled, Done};
+use crate::domain::tool::tool_filter::{ChosenBy, ServerHint, ToolFilter, ToolFilterMode, ToolsOffered};
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
-use crate::domain::tool_filter::{ChosenBy, ServerHint, ToolFilter, ToolFilterMode, ToolsOffered};
 use crate::engine::tests::world::{Say, World, call, tool};
 use crate::engine::{Input, tool_query};
 

@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::world::*;
+use crate::domain::agent::prompt::{OwnLayers, OwnPrompt, PromptPolicy, ProvidedContext, ServerNote, ToolNotes};
 use crate::domain::agent::{AgentProfile, ToolsPolicy};
-use crate::domain::approval::{ApprovalMode, ApprovalPolicy};
-use crate::domain::change::Change;
-use crate::domain::prompt::{OwnLayers, OwnPrompt, PromptPolicy, ProvidedContext, ServerNote, ToolNotes};
-use crate::domain::record::ClaimCause;
+use crate::domain::run::change::Change;
+use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ReplayClass;
+use crate::domain::tool::approval::{ApprovalMode, ApprovalPolicy};
 use crate::engine::{Input, RunState, model_request};
 
 fn profile(prompt: PromptPolicy) -> AgentProfile {

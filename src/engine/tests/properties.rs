@@ -6,22 +6,22 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::domain::agent::response_analysis::ResponseAnalysis;
 use crate::domain::agent::{
     AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, OutputMode, ToolErrorPolicy, ToolsPolicy,
 };
-use crate::domain::change::{ReleaseCause, StepStatus};
-use crate::domain::context::ContextPolicy;
+use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, MessageId, PartId};
-use crate::domain::input::InputState;
-use crate::domain::message::{Message, Part, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, ToolChoice, Usage};
-use crate::domain::plan::{self, PlanPolicy};
-use crate::domain::record::ClaimCause;
-use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::RunStatus;
+use crate::domain::run::change::{ReleaseCause, StepStatus};
+use crate::domain::run::context::ContextPolicy;
+use crate::domain::run::input::InputState;
+use crate::domain::run::plan::{self, PlanPolicy};
+use crate::domain::run::record::ClaimCause;
+use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::domain::tool::{Reconciled, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::decide;
 use crate::engine::tests::world::{Say, World, done, tools};
 use crate::engine::{Command, Decision, Input, RunState, Surroundings};

@@ -6,16 +6,16 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::domain::agent::{AgentProfile, OnInterrupt, OnUnknown};
-use crate::domain::approval::{ApprovalMode, ApprovalPolicy};
-use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
-use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, InputId};
-use crate::domain::input::{Elicitation, InputKind, InputRequest, InputState, Question};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
-use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
+use crate::domain::run::change::{ReleaseCause, StepStatus};
+use crate::domain::run::handle::Handle;
+use crate::domain::run::input::{Elicitation, InputKind, InputRequest, InputState, Question};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Done, Failed, Planned, Started, Unknown};
+use crate::domain::tool::approval::{ApprovalMode, ApprovalPolicy};
 use crate::domain::tool::{Reconciled, ToolOutcome};
 use crate::engine::tests::world::{Say, World, call, done, tools};
 use crate::engine::{Command, Decision, Input, prompts};
@@ -436,7 +436,7 @@ fn a_run_can_begin_with_a_call() {
     world.rows.history.truncate(2);
     world.rows.tools = Some(tools());
     world.rows.steps.truncate(1);
-    world.rows.steps[0].kind = crate::domain::change::StepKind::Tools;
+    world.rows.steps[0].kind = crate::domain::run::change::StepKind::Tools;
     world.rows.steps[0].status = StepStatus::Started;
     for call in &mut world.rows.calls {
         Arc::make_mut(call).step = 1;
@@ -454,7 +454,7 @@ fn a_run_can_begin_with_a_call() {
     let resumed = world.claim(ClaimCause::Crash);
     assert_eq!(kinds(&resumed)[0], "run.resumed");
     assert!(
-        resumed.changes.contains(&crate::domain::change::Change::Started),
+        resumed.changes.contains(&crate::domain::run::change::Change::Started),
         "the start is stored for the time limit, even after a crash"
     );
     world.tool_says(0, "3");

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::ids::{CallId, MessageId, PartId, RunId};
-use crate::domain::message::{
+use crate::domain::conversation::message::{
     Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
 };
+use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::tool::ToolCallState;
 use crate::engine::tests::world::{World, call, content_text, done};
 use crate::engine::{RunState, model_request, prompts};

@@ -6,10 +6,10 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::domain::agent::{AgentProfile, OnUnknown};
-use crate::domain::change::ReleaseCause;
-use crate::domain::handle::{Handle, Pause, Round};
-use crate::domain::input::{Elicitation, InputKind, InputState};
-use crate::domain::record::ClaimCause;
+use crate::domain::run::change::ReleaseCause;
+use crate::domain::run::handle::{Handle, Pause, Round};
+use crate::domain::run::input::{Elicitation, InputKind, InputState};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolCallState::{Done, Started, Unknown};
 use crate::engine::Input;

@@ -6,8 +6,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::domain::agent::{AgentProfile, OnLimit, OutputMode};
+use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Message, Part, Role};
 use crate::domain::model::{ModelFinish, ModelOptions, ToolChoice};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::engine::Input;

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::budget::{Allowance, Amount, Reserve, Reserved};
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
-use crate::domain::record::ClaimCause;
-use crate::domain::tool_filter::{ChosenBy, RankedTools};
+use crate::domain::run::budget::{Allowance, Amount, Reserve, Reserved};
+use crate::domain::run::record::ClaimCause;
+use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
 use crate::engine::tests::world::{Say, World, call, done, tools};
 use crate::engine::{Command, Decision, Input};
 

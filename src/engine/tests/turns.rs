@@ -3,15 +3,15 @@
 use rstest::rstest;
 use serde_json::json;
 
+use crate::domain::agent::prompt::ServerNote;
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, ToolsPolicy};
-use crate::domain::approval::{ApprovalMode, ToolSafety};
-use crate::domain::change::{Change, ReleaseCause, StepStatus};
+use crate::domain::conversation::message::{MessageStatus, Part};
 use crate::domain::event::EventBody;
-use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
-use crate::domain::prompt::ServerNote;
-use crate::domain::record::ClaimCause;
+use crate::domain::run::change::{Change, ReleaseCause, StepStatus};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::approval::{ApprovalMode, ToolSafety};
 use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use crate::engine::tests::world::{Say, World, call, tool};
 use crate::engine::{Command, Decision, Input, prompts};
@@ -49,7 +49,7 @@ fn the_start_names_servers_whose_tools_are_left_out() {
 #[test]
 fn a_plain_answer_takes_two_decisions() {
     let mut world = World::new(AgentProfile::default());
-    let first = world.claim(crate::domain::record::ClaimCause::First);
+    let first = world.claim(crate::domain::run::record::ClaimCause::First);
     assert_eq!(kinds(&first), ["run.started", "conversation.updated", "step.started"]);
     assert_eq!(changes(&first), ["Started", "FreezeTools", "Status", "StepStarted"]);
     assert!(matches!(first.commands[..], [Command::CallModel(_)]));

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::approval::{ToolGrant, ToolSafety};
-use crate::domain::budget::{Amount, Lost, Reserve, Reserved};
-use crate::domain::change::{Change, ReleaseCause, StepStatus};
-use crate::domain::context::{Capacity, ContextStrategy};
+use crate::domain::conversation::message::{Message, Part, Role, TextPart, ToolContent};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
-use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState};
-use crate::domain::message::{Message, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::domain::problem::ProblemBody;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::run::budget::{Amount, Lost, Reserve, Reserved};
+use crate::domain::run::change::{Change, ReleaseCause, StepStatus};
+use crate::domain::run::context::{Capacity, ContextStrategy};
+use crate::domain::run::input::{InputAnswer, InputKind, InputRequest, InputState};
+use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::approval::{ToolGrant, ToolSafety};
+use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::domain::tool_filter::{ChosenBy, RankedTools};
 use crate::engine::check_sendable;
 use crate::engine::decide;
 use crate::engine::request::build::{Prepared, prepared};
@@ -393,7 +393,7 @@ impl World {
                     }
                     None => {
                         assert_eq!(*step as usize, rows.steps.len() + 1, "steps count from 1 without a gap");
-                        rows.steps.push(crate::domain::change::StepRow {
+                        rows.steps.push(crate::domain::run::change::StepRow {
                             run_id: rows.fence.run_id.clone(),
                             step: *step,
                             kind: *kind,

@@ -10,9 +10,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
-use super::etag;
-use super::options::App;
-use super::problem::Answer;
+use crate::http::options::App;
+use crate::http::wire::etag;
+use crate::http::wire::problem::Answer;
 use crate::service::Error;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; \
@@ -47,7 +47,7 @@ const ASSETS: &[Asset] = &[
 ];
 
 /// The page and its files. They are no part of the described API.
-pub(super) fn routes() -> Router<App> {
+pub(in crate::http) fn routes() -> Router<App> {
     Router::new().route("/", get(index)).route("/ui/{file}", get(asset))
 }
 

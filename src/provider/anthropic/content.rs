@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolContent, ToolResultPart};
-use crate::provider::compose::{CallIds, NO_OUTPUT, Source, arguments_object, not_sent, tool_results};
+use crate::domain::conversation::message::{
+    FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolContent, ToolResultPart,
+};
+use crate::provider::request::compose::{CallIds, NO_OUTPUT, Source, arguments_object, not_sent, tool_results};
 
 const IMAGES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 const PDF: &str = "application/pdf";

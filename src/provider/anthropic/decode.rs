@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::blocks::Blocks;
 use super::wire::{Event, Figures, Message};
 use crate::domain::model::{ModelError, ModelFinish};
-use crate::provider::failure;
+use crate::provider::errors::failure;
 use crate::provider::stream::lenient::Text;
 use crate::provider::stream::{
     AnswerAssembler, FinishReason, StreamAdapter, finish_reason, incomplete, reported, unknown_finish_reason,

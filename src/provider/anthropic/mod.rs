@@ -17,14 +17,14 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 
 use self::decode::MessagesAdapter;
-use super::client::{ClientOptions, DialectClient};
-use super::compose::for_model;
-use super::connection::key_header;
-use super::dialect::Dialect;
-use super::endpoint::versioned_url;
-use super::model_client::{ModelClient, SetupError};
-use super::stream::{AnswerAssembler, AnswerDecoder};
 use crate::domain::model::{ModelError, ModelRequest};
+use crate::provider::client::{ClientOptions, DialectClient};
+use crate::provider::dialect::Dialect;
+use crate::provider::http::connection::key_header;
+use crate::provider::http::endpoint::versioned_url;
+use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::request::compose::for_model;
+use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 
 /// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
@@ -71,6 +71,6 @@ impl Dialect for Messages {
 
 /// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
     AnswerDecoder::new(MessagesAdapter::default(), AnswerAssembler::new(None, 0))
 }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::content::{self, Block, CacheControl, Kind, WireMessage, signed};
 use super::models::{Thinking, Traits};
-use crate::domain::message::{Message, Part, Role};
+use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::json_body::written;
-use crate::provider::schema::{self, schema_profiles};
+use crate::provider::http::json_body::written;
+use crate::provider::request::schema::{self, schema_profiles};
 
 /// The smallest budget that a model takes.
 const LEAST_BUDGET: u32 = 1_024;

@@ -15,4 +15,4 @@ pub(super) mod table;
 pub use self::models::{ModelFacts, model, model_at};
 pub use self::providers::{KnownProvider, providers, quirks_at};
 pub use self::table::CatalogError;
-pub use crate::domain::provider::ProviderKind;
+pub use crate::domain::model::provider::ProviderKind;

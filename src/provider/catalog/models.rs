@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::providers::{name_at, providers};
 use super::table::{Table, longest_start};
-use crate::domain::context::Capacity;
-use crate::domain::cost::{LongPrices, Price, Prices};
+use crate::domain::model::cost::{LongPrices, Price, Prices};
+use crate::domain::run::context::Capacity;
 use crate::support::tokens::Tokenizer;
 
 /// The facts by the start of a model's bare name.

@@ -6,9 +6,9 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::table::{CatalogError, Table};
-use crate::domain::provider::ProviderKind;
-use crate::provider::endpoint::host;
-use crate::provider::quirks::Quirks;
+use crate::domain::model::provider::ProviderKind;
+use crate::provider::http::endpoint::host;
+use crate::provider::request::quirks::Quirks;
 
 static PROVIDERS: Table<BTreeMap<String, KnownProvider>> = Table::new("providers", include_str!("providers.toml"));
 

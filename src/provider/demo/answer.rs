@@ -1,9 +1,9 @@
 //! Writes the demo's replies.
 
 use super::intent::{self, WantedCall};
-use crate::domain::message::{Message, Role, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::conversation::message::{Message, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
-use crate::provider::compose::tool_results;
+use crate::provider::request::compose::tool_results;
 use crate::support::text;
 
 const MAX_COUNT: u32 = 10_000;

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::answer::{self, Reply};
 use super::intent::WantedCall;
-use crate::domain::message::Part;
+use crate::domain::conversation::message::Part;
 use crate::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::{ModelClient, ModelStream};
 
@@ -64,8 +64,8 @@ fn call_events(index: usize, call: &WantedCall) -> Vec<ModelEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::conversation::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
     use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-    use crate::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
     use crate::domain::model::ModelOptions;
     use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
     use crate::support::ids::SequentialIds;

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::models::Traits;
-use crate::domain::message::{FilePart, Message, Part, Role, SentContent};
-use crate::provider::compose::{CallIds, Source, arguments_object, not_sent, result_text, tool_results};
+use crate::domain::conversation::message::{FilePart, Message, Part, Role, SentContent};
+use crate::provider::request::compose::{CallIds, Source, arguments_object, not_sent, result_text, tool_results};
 use crate::support::text;
 
 /// Stands for the signature of a call that another model made. New models require one:

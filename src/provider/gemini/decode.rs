@@ -10,7 +10,7 @@ use super::partial::{self, Partial};
 use super::wire::{Candidate, Chunk, Chunks, Figures, FunctionCall, Part};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::failure;
+use crate::provider::errors::failure;
 use crate::provider::stream::lenient::{json_text, storable_text};
 use crate::provider::stream::{AnswerAssembler, AnswerDecoder, StopReasons, StreamAdapter, finish_without_calls, incomplete};
 

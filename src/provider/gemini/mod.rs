@@ -17,13 +17,13 @@ use reqwest::header::HeaderMap;
 use secrecy::SecretString;
 
 use self::decode::GenerateContentAdapter;
-use super::client::{ClientOptions, DialectClient};
-use super::connection::key_header;
-use super::dialect::Dialect;
-use super::endpoint::versioned_url;
-use super::model_client::{ModelClient, SetupError};
-use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::provider::client::{ClientOptions, DialectClient};
+use crate::provider::dialect::Dialect;
+use crate::provider::http::connection::key_header;
+use crate::provider::http::endpoint::versioned_url;
+use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::stream::AnswerDecoder;
 
 /// Returns a client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
 /// publisher of a model, gets `/v1beta`. The key goes into a header, never into the URL.
@@ -78,6 +78,6 @@ impl Dialect for GenerateContent {
 
 /// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
     decode::decoder(&[], 0)
 }

@@ -9,8 +9,8 @@ use super::content::{Content, WirePart, contents, wire_name};
 use super::models::{ThinkingConfig, Traits};
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::json_body::written;
-use crate::provider::schema::{self, schema_profiles};
+use crate::provider::http::json_body::written;
+use crate::provider::request::schema::{self, schema_profiles};
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]

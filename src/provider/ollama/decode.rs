@@ -2,7 +2,7 @@
 
 use super::wire::Line;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
-use crate::provider::failure;
+use crate::provider::errors::failure;
 use crate::provider::stream::lenient::storable_text;
 use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, ReasoningTags, StreamAdapter, TokenFigures, finish_without_calls, incomplete, is_cut, reported,

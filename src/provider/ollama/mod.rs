@@ -12,14 +12,14 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use self::decode::OllamaAdapter;
-use super::client::{ClientOptions, DialectClient};
-use super::compose::for_model;
-use super::dialect::Dialect;
-use super::endpoint::ollama_url;
-use super::frames::Framing;
-use super::model_client::{ModelClient, SetupError};
-use super::stream::AnswerDecoder;
 use crate::domain::model::{ModelError, ModelRequest};
+use crate::provider::client::{ClientOptions, DialectClient};
+use crate::provider::dialect::Dialect;
+use crate::provider::http::endpoint::ollama_url;
+use crate::provider::http::frames::Framing;
+use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::request::compose::for_model;
+use crate::provider::stream::AnswerDecoder;
 
 /// Returns a client of an Ollama. The base URL may end in `/api`, in the `/v1` of its other API, or in neither.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
@@ -51,6 +51,6 @@ impl Dialect for Ollama {
 
 /// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
     decode::decoder(None, 0)
 }

@@ -6,15 +6,15 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::domain::context::{json_tokens, prose_tokens};
-use crate::domain::message::{Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
+use crate::domain::conversation::message::{Message, Part, Role, SentContent, ToolCallPart, ToolResultPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, ReasoningEffort, ToolChoice};
+use crate::domain::run::context::{json_tokens, prose_tokens};
 use crate::domain::tool::ToolDefinition;
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
-use crate::provider::compose::{
+use crate::provider::http::json_body::{raw, written};
+use crate::provider::request::compose::{
     Source, WireFunction, WireTool, arguments_object, file_text, not_sent, result_text, tool_results, turn_begins,
 };
-use crate::provider::json_body::{raw, written};
 
 /// The smallest window that is asked for. Windows double from here, because a server loads a model anew for each other one.
 const LEAST_WINDOW: u64 = 8_192;

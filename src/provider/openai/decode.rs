@@ -9,8 +9,8 @@ use super::details::{self, Details};
 use super::own::{self, Own};
 use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, Said, says_something};
 use crate::domain::model::{ModelError, ModelFinish};
-use crate::provider::error_facts::vendor_code;
-use crate::provider::failure;
+use crate::provider::errors::facts::vendor_code;
+use crate::provider::errors::failure;
 use crate::provider::stream::{
     AnswerAssembler, AnswerDecoder, FinishReason, SplitText, StopReasons, StreamAdapter, finish_reason, incomplete, reported,
     unknown_finish_reason,

@@ -7,13 +7,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{details, own};
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
+use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
-use crate::provider::compose::{
+use crate::provider::request::compose::{
     CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, takes_system, tool_results, turn_begins,
 };
-use crate::provider::quirk_forms::{CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
-use crate::provider::quirks::Quirks;
+use crate::provider::request::quirk_forms::{
+    CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages,
+};
+use crate::provider::request::quirks::Quirks;
 use crate::support::json;
 
 /// An assistant message between tool results and a user message, for providers that refuse the two in a row.

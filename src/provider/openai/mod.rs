@@ -9,7 +9,7 @@ mod messages;
 mod moving;
 mod own;
 mod request;
-pub(super) mod schema;
+pub(in crate::provider) mod schema;
 mod wire;
 
 use std::sync::{Arc, Mutex};
@@ -20,15 +20,15 @@ use secrecy::SecretString;
 
 use self::decode::ChatCompletionsAdapter;
 use self::moving::Moving;
-use super::client::{ClientOptions, DialectClient};
-use super::connection::key_header;
-use super::dialect::Dialect;
-use super::endpoint::{Endpoint, endpoint_url, without_operation};
-use super::model_client::{ModelClient, SetupError};
-use super::quirks::Quirks;
-use super::responses::Responses;
-use super::stream::{AnswerAssembler, AnswerDecoder};
 use crate::domain::model::{ModelError, ModelRequest};
+use crate::provider::client::{ClientOptions, DialectClient};
+use crate::provider::dialect::Dialect;
+use crate::provider::http::connection::key_header;
+use crate::provider::http::endpoint::{Endpoint, endpoint_url, without_operation};
+use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::request::quirks::Quirks;
+use crate::provider::responses::Responses;
+use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 
 /// Returns a client of chat completions, and of Responses for models that need it. A base URL without a path gets `/v1`.
 pub fn client(options: ClientOptions, quirks: Quirks) -> Result<Arc<dyn ModelClient>, SetupError> {
@@ -71,8 +71,8 @@ impl Dialect for ChatCompletions {
 
 /// Returns a decoder of an answer without a request, to which two tools were offered.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
-    let quirks = Quirks { thoughts_in_text: super::ThoughtsInText::Always, ..Quirks::default() };
+pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
+    let quirks = Quirks { thoughts_in_text: crate::provider::ThoughtsInText::Always, ..Quirks::default() };
     let answer = AnswerAssembler::new(None, 0).with_tags(quirks.think_tags(""));
     decode::decoder(["get_time", "get_weather"].map(str::to_owned).into(), answer)
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::ChatCompletions;
+use crate::domain::model::provider::ModelEntry;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::domain::provider::ModelEntry;
 use crate::provider::client::DialectClient;
-use crate::provider::error_facts::is_served_over_responses;
+use crate::provider::errors::facts::is_served_over_responses;
 use crate::provider::model_client::{ModelClient, ModelStream};
 use crate::provider::responses::Responses;
 

@@ -10,9 +10,9 @@ use super::messages::{WireMessage, messages};
 use super::schema;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::compose::{WireFunction, WireTool};
-use crate::provider::quirk_forms::{EffortForm, OutputLimit, SchemaForm, ToolChoices};
-use crate::provider::quirks::Quirks;
+use crate::provider::request::compose::{WireFunction, WireTool};
+use crate::provider::request::quirk_forms::{EffortForm, OutputLimit, SchemaForm, ToolChoices};
+use crate::provider::request::quirks::Quirks;
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]

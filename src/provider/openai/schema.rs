@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::provider::quirk_forms::SchemaRules;
-use crate::provider::schema::plain_object;
+use crate::provider::request::quirk_forms::SchemaRules;
+use crate::provider::request::schema::plain_object;
 
 /// The deepest nesting that references are followed into. Deeper parts accept anything.
 const MAX_DEPTH: usize = 16;

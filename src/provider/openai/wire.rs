@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::cost::Cost;
+use crate::domain::model::cost::Cost;
 use crate::provider::stream::TokenFigures;
 use crate::provider::stream::lenient::{
     Arguments, Count, Dollars, Flag, Function, Lenient, Text, Ticks, TokenDetails, lenient, list, many, object, whole_number,

@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::items::{Kind as TextKind, PartKey, Place, Source, Texts};
 use super::wire::{Contents, Event, Item, Kind, Response};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
-use crate::provider::failure;
+use crate::provider::errors::failure;
 use crate::provider::stream::{AnswerAssembler, FinishReason, StreamAdapter, finish_reason, incomplete, reported};
 
 #[derive(Debug, Default)]

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use self::decode::ResponsesAdapter;
-use super::client::{ClientOptions, DialectClient};
-use super::compose::for_model;
-use super::dialect::Dialect;
-use super::endpoint::{Endpoint, endpoint_url};
-use super::model_client::{ModelClient, SetupError};
-use super::quirks::Quirks;
-use super::stream::{AnswerAssembler, AnswerDecoder};
 use crate::domain::model::{ModelError, ModelRequest};
+use crate::provider::client::{ClientOptions, DialectClient};
+use crate::provider::dialect::Dialect;
+use crate::provider::http::endpoint::{Endpoint, endpoint_url};
+use crate::provider::model_client::{ModelClient, SetupError};
+use crate::provider::request::compose::for_model;
+use crate::provider::request::quirks::Quirks;
+use crate::provider::stream::{AnswerAssembler, AnswerDecoder};
 
 /// Returns a client of an endpoint that speaks the Responses API. A base URL without any path gets `/v1`.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
@@ -29,7 +29,7 @@ pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError
     Ok(Arc::new(DialectClient::new(dialect, endpoint_url(&options.base_url, "/models")?, options)?))
 }
 
-pub(super) struct Responses {
+pub(in crate::provider) struct Responses {
     endpoint: Endpoint,
     quirks: Quirks,
 }
@@ -37,7 +37,7 @@ pub(super) struct Responses {
 impl Responses {
     /// Returns the API at a base URL, beside chat completions with these quirks. Their URL for Responses, words for efforts, rules for
     /// schemas, and renamed, omitted and added fields hold here, too.
-    pub(super) fn at(base: &str, quirks: Quirks) -> Result<Self, SetupError> {
+    pub(in crate::provider) fn at(base: &str, quirks: Quirks) -> Result<Self, SetupError> {
         Ok(Self { endpoint: Endpoint::new(base, &quirks.responses_url)?, quirks })
     }
 }
@@ -61,6 +61,6 @@ impl Dialect for Responses {
 
 /// Returns a decoder of an answer without a request.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn decoder() -> AnswerDecoder<impl super::stream::StreamAdapter> {
+pub(in crate::provider) fn decoder() -> AnswerDecoder<impl crate::provider::stream::StreamAdapter> {
     AnswerDecoder::new(ResponsesAdapter::default(), AnswerAssembler::new(None, 0))
 }

@@ -6,13 +6,13 @@ use std::sync::LazyLock;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
+use crate::domain::conversation::message::{FilePart, Message, Part, ReasoningPart, Role, SentContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::provider::catalog::quirks::{model_quirks, starts_with_any};
-use crate::provider::compose::{CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, tool_results};
 use crate::provider::openai::schema;
-use crate::provider::quirk_forms::EffortForm;
-use crate::provider::quirks::Quirks;
+use crate::provider::request::compose::{CallIds, NO_OUTPUT, arguments_object, file_text, not_sent, tool_results};
+use crate::provider::request::quirk_forms::EffortForm;
+use crate::provider::request::quirks::Quirks;
 
 #[serde_with::skip_serializing_none]
 #[derive(Serialize)]

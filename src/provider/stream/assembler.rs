@@ -12,7 +12,7 @@ use super::lenient::storable_text;
 use super::reasoning_tags::{ReasoningTags, SplitText};
 use super::usage::{TokenFigures, UsageCounter};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
-use crate::provider::failure;
+use crate::provider::errors::failure;
 
 /// More tool calls than any real answer has.
 const MAX_CALLS: usize = 1_000;

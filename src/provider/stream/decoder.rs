@@ -10,7 +10,7 @@ use super::assembler::{AnswerAssembler, incomplete};
 use super::glued;
 use super::lenient::whole_characters;
 use crate::domain::model::{ModelError, ModelEvent};
-use crate::provider::failure;
+use crate::provider::errors::failure;
 
 /// The mark that ends a stream of events.
 const END_MARK: &str = "[DONE]";

@@ -13,8 +13,8 @@ use super::adapter::StreamAdapter;
 use super::decoder::{AnswerDecoder, Progress};
 use super::glued;
 use crate::domain::model::{ModelError, ModelEvent};
-use crate::provider::frames::{Frame, Frames};
-use crate::provider::limits::{SILENCE, StreamLimits, timeout};
+use crate::provider::http::frames::{Frame, Frames};
+use crate::provider::http::timeouts::{SILENCE, StreamLimits, timeout};
 
 /// The events of a streamed answer.
 pub(in crate::provider) struct Events<A> {

@@ -1,7 +1,7 @@
 //! Counts the tokens of an answer: the provider's figures, or an estimate for those that it does not give.
 
-use crate::domain::cost::Cost;
 use crate::domain::model::Usage;
+use crate::domain::model::cost::Cost;
 
 /// Bytes that a token has on average, for estimates.
 const BYTES_PER_TOKEN: usize = 4;

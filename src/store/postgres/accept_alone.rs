@@ -9,17 +9,18 @@ use std::time::Instant;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::queue::{millis, next_epoch};
-use crate::domain::change::RunCounters;
+use crate::domain::agent::prompt::OwnLayers;
 use crate::domain::conversation::ConversationStatus;
+use crate::domain::conversation::message::Message;
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::RunId;
-use crate::domain::message::Message;
 use crate::domain::model::Usage;
-use crate::domain::prompt::OwnLayers;
-use crate::domain::record::{ClaimCause, Fence, FirstClaim, RunRecord};
 use crate::domain::run::RunStatus;
+use crate::domain::run::change::RunCounters;
+use crate::domain::run::record::{ClaimCause, Fence, FirstClaim, RunRecord};
+use crate::store::runs::compose;
 use crate::store::sql::{Row, fresh_counters, fresh_usage, profile_json};
-use crate::store::{AcceptRun, Accepted, IdempotencyClaim, StoreResult, compose, rows};
+use crate::store::{AcceptRun, Accepted, IdempotencyClaim, StoreResult, rows};
 use crate::support::text::storable;
 
 /// The owner may have one more run. `$5` is the most, 0 for no limit.

@@ -17,8 +17,9 @@ use super::settle::{PendingUpdate, Settled, settle};
 use super::statement::statement;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
-use crate::domain::record::{Fence, RunWrite};
-use crate::store::{Committed, Refused, StoreError, StoreResult, compose};
+use crate::domain::run::record::{Fence, RunWrite};
+use crate::store::runs::compose;
+use crate::store::{Committed, Refused, StoreError, StoreResult};
 
 impl PostgresStore {
     /// Commits a batch. Tried again only when the database says that it was rolled back.

@@ -4,7 +4,7 @@ use sqlx::Row as _;
 
 use super::PostgresStore;
 use super::answer::{ANSWER_LIMIT, within};
-use crate::domain::record::{Fence, RunRecord};
+use crate::domain::run::record::{Fence, RunRecord};
 use crate::store::sql::{Backend, History, Row, record};
 use crate::store::{StoreResult, rows};
 

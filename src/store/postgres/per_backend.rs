@@ -10,7 +10,7 @@ use super::PostgresStore;
 use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::record::RunWrite;
+use crate::domain::run::record::RunWrite;
 use crate::store::sql::PerBackend;
 use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, Statement, StoreResult};
 

@@ -10,7 +10,7 @@ use super::PostgresStore;
 use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
 use crate::domain::ids::{NodeId, RunId};
-use crate::domain::record::{Fence, RunRecord};
+use crate::domain::run::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::sql::{Backend as _, Row, control_signals};
 use crate::store::{

@@ -146,7 +146,7 @@ pub(super) const RUNS: Part = Part::new(
 )",
 );
 
-/// The usage of reserved calls. `most`: see `store/budget.rs`.
+/// The usage of reserved calls. `most`: see `store/runs/budget.rs`.
 pub(super) const SPENDING: Part = Part::new(
     "spent AS (
     UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::backend::Backend;
 use super::statement::Statement;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::record::RunWrite;
+use crate::domain::run::record::RunWrite;
 use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, StoreResult};
 
 /// A store whose hot paths are statements of its own database.

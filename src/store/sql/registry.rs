@@ -2,12 +2,38 @@
 //!
 //! Owns the list of modules. Must not know what any statement does.
 
-use super::statement::Statement;
-use super::{
-    accept, agents, audit, budget, calls, cancel, control, conversation_rows, conversations, copy, feedback, files, grants,
-    idempotency, input, keys, load, log, mcp_logins, mcp_servers, new_run, providers, resume, retention, rewind, run_rows, runs,
-    search, summaries, tickets, titles, tool_reviews, usage, users,
-};
+use crate::store::sql::access::audit;
+use crate::store::sql::access::grants;
+use crate::store::sql::access::keys;
+use crate::store::sql::access::tickets;
+use crate::store::sql::access::users;
+use crate::store::sql::conversations::conversation_rows;
+use crate::store::sql::conversations::copy;
+use crate::store::sql::conversations::feedback;
+use crate::store::sql::conversations::files;
+use crate::store::sql::conversations::input;
+use crate::store::sql::conversations::log;
+use crate::store::sql::conversations::retention;
+use crate::store::sql::conversations::rewind;
+use crate::store::sql::conversations::search;
+use crate::store::sql::conversations::summaries;
+use crate::store::sql::conversations::titles;
+use crate::store::sql::records::agents;
+use crate::store::sql::records::mcp_logins;
+use crate::store::sql::records::mcp_servers;
+use crate::store::sql::records::providers;
+use crate::store::sql::records::tool_reviews;
+use crate::store::sql::runs::accept;
+use crate::store::sql::runs::budget;
+use crate::store::sql::runs::calls;
+use crate::store::sql::runs::cancel;
+use crate::store::sql::runs::load;
+use crate::store::sql::runs::new_run;
+use crate::store::sql::runs::resume;
+use crate::store::sql::runs::run_rows;
+use crate::store::sql::runs::usage;
+use crate::store::sql::statement::Statement;
+use crate::store::sql::{control, conversations, idempotency, runs};
 
 /// Returns the statements of each aggregate with the name of its module.
 #[must_use]

@@ -4,7 +4,7 @@
 
 use super::batch::Batch;
 use super::connection::Tx;
-use crate::domain::audit::AuditOutcome;
+use crate::domain::access::audit::AuditOutcome;
 use crate::domain::ids::{CallId, ConversationId};
 use crate::store::StoreResult;
 

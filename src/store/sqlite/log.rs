@@ -11,10 +11,11 @@ use super::SqliteStore;
 use super::apply::{Applied, apply};
 use super::batch::Batch;
 use super::connection::Tx;
-use crate::domain::change::Change;
-use crate::domain::record::RunWrite;
+use crate::domain::run::change::Change;
+use crate::domain::run::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode};
-use crate::store::{Committed, Refused, StoreError, StoreResult, compose};
+use crate::store::runs::compose;
+use crate::store::{Committed, Refused, StoreError, StoreResult};
 
 /// The head of a conversation's log as a transaction sees and changes it.
 struct Head {

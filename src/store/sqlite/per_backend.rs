@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::SqliteStore;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::domain::record::RunWrite;
+use crate::domain::run::record::RunWrite;
 use crate::store::sql::{Backend as _, PerBackend, accept_once};
 use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, Statement, StoreResult};
 

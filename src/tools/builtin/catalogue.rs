@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::fetch::Fetcher;
 use super::{calculate, files, time, weather};
-use crate::domain::approval::ToolSafety;
-use crate::domain::message::ToolContent;
+use crate::domain::conversation::message::ToolContent;
+use crate::domain::tool::approval::ToolSafety;
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
 use crate::support::clock::SharedClock;
 use crate::support::json;

@@ -12,11 +12,11 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
 use super::page_text;
-use crate::domain::content::tool_binary;
-use crate::domain::file::is_text_type;
-use crate::domain::message::ToolContent;
-use crate::support::http::error_chain;
-use crate::support::outbound::{self, Forbidden, Reach};
+use crate::domain::conversation::content::tool_binary;
+use crate::domain::conversation::file::is_text_type;
+use crate::domain::conversation::message::ToolContent;
+use crate::support::net::http::error_chain;
+use crate::support::net::outbound::{self, Forbidden, Reach};
 use crate::support::{redact, text};
 
 /// The largest page, in bytes; of a longer one the beginning is read.
@@ -142,7 +142,7 @@ fn shown(error: &reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::message::BinaryContent;
+    use crate::domain::conversation::message::BinaryContent;
     use axum::Router;
     use axum::http::StatusCode;
     use axum::response::{Html, Redirect};

@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use crate::support::http::error_chain;
+use crate::support::net::http::error_chain;
 
 /// The text before a URL in an error of the HTTP client. A closing bracket follows the URL.
 const BEFORE_URL: &str = " for url (";

@@ -126,8 +126,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::approval::ToolSafety;
     use crate::domain::tool::ReplayClass;
+    use crate::domain::tool::approval::ToolSafety;
 
     pub(in super::super) fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
         Arc::new(ToolDefinition {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::domain::ids::UserId;
 use crate::domain::tool::ToolDefinition;
-use crate::domain::tool_filter::{ChosenBy, RankedTools};
+use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
 use crate::provider::embeddings::Embedders;
 
 use lexical::Lexical;

@@ -1,10 +1,10 @@
 //! The agent, the model and the last run in a conversation's representation.
 
 use axum::http::{Method, StatusCode};
-use capstan::domain::change::Change;
 use capstan::domain::event::EventBody;
 use capstan::domain::problem::ProblemCode;
 use capstan::domain::run::RunStatus;
+use capstan::domain::run::change::Change;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, text};

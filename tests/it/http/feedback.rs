@@ -1,7 +1,7 @@
 //! Feedback of users on answers.
 
 use axum::http::{Method, StatusCode};
-use capstan::domain::principal::UserRole;
+use capstan::domain::access::principal::UserRole;
 use serde_json::{Value, json};
 
 use super::rig::{Rig, text};

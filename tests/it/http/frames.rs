@@ -1,10 +1,10 @@
 //! Frames stay below the limits of common clients, and each shortened event can be read in full over HTTP.
 
 use axum::http::{Method, StatusCode};
+use capstan::domain::conversation::message::Role;
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{MessageId, PartId};
-use capstan::domain::message::Role;
-use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::run::record::{Fence, RunWrite};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;

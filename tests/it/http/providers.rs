@@ -1,7 +1,7 @@
 //! User providers.
 
 use axum::http::{Method, StatusCode};
-use capstan::domain::principal::UserRole;
+use capstan::domain::access::principal::UserRole;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig};

@@ -7,15 +7,15 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
+use capstan::domain::access::principal::{Principal, UserRole};
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
+use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
-use capstan::domain::message::{Message, Part, Role, TextPart};
+use capstan::domain::model::provider::{ModelEntry, ProviderKind, Reach};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
-use capstan::domain::principal::{Principal, UserRole};
-use capstan::domain::provider::{ModelEntry, ProviderKind, Reach};
-use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
+use capstan::domain::run::record::{Fence, RunWrite};
 use capstan::domain::run::{FinishReason, RunStatus, WaitReason};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
@@ -26,7 +26,7 @@ use capstan::service::{
 use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{IdSource, UuidIds};
-use capstan::support::outbound;
+use capstan::support::net::outbound;
 use capstan::support::random::CountingBytes;
 use capstan::support::seal::{MasterKeys, Vault};
 use capstan::tools::{AuthState, CallPermit, ProgressSender, ServerStatus, Toolbox};
@@ -123,7 +123,7 @@ impl Toolbox for OneTool {
                 parameters: json!({"type": "object"}).into(),
                 replay: ReplayClass::Read,
                 definition_hash: "0".into(),
-                safety: capstan::domain::approval::ToolSafety::default(),
+                safety: capstan::domain::tool::approval::ToolSafety::default(),
                 destination: None,
                 original: None,
                 undo: None,
@@ -147,7 +147,7 @@ impl Toolbox for OneTool {
 
     async fn servers(&self, _: &UserId) -> Vec<ServerStatus> {
         let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
-        let id = capstan::domain::mcp_server::configured_id("broken");
+        let id = capstan::domain::tool::mcp_server::configured_id("broken");
         let (name, status) = ("broken".into(), "error".into());
         vec![ServerStatus {
             id,

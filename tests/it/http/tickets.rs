@@ -1,8 +1,8 @@
 //! Tickets: credentials for requests in which a browser cannot send a key.
 
 use axum::http::{Method, StatusCode};
+use capstan::domain::access::ticket::{StreamTicket, TicketTarget};
 use capstan::domain::ids::UserId;
-use capstan::domain::ticket::{StreamTicket, TicketTarget};
 use capstan::http::HttpLimits;
 use capstan::service::hash_key;
 use serde_json::{Value, json};

@@ -13,7 +13,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
 use capstan::support::clock::SystemClock;
-use capstan::support::outbound::Reach;
+use capstan::support::net::outbound::Reach;
 use capstan::tools::{CallPermit, Door, DoorOptions, Toolbox as _};
 use futures_util::{StreamExt as _, stream};
 use rstest::rstest;

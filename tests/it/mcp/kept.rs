@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::ids::{McpServerId, UserId};
-use capstan::domain::mcp_server::configured_id;
+use capstan::domain::tool::mcp_server::configured_id;
 use capstan::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;

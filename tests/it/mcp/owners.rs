@@ -160,7 +160,7 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
     busy.gone().await;
     let before = busy.log("ready").len();
     // An explicit start keeps the server running.
-    let id = capstan::domain::mcp_server::configured_id("busy");
+    let id = capstan::domain::tool::mcp_server::configured_id("busy");
     let started = door.mcp().start(&ann.owner, &id, PATIENCE).await.unwrap();
     assert_eq!((started.status.as_str(), busy.log("ready").len()), ("ok", before + 1), "{started:?}");
     door.shutdown().await;

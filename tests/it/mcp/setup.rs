@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use capstan::domain::conversation::message::ToolContent;
 use capstan::domain::ids::{CallId, MessageId, RunId, UserId};
-use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;

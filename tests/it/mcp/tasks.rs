@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use capstan::domain::handle::Handle;
-use capstan::domain::input::{ACCEPT, InputAnswer};
+use capstan::domain::run::handle::Handle;
+use capstan::domain::run::input::{ACCEPT, InputAnswer};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use capstan::tools::{Report, Toolbox as _};
 use rstest::rstest;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use capstan::domain::conversation::message::{FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-use capstan::domain::message::{FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, Usage};
 use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use capstan::provider::{ClientOptions, ModelClient, Quirks, SetupError, StreamLimits, openai};
@@ -82,7 +82,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
             parameters: json!({"type": "object", "properties": {}}).into(),
             replay: ReplayClass::Read,
             definition_hash: String::new(),
-            safety: capstan::domain::approval::ToolSafety::default(),
+            safety: capstan::domain::tool::approval::ToolSafety::default(),
             destination: None,
             original: None,
             undo: None,

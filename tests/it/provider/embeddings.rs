@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use capstan::domain::model::ModelErrorKind;
-use capstan::domain::provider::ProviderKind;
+use capstan::domain::model::provider::ProviderKind;
 use capstan::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits, Embeddings};
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use capstan::domain::provider::{ModelEntry, ProviderKind};
+use capstan::domain::model::provider::{ModelEntry, ProviderKind};
 use capstan::provider::{ClientOptions, Quirks, client};
 use rstest::rstest;
 

@@ -1,6 +1,6 @@
 //! The Ollama chat dialect.
 
-use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::conversation::message::{BinaryContent, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{
     ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, OutputSchema, ReasoningEffort, ToolChoice, Usage,
 };

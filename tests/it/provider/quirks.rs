@@ -1,6 +1,6 @@
 //! Requests of chat completions with the quirks of providers.
 
-use capstan::domain::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::conversation::message::{BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::{Quirks, anthropic, catalog, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan::domain::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolContent};
+use capstan::domain::conversation::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
 use capstan::provider::{ModelClient, Quirks, Vendor, anthropic, gemini, ollama, openai, responses};
 use capstan::support::ids::SequentialIds;

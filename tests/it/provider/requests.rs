@@ -1,7 +1,7 @@
 //! Requests of chat completions.
 
+use capstan::domain::conversation::message::{BinaryContent, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::model::ModelOptions;
 use capstan::provider::{Quirks, openai};
 use capstan::support::ids::SequentialIds;

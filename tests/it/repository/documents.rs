@@ -105,7 +105,7 @@ fn every_variable_that_a_reader_may_export_is_one_that_commands_bear() {
 
 #[test]
 fn every_metric_is_described() {
-    let described = read("src/app/telemetry.rs");
+    let described = read("src/app/process/telemetry.rs");
     let page = read("docs/reference/metrics.md");
     let mut emitted = BTreeSet::new();
     for file in files("src", "rs").into_iter().filter(|file| !file.ends_with("telemetry.rs")) {
@@ -119,7 +119,7 @@ fn every_metric_is_described() {
         }
     }
     for name in &emitted {
-        assert!(described.contains(&format!("\"{name}\"")), "src/app/telemetry.rs should describe {name}");
+        assert!(described.contains(&format!("\"{name}\"")), "src/app/process/telemetry.rs should describe {name}");
         assert!(page.contains(&format!("`{name}`")), "docs/reference/metrics.md should explain {name}");
     }
     let described: BTreeSet<String> =

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use capstan::domain::budget::Amount;
 use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::message::{MessageStatus, Part, Role, ToolContent};
 use capstan::domain::ids::CallId;
-use capstan::domain::input::InputState;
-use capstan::domain::message::{MessageStatus, Part, Role, ToolContent};
 use capstan::domain::run::RunStatus;
+use capstan::domain::run::budget::Amount;
+use capstan::domain::run::input::InputState;
 use capstan::domain::tool::{ReplayClass, ToolCallState};
 
 use super::hands::Ledger;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use capstan::documents::FileDeps;
 use capstan::domain::agent::{AgentProfile, LlmRetry, OnInterrupt, OnUnknown};
-use capstan::domain::budget::{Allowance, Budget, OnDaySpent};
-use capstan::domain::context::ContextPolicy;
 use capstan::domain::ids::NodeId;
-use capstan::domain::plan::Strategy;
-use capstan::domain::tool_filter::{ToolFilter, ToolFilterMode};
+use capstan::domain::run::budget::{Allowance, Budget, OnDaySpent};
+use capstan::domain::run::context::ContextPolicy;
+use capstan::domain::run::plan::Strategy;
+use capstan::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use capstan::live::{Elsewhere, Hub, HubLimits};
 use capstan::service::{Service, ServiceDeps, ServiceLimits, follow_logs};
 use capstan::support::clock::{Clock, UnixMillis};

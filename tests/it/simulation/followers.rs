@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use capstan::domain::access::principal::Principal;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, RunId};
-use capstan::domain::principal::Principal;
 use capstan::service::{Cursor, Error, Reader, StreamItem, StreamStart};
 
 use super::cluster::{Cluster, Node};

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use capstan::domain::approval::{ApprovalMode, ToolSafety};
+use capstan::domain::conversation::message::ToolContent;
 use capstan::domain::ids::{CallId, UserId};
-use capstan::domain::message::ToolContent;
+use capstan::domain::run::undo::UndoRule;
+use capstan::domain::tool::approval::{ApprovalMode, ToolSafety};
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::domain::undo::UndoRule;
 use capstan::tools::{CallPermit, Progress, ProgressSender, Report, ServerStatus, Toolbox};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use capstan::domain::message::{Part, Role};
+use capstan::domain::conversation::message::{Part, Role};
 use capstan::domain::model::{Adaptation, ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use capstan::engine::check_sendable;
 use capstan::provider::{ModelClient, ModelStream};

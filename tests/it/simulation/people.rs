@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use capstan::domain::approval::{ApprovalAnswer, ApprovalScope, Decision};
+use capstan::domain::access::principal::{Principal, UserRole};
+use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{CallId, ConversationId, InputId, MessageId, RunId, UserId};
-use capstan::domain::input::InputKind;
-use capstan::domain::input::{InputAnswer, InputRequest, InputState};
-use capstan::domain::message::{Message, Role};
-use capstan::domain::principal::{Principal, UserRole};
 use capstan::domain::problem::ProblemCode;
 use capstan::domain::run::OnBusy;
+use capstan::domain::run::input::InputKind;
+use capstan::domain::run::input::{InputAnswer, InputRequest, InputState};
+use capstan::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use capstan::domain::trace::TraceId;
 use capstan::service::{Content, Error, Replay, RequestKey, RetryCall, RewindFrom, StartRun};
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 
-use capstan::domain::change::Change;
+use capstan::domain::conversation::message::Role;
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
-use capstan::domain::message::Role;
-use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::RunStatus;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::record::{Fence, RunRecord, RunWrite};
 use capstan::store::{Accepted, Claim, Committed, Keyed, Refused, Sweep};
 use tokio::time::Instant;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::message::Part;
 use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
-use capstan::domain::message::Part;
-use capstan::domain::record::Fence;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::record::Fence;
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, Accepted, ConversationChange, Keyed, Refused, Taker};
 use capstan::support::ids::UuidIds;

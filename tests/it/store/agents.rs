@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan::domain::agent_record::{AgentRecord, AgentVersion};
+use capstan::domain::agent::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::ids::{AgentId, UserId};
 use capstan::store::{AgentVersionCursor, Keyed, MAX_AGENT_VERSIONS, NamedChanged, NamedMade};
 use capstan::support::clock::UnixMillis;

@@ -1,12 +1,12 @@
 //! The audit row of each tool call.
 
-use capstan::domain::audit::{AuditOutcome, AuditRecord};
-use capstan::domain::call_record::ToolCallRecord;
-use capstan::domain::change::Change;
+use capstan::domain::access::audit::{AuditOutcome, AuditRecord};
+use capstan::domain::conversation::message::{BinaryContent, Part, ToolCallPart, ToolContent};
 use capstan::domain::ids::{CallId, GrantId, InputId, PartId, UserId};
-use capstan::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
-use capstan::domain::message::{BinaryContent, Part, ToolCallPart, ToolContent};
-use capstan::domain::record::Fence;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
+use capstan::domain::run::record::Fence;
+use capstan::domain::tool::call_record::ToolCallRecord;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::store::{AuditFilter, Page, ResolveInput, Resolved};
 use capstan::support::ids::UuidIds;

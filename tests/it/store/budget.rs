@@ -1,11 +1,11 @@
 //! Budgets of owners: reservations count, settlements stay, and a lost run's reservation becomes spending.
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::budget::{Allowance, Amount, Budget, BudgetOf, Lost, Reserve, Reserved};
-use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::model::Usage;
-use capstan::domain::record::Fence;
+use capstan::domain::run::budget::{Allowance, Amount, Budget, BudgetOf, Lost, Reserve, Reserved};
+use capstan::domain::run::change::{Change, ReleaseCause};
+use capstan::domain::run::record::Fence;
 use capstan::store::{AcceptRun, DAY_MS, TitleMade};
 use futures_util::future::join_all;
 
@@ -28,7 +28,7 @@ fn amount(tokens: u64, cost: &str) -> Amount {
     Amount { tokens, cost: cost.parse().unwrap() }
 }
 
-fn usd(dollars: &str) -> Option<capstan::domain::cost::Usd> {
+fn usd(dollars: &str) -> Option<capstan::domain::model::cost::Usd> {
     Some(serde_json::from_str(dollars).unwrap())
 }
 

@@ -1,8 +1,8 @@
 //! Cancelling and resuming runs, and explaining why a run does not move.
 
-use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::ids::RunId;
-use capstan::domain::record::ClaimCause;
+use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
+use capstan::domain::run::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
 use capstan::store::{Cancelled, GoOn, Keyed, ResumeRun, Resumed};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use capstan::domain::change::ReleaseCause;
 use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::run::change::ReleaseCause;
 use capstan::store::{AcceptRun, Accepted, Keyed, SUSPECT_CRASHES, StoreOptions, Taker};
 use capstan::support::ids::UuidIds;
 use rstest::rstest;
@@ -138,7 +138,7 @@ async fn the_cap_holds_in_a_crowd(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
     world.store.close().await;
 }
 
-async fn end(world: &World, fence: &capstan::domain::record::Fence, ended: &AtomicUsize) {
+async fn end(world: &World, fence: &capstan::domain::run::record::Fence, ended: &AtomicUsize) {
     let answers = world.store.commit(&[started(fence), completed(fence)]).await.unwrap();
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     ended.fetch_add(1, Ordering::SeqCst);

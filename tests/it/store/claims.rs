@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use capstan::domain::change::ReleaseCause;
 use capstan::domain::ids::{NodeId, RunId};
-use capstan::domain::record::ClaimCause;
+use capstan::domain::run::change::ReleaseCause;
+use capstan::domain::run::record::ClaimCause;
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, completed, conversation, fresh, hello, released, started, stored, user};

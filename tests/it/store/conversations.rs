@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use capstan::domain::change::Change;
+use capstan::domain::conversation::message::Message;
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::ConversationId;
-use capstan::domain::message::Message;
+use capstan::domain::run::change::Change;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptRun, Accepted, BeforeCursor, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation, CopyLimits,

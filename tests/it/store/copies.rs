@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::Change;
 use capstan::domain::conversation::ForkedFrom;
+use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{ConversationId, RunId, UserId};
-use capstan::domain::message::{Message, Role};
 use capstan::domain::run::RunStatus;
+use capstan::domain::run::change::Change;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptRun, Copied, CopyConversation, CopyLimits, CopySource, CopyUntil, GoOn, Keyed, ResumeRun, Resumed, UsageFilter,

@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use capstan::domain::change::{Change, ReleaseCause, StepKind};
 use capstan::domain::ids::{CallId, ConversationId, InputId, NodeId, RunId, UserId};
-use capstan::domain::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use capstan::domain::problem::ProblemCode;
-use capstan::domain::record::Fence;
+use capstan::domain::run::change::{Change, ReleaseCause, StepKind};
+use capstan::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use capstan::domain::run::record::Fence;
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::service::RunExplanation;
 use capstan::store::{ResolveInput, StoreOptions};

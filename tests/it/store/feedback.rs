@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use capstan::domain::change::Change;
-use capstan::domain::feedback::{Feedback, Rating, Review};
+use capstan::domain::conversation::feedback::{Feedback, Rating, Review};
+use capstan::domain::conversation::message::Message;
 use capstan::domain::ids::{ConversationId, MessageId, UserId};
-use capstan::domain::message::Message;
+use capstan::domain::run::change::Change;
 use capstan::store::{
     Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil, FeedbackFilter,
     FeedbackGiven, GiveFeedback, Keyed, RewindFrom,

@@ -1,9 +1,9 @@
 //! Uploaded files and their references in messages.
 
-use capstan::domain::change::Change;
-use capstan::domain::file::{FileOrigin, FileText};
+use capstan::domain::conversation::file::{FileOrigin, FileText};
+use capstan::domain::conversation::message::{BinaryContent, FilePart, Part, ToolContent};
 use capstan::domain::ids::{FileId, PartId, UserId};
-use capstan::domain::message::{BinaryContent, FilePart, Part, ToolContent};
+use capstan::domain::run::change::Change;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
 use capstan::store::{AcceptRun, Accepted, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file};
 use capstan::support::ids::UuidIds;

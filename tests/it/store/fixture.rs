@@ -4,13 +4,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::{Change, ReleaseCause};
+use capstan::domain::conversation::message::{Message, Part, Role, TextPart};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, NodeId, PartId, RunId, UserId};
-use capstan::domain::message::{Message, Part, Role, TextPart};
 use capstan::domain::model::Usage;
-use capstan::domain::record::{Fence, RunRecord, RunWrite};
+use capstan::domain::run::change::{Change, ReleaseCause};
+use capstan::domain::run::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;

@@ -1,12 +1,12 @@
 //! Questions: a write of the run asks, one answer resolves, and the end of the run closes.
 
-use capstan::domain::approval::ApprovalScope;
-use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, UserId};
-use capstan::domain::input::{InputAnswer, InputChoice, InputKind, InputRecord, InputRequest, InputState, Question};
-use capstan::domain::record::{ClaimCause, Fence, RunWrite};
+use capstan::domain::run::change::{Change, ReleaseCause};
+use capstan::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRecord, InputRequest, InputState, Question};
+use capstan::domain::run::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::{RunStatus, WaitReason};
+use capstan::domain::tool::approval::ApprovalScope;
 use capstan::domain::trace::TraceId;
 use capstan::store::{Asked, GoOn, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;

@@ -1,7 +1,7 @@
 //! Users and their API keys.
 
+use capstan::domain::access::principal::{User, UserRole};
 use capstan::domain::ids::{KeyId, UserId};
-use capstan::domain::principal::{User, UserRole};
 use capstan::store::StoredKey;
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;

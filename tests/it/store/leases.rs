@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::ids::{NodeId, RunId};
-use capstan::domain::record::{ClaimCause, Fence, RunRecord};
+use capstan::domain::run::change::{Change, ReleaseCause};
+use capstan::domain::run::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::store::{AcceptRun, Refused, SUSPECT_CRASHES, Sweep};
 use capstan::support::ids::UuidIds;

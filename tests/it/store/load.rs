@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use capstan::domain::agent::prompt::{OwnLayers, ProvidedContext};
 use capstan::domain::agent::{AgentProfile, BreakerScope};
-use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
-use capstan::domain::context::{ContextPolicy, ContextSummary};
-use capstan::domain::handle::{Handle, Round};
+use capstan::domain::conversation::message::{BinaryContent, Message, Role, ToolContent};
 use capstan::domain::ids::{CallId, MessageId, RunId};
-use capstan::domain::message::{BinaryContent, Message, Role, ToolContent};
 use capstan::domain::model::Usage;
-use capstan::domain::prompt::{OwnLayers, ProvidedContext};
-use capstan::domain::record::{ClaimCause, RunRecord};
+use capstan::domain::run::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
+use capstan::domain::run::context::{ContextPolicy, ContextSummary};
+use capstan::domain::run::handle::{Handle, Round};
+use capstan::domain::run::record::{ClaimCause, RunRecord};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::store::{AcceptRun, Accepted, Compact, Compacted, ControlSignal, Keyed, Refused};
@@ -96,7 +96,7 @@ pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
             parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
             replay: ReplayClass::Read,
             definition_hash: "cd".repeat(32),
-            safety: capstan::domain::approval::ToolSafety::default(),
+            safety: capstan::domain::tool::approval::ToolSafety::default(),
             destination: None,
             original: None,
             undo: None,
@@ -415,7 +415,7 @@ async fn only_the_first_start_counts(world: &World) {
     world.commit_one(started(&fence)).await.unwrap();
     let first = world.view(&owner, &fence.run_id).await.run.started_at;
     assert!(first.is_some());
-    world.commit_one(released(&fence, Some(0), capstan::domain::change::ReleaseCause::Drain)).await.unwrap();
+    world.commit_one(released(&fence, Some(0), capstan::domain::run::change::ReleaseCause::Drain)).await.unwrap();
     let fence = world.claim_one().await;
     world.commit_one(started(&fence)).await.unwrap();
     assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, first);

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::conversation::message::{Message, Part, ToolCallPart};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, PartId, UserId};
-use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::model::Usage;
-use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::run::change::{Change, StepKind, StepStatus};
+use capstan::domain::run::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, Committed, ConversationChange, LogBounds, PAGE_BYTES, Refused, is_full_page};
 use capstan::support::clock::UnixMillis;

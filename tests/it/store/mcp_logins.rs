@@ -117,7 +117,7 @@ async fn tokens_are_sealed_anew_without_another_version(world: &World) {
     let row = SealedRow {
         of: SecretOf::McpTokens,
         owner: Some(ann),
-        id: capstan::domain::mcp_server::tokens_row(&kept.server),
+        id: capstan::domain::tool::mcp_server::tokens_row(&kept.server),
         sealed: kept.sealed.clone(),
     };
     assert_eq!(store.sealed_rows(None, 10).await.unwrap(), std::slice::from_ref(&row));

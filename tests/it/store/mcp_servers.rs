@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::{McpServerId, UserId};
-use capstan::domain::mcp_server::McpServerRecord;
-use capstan::domain::provider::Reach;
+use capstan::domain::model::provider::Reach;
+use capstan::domain::tool::mcp_server::McpServerRecord;
 use capstan::store::{Keyed, NamedChanged, NamedMade, SealedRow, SecretOf};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;

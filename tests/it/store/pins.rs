@@ -1,7 +1,7 @@
 //! Tool reviews: stored tool definitions and their acceptance.
 
 use capstan::domain::ids::{PinId, UserId};
-use capstan::domain::pin::PinStatus;
+use capstan::domain::tool::pin::PinStatus;
 use capstan::store::{PinScope, SeenTool};
 use capstan::support::ids::UuidIds;
 use serde_json::json;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use capstan::domain::budget::{Allowance, Amount, Reserve, Reserved};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
-use capstan::domain::record::RunWrite;
 use capstan::domain::run::RunStatus;
+use capstan::domain::run::budget::{Allowance, Amount, Reserve, Reserved};
+use capstan::domain::run::record::RunWrite;
 use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
 use capstan::store::{

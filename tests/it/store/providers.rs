@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use capstan::domain::ids::{ProviderId, UserId};
-use capstan::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
+use capstan::domain::model::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
 use capstan::store::{Keyed, LoginTaker, ProviderChanged, ProviderLogin, ProviderMade, SealedRow, SecretOf};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;

@@ -1,10 +1,10 @@
 //! Delta compaction.
 
+use capstan::domain::conversation::fold::{FoldedDelta, fold_deltas, swallows};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
-use capstan::domain::fold::{FoldedDelta, fold_deltas, swallows};
 use capstan::domain::ids::{ConversationId, PartId};
-use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::OnBusy;
+use capstan::domain::run::record::{Fence, RunWrite};
 use capstan::service::{FoldMode, FoldStep, Folder};
 use capstan::support::ids::UuidIds;
 use serde_json::Value;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::conversation::message::{Message, ToolContent};
 use capstan::domain::ids::{CallId, MessageId, RunId, UserId};
-use capstan::domain::message::{Message, ToolContent};
-use capstan::domain::record::{ClaimCause, Fence};
+use capstan::domain::run::change::{Change, StepKind, StepStatus};
+use capstan::domain::run::record::{ClaimCause, Fence};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::domain::trace::TraceId;
@@ -56,7 +56,7 @@ async fn listed(world: &World, owner: &UserId, fence: &Fence) -> Vec<MessageId> 
 async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     let owner = user();
     let first = world.claimed(&owner).await;
-    let hint = Message { role: capstan::domain::message::Role::User, internal: true, ..assistant(&first, "a hint") };
+    let hint = Message { role: capstan::domain::conversation::message::Role::User, internal: true, ..assistant(&first, "a hint") };
     let answer = assistant(&first, "half");
     world.commit_one(changes(&first, vec![Change::AddMessage(hint.clone())])).await.unwrap();
     world.commit_one(changes(&first, vec![Change::AddMessage(answer.clone())])).await.unwrap();

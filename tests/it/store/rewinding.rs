@@ -1,10 +1,10 @@
 //! Rewinding a conversation to an earlier message.
 
-use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use capstan::domain::message::{Message, Role};
 use capstan::domain::run::OnBusy;
+use capstan::domain::run::change::Change;
 use capstan::domain::trace::TraceId;
 use capstan::store::{AcceptRun, Accepted, Edited, GoOn, Keyed, ResumeRun, Resumed, Rewind, RewindFrom, Rewound};
 use capstan::support::clock::UnixMillis;

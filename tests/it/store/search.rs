@@ -1,10 +1,10 @@
 //! Full-text search.
 
-use capstan::domain::change::Change;
+use capstan::domain::conversation::message::{Message, Part, Role, ToolCallPart};
+use capstan::domain::conversation::search::Terms;
 use capstan::domain::ids::{CallId, ConversationId, PartId, UserId};
-use capstan::domain::message::{Message, Part, Role, ToolCallPart};
-use capstan::domain::record::RunWrite;
-use capstan::domain::search::Terms;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::record::RunWrite;
 use capstan::store::{Found, SearchCursor};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;

@@ -22,7 +22,8 @@ async fn a_second_server_is_refused() {
     let beside = StoreOptions { exclusive: false, ..StoreOptions::default() };
     let command = open(&world.database.url, &beside).await.unwrap();
     let id = capstan::domain::ids::UserId::generate(&UuidIds);
-    let ann = command.ensure_user(id, "ann", capstan::domain::principal::UserRole::Member, super::fixture::NOW).await.unwrap();
+    let ann =
+        command.ensure_user(id, "ann", capstan::domain::access::principal::UserRole::Member, super::fixture::NOW).await.unwrap();
     let key = capstan::domain::ids::KeyId::generate(&UuidIds);
     command.create_key(key, &ann.id, "hash", "cap_", super::fixture::NOW).await.unwrap();
     command.close().await;

@@ -1,7 +1,7 @@
 //! Single-use tickets for streams.
 
+use capstan::domain::access::ticket::{StreamTicket, TicketTarget};
 use capstan::domain::ids::{ConversationId, RunId};
-use capstan::domain::ticket::{StreamTicket, TicketTarget};
 use capstan::support::ids::UuidIds;
 use tokio::task::JoinSet;
 

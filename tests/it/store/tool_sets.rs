@@ -3,9 +3,9 @@
 use std::str::FromStr as _;
 use std::sync::Arc;
 
-use capstan::domain::approval::ToolSafety;
-use capstan::domain::change::Change;
-use capstan::domain::record::Fence;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::record::Fence;
+use capstan::domain::tool::approval::ToolSafety;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};

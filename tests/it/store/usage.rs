@@ -1,11 +1,11 @@
 //! Sums of usage.
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::Change;
-use capstan::domain::cost::Cost;
 use capstan::domain::ids::UserId;
 use capstan::domain::model::Usage;
-use capstan::domain::usage::DayUsage;
+use capstan::domain::model::cost::Cost;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::usage::DayUsage;
 use capstan::store::{DAY_MS, Page, UsageFilter};
 use capstan::support::clock::UnixMillis;
 

@@ -1,9 +1,9 @@
 //! Users: removal with their rows, the loss of the administrator role, and groups.
 
+use capstan::domain::access::principal::UserRole;
 use capstan::domain::ids::{KeyId, UserId};
-use capstan::domain::mcp_server::McpServerRecord;
-use capstan::domain::principal::UserRole;
-use capstan::domain::provider::{ProviderRecord, Reach};
+use capstan::domain::model::provider::{ProviderRecord, Reach};
+use capstan::domain::tool::mcp_server::McpServerRecord;
 use capstan::store::{NamedChanged, Owned, ProviderChanged};
 use capstan::support::ids::UuidIds;
 use capstan::tools::mcp::{MemberRules, Secrets, read_kept};

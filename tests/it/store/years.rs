@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use capstan::domain::change::Change;
 use capstan::domain::ids::{ConversationId, RunId, UserId};
-use capstan::domain::record::Fence;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::record::Fence;
 use capstan::domain::trace::TraceId;
 use capstan::store::{ConversationFilter, GoOn, ResumeRun, RunFilter, Store, StoreOptions, open};
 use capstan::support::ids::UuidIds;

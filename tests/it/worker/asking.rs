@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::Change;
+use capstan::domain::conversation::message::ToolContent;
 use capstan::domain::ids::{ConversationId, UserId};
-use capstan::domain::input::{Elicitation, InputAnswer, InputState};
-use capstan::domain::message::ToolContent;
+use capstan::domain::run::change::Change;
+use capstan::domain::run::input::{Elicitation, InputAnswer, InputState};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::store::AcceptRun;

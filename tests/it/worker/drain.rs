@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use capstan::domain::ids::ConversationId;
-use capstan::domain::input::InputAnswer;
+use capstan::domain::run::input::InputAnswer;
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, Asked, PageRequest, ResolveInput, Taker};
 use capstan::support::clock::UnixMillis;

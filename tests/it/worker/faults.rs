@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use capstan::domain::agent::{AgentProfile, OnInterrupt};
-use capstan::domain::budget::{Allowance, Budget};
-use capstan::domain::change::Change;
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
-use capstan::domain::record::RunWrite;
+use capstan::domain::run::budget::{Allowance, Budget};
+use capstan::domain::run::change::Change;
+use capstan::domain::run::record::RunWrite;
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::AcceptRun;
 use capstan::support::clock::{SystemClock, UnixMillis};

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::documents::FileDeps;
+use capstan::domain::access::principal::{Principal, UserRole};
 use capstan::domain::agent::AgentProfile;
+use capstan::domain::agent::prompt::ServerNote;
 use capstan::domain::conversation::AgentChoice;
+use capstan::domain::conversation::message::{Part, TextPart, ToolContent};
 use capstan::domain::event::StoredEvent;
-use capstan::domain::handle::Pause;
 use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, UserId};
-use capstan::domain::input::Elicitation;
-use capstan::domain::message::{Part, TextPart, ToolContent};
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
-use capstan::domain::principal::{Principal, UserRole};
-use capstan::domain::prompt::ServerNote;
+use capstan::domain::run::handle::Pause;
+use capstan::domain::run::input::Elicitation;
 use capstan::domain::run::{OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::domain::trace::TraceId;
@@ -160,7 +160,7 @@ impl Toolbox for ScriptedTools {
             parameters: serde_json::json!({"type": "object"}).into(),
             replay,
             definition_hash: name.to_owned(),
-            safety: capstan::domain::approval::ToolSafety::default(),
+            safety: capstan::domain::tool::approval::ToolSafety::default(),
             destination: None,
             original: None,
             undo: None,

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use capstan::domain::approval::ToolSafety;
 use capstan::domain::ids::UserId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
+use capstan::domain::tool::approval::ToolSafety;
+use capstan::domain::tool::tool_filter::ChosenBy;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
-use capstan::domain::tool_filter::ChosenBy;
 use capstan::provider::embeddings::{Embedder, Embedders, EmbeddingClient, Embeddings};
 use capstan::worker::{EmbeddingSource, Ranker};
 use serde_json::json;

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use crate::domain::context::{ContextUnit, json_tokens, prose_tokens};
-use crate::domain::message::{Message, Part, ToolContent};
+use crate::domain::conversation::message::{Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
+use crate::domain::run::context::{ContextUnit, json_tokens, prose_tokens};
 use crate::engine::request::size;
 use crate::engine::request::size::Length;
 use crate::engine::request::source::Source;
@@ -135,8 +135,8 @@ pub fn content(measure: Measure, content: &ToolContent) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::conversation::message::{FilePart, ReasoningPart, TextLimit, ToolCallPart};
     use crate::domain::ids::{CallId, PartId};
-    use crate::domain::message::{FilePart, ReasoningPart, TextLimit, ToolCallPart};
     use rstest::rstest;
     use serde_json::json;
 

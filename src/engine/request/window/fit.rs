@@ -1,6 +1,6 @@
 //! Cuts messages so that a request fits its budget: older results first, if they are compressed anyway, then the longest texts.
 
-use crate::domain::message::{Message, Part, Role, ToolContent};
+use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
 use crate::engine::request::compaction;
 use crate::engine::request::compaction::LEAST_CHARS;
 use crate::engine::request::window::estimate;

@@ -1,8 +1,8 @@
 //! A request against its budget. Must not know how a request is built or how a window becomes known.
 
-use crate::domain::context::{ContextPolicy, ContextStrategy, ContextUnit, json_tokens};
-use crate::domain::message::Message;
+use crate::domain::conversation::message::Message;
 use crate::domain::model::ModelRequest;
+use crate::domain::run::context::{ContextPolicy, ContextStrategy, ContextUnit, json_tokens};
 use crate::engine::request::source::Source;
 use crate::engine::request::window::estimate::{self, Measure};
 use crate::engine::request::window::fit::{self, Bound};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::domain::message::{BinaryContent, FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::conversation::message::{
+    BinaryContent, FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
+};
 use crate::domain::model::{ModelRequest, OutputSchema, ToolChoice};
 use crate::domain::tool::ToolDefinition;
 use crate::engine::strategy::json_answers::offer::Offer;

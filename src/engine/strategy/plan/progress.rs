@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::domain::ids::CallId;
-use crate::domain::plan::{PlanPhase, PlanStep, PlanStepState, Strategy};
-use crate::domain::record::RunRecord;
+use crate::domain::run::plan::{PlanPhase, PlanStep, PlanStepState, Strategy};
+use crate::domain::run::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::engine::prompts;
 use crate::engine::request::tool_results;

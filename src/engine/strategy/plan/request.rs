@@ -1,10 +1,10 @@
 //! Requests to the models of a plan.
 
 use crate::domain::agent::OutputMode;
-use crate::domain::message::{Message, Role};
+use crate::domain::conversation::message::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
-use crate::domain::plan::{Plan, PlanPhase};
-use crate::domain::record::RunRecord;
+use crate::domain::run::plan::{Plan, PlanPhase};
+use crate::domain::run::record::RunRecord;
 use crate::engine::offer::categories::areas;
 use crate::engine::request::source::Source;
 use crate::engine::request::system_prompt;

@@ -3,17 +3,17 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::domain::agent::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::agent::{AgentProfile, OutputMode};
-use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextSummary, ContextUnit, json_tokens};
-use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
-use crate::domain::message::{
+use crate::domain::conversation::message::{
     BinaryContent, FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart,
 };
-use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
-use crate::domain::record::ClaimCause;
-use crate::domain::summary;
+use crate::domain::conversation::summary;
+use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
+use crate::domain::run::context::{Capacity, ContextPolicy, ContextStrategy, ContextSummary, ContextUnit, json_tokens};
+use crate::domain::run::record::ClaimCause;
 use crate::domain::tool::ToolCallState;
-use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
+use crate::domain::tool::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::check_sendable;
 use crate::engine::request::source::Source;
 use crate::engine::request::transcript::sendable;

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::OAuthEntry;
 use super::discovery::{self, Facts, text};
 use super::wire::{Wire, is_token};
-use crate::support::http;
+use crate::support::net::http;
 
 const MAX_TOKEN: usize = 16 * 1024;
 /// Tokens are refreshed this long before they expire, or after three quarters of a short lifetime.

@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::domain::ids::{McpServerId, UserId};
-use crate::support::outbound::Reach;
-use crate::tools::mcp::masks::Masks;
-use crate::tools::mcp::statuses::judged;
+use crate::support::net::outbound::Reach;
+use crate::tools::mcp::config::masks::Masks;
+use crate::tools::mcp::transport::statuses::judged;
 
 /// The largest event of a stream whose caller sets no limit, in bytes: the default of the library.
 const MAX_EVENT: usize = 16 * 1024 * 1024;

@@ -11,8 +11,9 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde_json::{Map, Value, json};
 
 use super::challenge::Challenge;
-use crate::support::outbound::{self, Forbidden, Reach};
-use crate::support::{http, redact};
+use crate::support::net::http;
+use crate::support::net::outbound::{self, Forbidden, Reach};
+use crate::support::redact;
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

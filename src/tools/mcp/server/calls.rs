@@ -10,13 +10,13 @@ use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::Server;
-use crate::domain::handle::Handle;
-use crate::tools::mcp::answers::{self, cancelled, failed};
-use crate::tools::mcp::content;
-use crate::tools::mcp::live::{Known, Live, REFRESH_PATIENCE};
-use crate::tools::mcp::reply::{Limits, Reply, Task};
+use crate::domain::run::handle::Handle;
+use crate::tools::mcp::calls::answers::{self, cancelled, failed};
+use crate::tools::mcp::calls::content;
+use crate::tools::mcp::calls::reply::{Limits, Reply, Task};
+use crate::tools::mcp::calls::tasks;
+use crate::tools::mcp::servers::live::{Known, Live, REFRESH_PATIENCE};
 use crate::tools::mcp::servers::{McpAnswer, McpCall};
-use crate::tools::mcp::tasks;
 use crate::tools::{Progress, ProgressSender, Report};
 
 /// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.

@@ -14,20 +14,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::catalogue::Labels;
-use super::common::{Common, lock};
-use super::connection::Connection;
-use super::endpoint::{Endpoint, Fault};
-use super::identity::Identity;
-use super::live::{Known, Live};
-use super::oauth::{AuthState, Login, TokenOf, Tokens};
-use super::process::last_words;
-use super::processes::{ProcessHolder, ProcessPermit};
-use super::restart_policy::RestartPolicy;
-use super::rounds::Pauses;
-use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, listed};
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
+use crate::tools::mcp::calls::rounds::Pauses;
+use crate::tools::mcp::config::identity::Identity;
+use crate::tools::mcp::oauth::{AuthState, Login, TokenOf, Tokens};
+use crate::tools::mcp::process::last_words;
+use crate::tools::mcp::process::processes::{ProcessHolder, ProcessPermit};
+use crate::tools::mcp::servers::catalogue::Labels;
+use crate::tools::mcp::servers::common::{Common, lock};
+use crate::tools::mcp::servers::listed;
+use crate::tools::mcp::servers::live::{Known, Live};
+use crate::tools::mcp::servers::restart_policy::RestartPolicy;
+use crate::tools::mcp::transport::connection::Connection;
+use crate::tools::mcp::transport::endpoint::{Endpoint, Fault};
+use crate::tools::mcp::{McpPrompt, McpResource, ServerConfig, ServerTransport};
 use crate::tools::{ServerStatus, names};
 
 /// The part of the start limit in which a starting server holds a start permit: 10 s of the 60 s by default. A slower start most

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use capstan::domain::conversation::message::{BinaryContent, Message, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{BinaryContent, Message, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::model::{ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::support::ids::SequentialIds;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use capstan::domain::conversation::message::{BinaryContent, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::ids::PartId;
-use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::support::ids::SequentialIds;

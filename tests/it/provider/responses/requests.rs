@@ -1,6 +1,6 @@
 //! Requests of the OpenAI Responses dialect.
 
-use capstan::domain::message::{BinaryContent, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::conversation::message::{BinaryContent, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use capstan::provider::ClientOptions;
 use capstan::provider::responses::client;

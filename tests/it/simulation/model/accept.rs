@@ -1,13 +1,13 @@
 //! Requests of users: messages, cancellations, resumption.
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
+use capstan::domain::conversation::message::{Message, Part, Role};
 use capstan::domain::conversation::{AgentChoice, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use capstan::domain::message::{Message, Part, Role};
 use capstan::domain::model::Usage;
-use capstan::domain::record::{ClaimCause, FirstClaim};
+use capstan::domain::run::change::{RunCounters, StepKind, StepRow, StepStatus};
+use capstan::domain::run::record::{ClaimCause, FirstClaim};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus, WaitReason};
 use capstan::domain::tool::{ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;

@@ -1,9 +1,9 @@
 //! Budgets of owners.
 
 use async_trait::async_trait;
-use capstan::domain::budget::{Allowance, Amount, BudgetOf, Lost, Reserve, Reserved};
 use capstan::domain::ids::UserId;
-use capstan::domain::record::Fence;
+use capstan::domain::run::budget::{Allowance, Amount, BudgetOf, Lost, Reserve, Reserved};
+use capstan::domain::run::record::Fence;
 use capstan::store::{BudgetStore, StoreResult};
 
 use super::ModelStore;

@@ -1,15 +1,15 @@
 //! The log: writes of workers, each checked by its fence.
 
 use async_trait::async_trait;
-use capstan::domain::budget::Amount;
-use capstan::domain::change::{Change, ReleaseCause, StepRow, StepStatus};
-use capstan::domain::context::ContextSummary;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, UserId};
-use capstan::domain::input::{InputRecord, InputRequest, InputState};
-use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::WaitReason;
+use capstan::domain::run::budget::Amount;
+use capstan::domain::run::change::{Change, ReleaseCause, StepRow, StepStatus};
+use capstan::domain::run::context::ContextSummary;
+use capstan::domain::run::input::{InputRecord, InputRequest, InputState};
+use capstan::domain::run::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{Committed, LogBounds, LogStore, PAGE_BYTES, Refused, StoreResult};
 use capstan::support::clock::UnixMillis;

@@ -1,11 +1,11 @@
 //! Questions and their answers.
 
 use async_trait::async_trait;
-use capstan::domain::approval::{ApprovalState, ToolGrant};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, GrantId, InputId, UserId};
-use capstan::domain::input::{InputKind, InputRecord, InputState};
-use capstan::domain::record::ClaimCause;
+use capstan::domain::run::input::{InputKind, InputRecord, InputState};
+use capstan::domain::run::record::ClaimCause;
+use capstan::domain::tool::approval::{ApprovalState, ToolGrant};
 use capstan::store::{
     Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, NewGrant, Page, PageRequest, ResolveInput, Resolved, StoreResult,
 };

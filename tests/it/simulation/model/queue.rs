@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use capstan::domain::agent::prompt::OwnLayers;
+use capstan::domain::conversation::message::{Message, Role};
 use capstan::domain::ids::{NodeId, RunId, UserId};
-use capstan::domain::input::{InputRecord, InputRequest, InputState};
-use capstan::domain::message::{Message, Role};
-use capstan::domain::prompt::OwnLayers;
-use capstan::domain::record::{ClaimCause, Fence, RunRecord};
+use capstan::domain::run::input::{InputRecord, InputRequest, InputState};
+use capstan::domain::run::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{
     Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease,

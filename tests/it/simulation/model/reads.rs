@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::call_record::ToolCallRecord;
-use capstan::domain::change::StepKind;
+use capstan::domain::conversation::message::Message;
 use capstan::domain::conversation::{AgentChoice, Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use capstan::domain::input::{InputKind, InputRecord, InputState};
-use capstan::domain::message::Message;
+use capstan::domain::run::change::StepKind;
+use capstan::domain::run::input::{InputKind, InputRecord, InputState};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::ToolCallState;
+use capstan::domain::tool::call_record::ToolCallRecord;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
 

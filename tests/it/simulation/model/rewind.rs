@@ -1,10 +1,10 @@
 //! Changes of earlier messages: rewinding, editing, and compaction on demand.
 
 use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::conversation::message::{Message, Role};
+use capstan::domain::conversation::summary::{compacted, section};
 use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, MessageId, RunId};
-use capstan::domain::message::{Message, Role};
-use capstan::domain::summary::{compacted, section};
 use capstan::store::{AcceptRun, Accepted, Compact, Compacted, Edited, IdempotencyClaim, Keyed, Rewind, RewindFrom, Rewound};
 
 use super::state::State;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, PinId, UserId};
-use capstan::domain::pin::{PinStatus, ToolPin};
+use capstan::domain::tool::pin::{PinStatus, ToolPin};
 use capstan::store::{CommonStore, Expired, PinScope, PinStore, RecordStore, SeenTool, Store, StoreResult, TitleMade, TitleStore};
 
 use super::ModelStore;

@@ -1,0 +1,86 @@
+//! `capstan keys`: creates, lists and revokes API keys.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use crate::app::commands::output::print;
+use crate::app::config::Loaded;
+use crate::app::wiring::parts::{self, Opener};
+use crate::domain::access::principal::UserRole;
+use crate::domain::ids::KeyId;
+use crate::service::new_key;
+use crate::store::StoredKey;
+use crate::support::clock::{Clock as _, SystemClock, UnixMillis};
+use crate::support::ids::UuidIds;
+
+/// Creates a key and prints it once; the database has only its hash. A new user gets the `role`, by default member. For an existing
+/// user another role is refused, because it would hold for all their keys.
+pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
+    let name = user.trim();
+    if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
+        bail!("a user's name has 1 to 100 characters, none of them a control character");
+    }
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let known = store.user_named(name).await.context("the users cannot be read")?.map(|user| user.role);
+    if let (Some(known), Some(role)) = (known, role)
+        && known != role
+    {
+        let (known, role) = (known.as_str(), role.as_str());
+        bail!("{name} has the role {known}, with all their keys; `capstan users role {name} {role}` changes it");
+    }
+    let user = parts::ensure_user(store.records(), name, known.or(role).unwrap_or(UserRole::Member)).await?;
+    let key = new_key().context("the operating system gives no random bytes")?;
+    let id = KeyId::generate(&UuidIds);
+    store.create_key(id, &user.id, &key.hash, &key.label, SystemClock.now()).await.context("the key cannot be stored")?;
+    store.close().await;
+    print(&format!(
+        "key of {} ({}); it is shown only now. A server that was started without keys asks for them after its next start.\n{}\n",
+        user.name,
+        user.role.as_str(),
+        key.key
+    ))
+}
+
+pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let keys = store.keys().await.context("the keys cannot be read")?;
+    store.close().await;
+    let mut out = format!("{:<36}  {:<10}  {:<6}  {:<24}  {:<24}  user\n", "id", "label", "role", "made", "revoked");
+    for StoredKey { id, label, user, created_at, revoked_at } in keys {
+        let revoked = revoked_at.map_or_else(|| "-".to_owned(), UnixMillis::to_rfc3339);
+        let (role, made) = (user.role.as_str(), created_at.to_rfc3339());
+        out.push_str(&format!("{:<36}  {label:<10}  {role:<6}  {made:<24}  {revoked:<24}  {}\n", id.as_str(), user.name));
+    }
+    print(&out)
+}
+
+/// Revokes a key, by its id or its label. Servers notice within 5 s.
+pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let keys = store.keys().await.context("the keys cannot be read")?;
+    let mut meant = keys.iter().filter(|key| key.id.as_str() == named || key.label == named);
+    let key = match (meant.next(), meant.next()) {
+        (Some(key), None) => key,
+        (Some(_), Some(_)) => bail!("several keys begin with {named}; name one by its id, which `capstan keys list` shows"),
+        // The argument is not repeated: it may be a whole key.
+        (None, _) => bail!("there is no such key; `capstan keys list` shows ids and labels, and either names a key"),
+    };
+    if let Some(at) = key.revoked_at {
+        store.close().await;
+        return print(&format!("the key {} of {} was revoked at {}\n", key.label, key.user.name, at.to_rfc3339()));
+    }
+    store.revoke_key(&key.id, SystemClock.now()).await.context("the key cannot be revoked")?;
+    let others = store.has_keys().await.context("the keys cannot be read")?;
+    store.close().await;
+    let last = if others {
+        ""
+    } else {
+        "It was the last one in the database: unless the configuration has keys, a server that starts from now on needs none and \
+         answers on the loopback interface only.\n"
+    };
+    print(&format!(
+        "the key {} of {} is revoked; within 5 s no server accepts it, and what is open with it ends\n{last}",
+        key.label, key.user.name
+    ))
+}

@@ -1,0 +1,422 @@
+//! `capstan serve`: starts the parts, and stops them in order.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use metrics_exporter_prometheus::PrometheusHandle;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::commands::healthcheck::reachable;
+use crate::app::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loaded, PinMode, Role};
+use crate::app::models::{self, DefaultModel, Models};
+use crate::app::process::lifecycle::{self, Signals};
+use crate::app::process::listen;
+use crate::app::process::log;
+use crate::app::process::notify;
+use crate::app::process::telemetry;
+use crate::app::process::upkeep;
+use crate::app::process::watchdog::{self, Watchdog};
+use crate::app::wiring::parts::{self, Opener};
+use crate::app::wiring::reading::ReadingProcesses;
+use crate::app::wiring::records::{Records, RecordsOptions};
+use crate::app::wiring::secrets;
+use crate::app::wiring::servers::KeptInStore;
+use crate::documents::FileDeps;
+use crate::domain::ids::NodeId;
+use crate::http::{self, Auth, HttpOptions};
+use crate::live::{Hub, HubLimits};
+use crate::service::{CopyLimits, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
+use crate::store::{OnCopy, Store};
+use crate::support::clock::SystemClock;
+use crate::support::ids::UuidIds;
+use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
+use crate::tools::mcp::{McpConfig, McpWarning};
+use crate::tools::{Door, Toolbox as _};
+use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
+
+/// How long connections may take to close after their streams ended.
+const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the last connections, tasks and commits may take, each.
+const LAST_GRACE: Duration = Duration::from_secs(2);
+
+/// Serves until a signal comes.
+pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> anyhow::Result<ExitCode> {
+    let metrics = telemetry::start_metrics()?;
+    let _log = log::start(&loaded.config.log)?;
+    lifecycle::raise_file_limit();
+    let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
+    let mut signals = Signals::install()?;
+    let (environment, starting) = (environment.clone(), TaskTracker::new());
+    // Starts on a worker thread: the allocator gives memory back to the thread that had it.
+    let started = starting.spawn(async move { Server::start(loaded, &environment, on_copy, metrics).await });
+    let server = tokio::select! {
+        server = started => server.context("the start came to no end")??,
+        // A start that hangs on a silent database must not keep the process.
+        signal = signals.next() => bail!("ended by {signal} before the start was complete"),
+    };
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        () = server.listener.wait() => bail!("the listener ended by itself"),
+        () = server.worker_failed() => {
+            tracing::error!("ending: the worker cannot go on");
+            server.stop(&mut signals).await;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    tracing::info!(signal, "ending: a second signal ends at once");
+    server.stop(&mut signals).await;
+    tracing::info!("ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Server {
+    config: Config,
+    store: Arc<dyn Store>,
+    hub: Arc<Hub>,
+    tools: Arc<Door>,
+    worker: Option<Arc<Worker>>,
+    /// Closes the listening socket.
+    drain: CancellationToken,
+    /// Ends streams and readiness.
+    shutdown: CancellationToken,
+    /// Ends background tasks.
+    stop: CancellationToken,
+    /// The listener with its connections.
+    listener: TaskTracker,
+    /// WebSockets.
+    sockets: TaskTracker,
+    /// Commits of requests.
+    commits: TaskTracker,
+    tasks: TaskTracker,
+}
+
+impl Server {
+    async fn start(loaded: Loaded, environment: &Environment, on_copy: OnCopy, metrics: PrometheusHandle) -> anyhow::Result<Self> {
+        let models = models::select(&loaded, environment).await?;
+        let mut config = loaded.config;
+        if let DefaultModel::Known(model) = &models.default_model {
+            config.agent.model.clone_from(model);
+        }
+
+        let store = parts::open_store(&config, Opener::Server(on_copy)).await?;
+        models::check_served("agent.fallbacks", &config.agent.fallbacks, &models, store.as_ref()).await?;
+        models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
+        let vault = secrets::vault(&config)?;
+        secrets::require_keys(store.as_ref(), &vault).await?;
+        let keys = parts::configured_keys(&config, store.records()).await?;
+        let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
+        refuse_public_bind(&config, has_keys)?;
+        let socket = listen::bind(config.server.listen)?;
+
+        let hub =
+            Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
+        let rules = parts::member_rules(&config);
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
+        let mcp = parts::mcp_config(&config, environment)?;
+        warn_of_mcp_config(&config, &mcp);
+        let tools = parts::tools(&config, mcp, environment, Some(kept_servers))?;
+        let node = NodeId::generate(&UuidIds);
+        let configured = tools.mcp().configured().map(|server| server.id).collect();
+        tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
+        upkeep::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
+        if store.is_shared() {
+            notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
+        }
+
+        let router = Arc::clone(&models.router);
+        let kept = RecordsOptions {
+            endpoints: models.endpoints.clone(),
+            openrouter: config.outbound.openrouter_url.clone(),
+            embedders: models.embedders(&config.embeddings)?,
+            embeddings: config.embeddings.model.is_some().then(|| config.embeddings.limits()),
+            breaker: config.breaker.limits(),
+            reach_of_members: rules.reach,
+        };
+        let records = Records::new(Arc::clone(&store), Arc::clone(&vault), router, kept);
+        let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
+        let worker = match config.server.role {
+            Role::All | Role::Worker => {
+                let deps = WorkerDeps {
+                    store: store.clone(),
+                    hub: Arc::clone(&hub),
+                    models: Arc::clone(&records) as _,
+                    tools: Arc::clone(&tools) as _,
+                    clock: Arc::new(SystemClock),
+                    ids: Arc::new(UuidIds),
+                    embeddings: embedding_source(&config, &records),
+                    contexts: contexts(&config, environment)?,
+                    files: files.clone(),
+                };
+                Some(Worker::start(deps, worker_options(&config, node.clone())).await.context("the worker cannot start")?)
+            }
+            Role::Api => None,
+        };
+
+        let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records()).await?) };
+        let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
+        let service = service(&config, &store, &hub, &tools, &models, commits.clone());
+        let max_per_owner = config.limits.max_providers_per_owner;
+        let providers = ProviderDeps { vault, endpoints: records, reach_of_members: rules.reach, max_per_owner };
+        let max_per_owner = config.limits.max_mcp_servers_per_owner;
+        let max_logins = config.limits.max_mcp_logins_per_owner;
+        let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner, max_logins };
+        let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers).with_files(files);
+        let service = Arc::new(service);
+        tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
+        let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
+        let app = match config.server.role {
+            Role::All | Role::Api => http::router(service, options),
+            Role::Worker => http::system_router(service, options),
+        };
+        let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
+        greet(&config, &socket, &models, &auth, &node)?;
+        tools.mcp().prepare_containers();
+        listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
+        listener.close();
+        Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, commits, tasks })
+    }
+
+    async fn worker_failed(&self) {
+        match &self.worker {
+            Some(worker) => worker.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops accepting connections, then drains runs, then ends streams, then the rest. Streams last as long as the drain, so that
+    /// subscribers see each run handed back or ended.
+    async fn stop(self, signals: &mut Signals) {
+        self.drain.cancel();
+        if let Some(worker) = &self.worker {
+            let grace = Duration::from_millis(self.config.worker.drain_grace_ms);
+            let drained = worker.drain(grace);
+            tokio::pin!(drained);
+            tokio::select! {
+                () = &mut drained => {}
+                signal = signals.next() => {
+                    tracing::warn!(signal, "ending now");
+                    worker.stop_now();
+                    drained.await;
+                }
+            }
+        }
+        self.shutdown.cancel();
+        self.sockets.close();
+        let connections = async {
+            self.sockets.wait().await;
+            self.listener.wait().await;
+        };
+        tokio::select! {
+            ended = tokio::time::timeout(CONNECTIONS_GRACE, connections) => {
+                if ended.is_err() {
+                    tracing::warn!("closing connections that did not end");
+                }
+            }
+            _ = signals.next() => {}
+        }
+        self.hub.close_all();
+        self.stop.cancel();
+        self.tasks.close();
+        self.commits.close();
+        // Commits last: dropped connections leave theirs behind.
+        let ends = [("tasks", self.tasks.wait()), ("connections", self.listener.wait()), ("commits", self.commits.wait())];
+        for (what, end) in ends {
+            if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
+                tracing::warn!(what, "left behind");
+            }
+        }
+        if tokio::time::timeout(CONNECTIONS_GRACE, self.tools.shutdown()).await.is_err() {
+            tracing::warn!("tools did not end in time");
+        }
+        // The database is closed even if the tools hang.
+        if tokio::time::timeout(CONNECTIONS_GRACE, self.store.close()).await.is_err() {
+            tracing::warn!("the database did not end in time");
+        }
+    }
+}
+
+/// Logs the entries of the `mcpServers` file that are refused, and the parts of it that have no effect.
+fn warn_of_mcp_config(config: &Config, mcp: &McpConfig) {
+    let file = config.tools.mcp_config.as_deref().unwrap_or(Path::new("")).display();
+    for (entry, server) in &mcp.servers {
+        if let Err(reason) = server {
+            tracing::warn!(%file, entry, reason, "an MCP server is not started: its entry is refused");
+        }
+    }
+    for McpWarning { entry, text } in &mcp.warnings {
+        tracing::warn!(%file, entry, reason = text, "a part of the MCP configuration has no effect");
+    }
+}
+
+/// Returns whether the process serves the API, and not only health and metrics, which need no key.
+fn serves(config: &Config) -> bool {
+    match config.server.role {
+        Role::All | Role::Api => true,
+        Role::Worker => false,
+    }
+}
+
+fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
+    let listen = config.server.listen;
+    if serves(config) && !has_keys && !listen.ip().is_loopback() {
+        bail!(
+            "refusing to listen on {listen} without authentication: anybody who can reach it could use it; make a key with \
+             `capstan keys create --user NAME`, or listen on 127.0.0.1"
+        );
+    }
+    Ok(())
+}
+
+fn embedding_source(config: &Config, records: &Arc<Records>) -> Option<EmbeddingSource> {
+    let EmbeddingsConfig { model, timeout_ms, batch, dimensions: _, cache_mib } = config.embeddings.clone();
+    Some(EmbeddingSource {
+        embedders: Arc::clone(records) as _,
+        model: model?,
+        patience: Duration::from_millis(timeout_ms),
+        texts_per_request: batch,
+        cache_bytes: cache_mib * 1024 * 1024,
+    })
+}
+
+fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option<Arc<Contexts>>> {
+    let ContextsConfig { each_ms, all_ms, max_chars, failures, rest_ms, providers } = &config.contexts;
+    let mut sources = BTreeMap::new();
+    for (name, provider) in providers {
+        let read = |variable: &String| {
+            let unset = || format!("contexts.providers.{name}.key_env names {variable}, which is not set");
+            environment.get(variable).map(SecretString::from).with_context(unset)
+        };
+        let key = provider.key_env.as_ref().map(read).transpose()?;
+        sources.insert(name.clone(), ContextSource { url: provider.url.clone(), key });
+    }
+    let options = ContextOptions {
+        sources,
+        each: Duration::from_millis(*each_ms),
+        all: Duration::from_millis(*all_ms),
+        max_chars: *max_chars,
+        failures: *failures,
+        rest: Duration::from_millis(*rest_ms),
+    };
+    Ok((!options.sources.is_empty()).then(|| Arc::new(Contexts::new(options))))
+}
+
+fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
+    let worker = &config.worker;
+    let mut options = WorkerOptions::new(node);
+    options.slots = worker.slots;
+    options.lease = Duration::from_millis(worker.lease_ms);
+    options.renew = Duration::from_millis(worker.renew_ms);
+    options.sweep = Duration::from_millis(worker.sweep_ms);
+    options.self_stop = Duration::from_millis(worker.self_stop_ms);
+    options.poll = Duration::from_millis(worker.poll_ms);
+    options.hold_changed_tools = config.tools.pin == PinMode::Hold;
+    options.gather = Duration::from_millis(worker.commit_gather_ms);
+    options
+}
+
+fn service(
+    config: &Config,
+    store: &Arc<dyn Store>,
+    hub: &Arc<Hub>,
+    tools: &Arc<Door>,
+    models: &Models,
+    commits: TaskTracker,
+) -> Service {
+    let router = Arc::clone(&models.router);
+    let find_model = match &models.default_model {
+        DefaultModel::Known(_) => None,
+        DefaultModel::FirstListed(later) => Some(Arc::clone(later) as Arc<dyn FindModel>),
+    };
+    let service = Service::new(ServiceDeps {
+        store: store.clone(),
+        hub: Arc::clone(hub),
+        tools: Arc::clone(tools) as _,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(UuidIds),
+        default_profile: config.agent.clone(),
+        models: Arc::new(move |model| router.knows(model)),
+        limits: ServiceLimits {
+            max_message_chars: config.limits.max_message_chars,
+            max_active_runs: config.limits.max_active_runs_per_owner,
+            max_conversations: config.limits.max_conversations_per_owner,
+            day: config.limits.day(),
+            max_agents: config.limits.max_agents_per_owner,
+            max_feedback_chars: config.limits.max_feedback_chars,
+            copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },
+            ..ServiceLimits::default()
+        },
+        commits,
+    });
+    service.with_model_to_find(find_model)
+}
+
+fn http_options(
+    config: &Config,
+    auth: Auth,
+    shutdown: CancellationToken,
+    connections: TaskTracker,
+    metrics: PrometheusHandle,
+) -> HttpOptions {
+    let allowed_hosts = match &auth {
+        Auth::Open(_) => {
+            let mut hosts = HttpOptions::loopback_hosts();
+            hosts.push(config.server.listen.ip().to_string());
+            hosts.extend(config.server.allowed_hosts.iter().cloned());
+            Some(hosts)
+        }
+        Auth::Keys => None,
+    };
+    let mut options = HttpOptions::new(auth);
+    options.shutdown = shutdown;
+    options.connections = connections;
+    options.metrics = Arc::new(move || metrics.render());
+    options.allowed_hosts = allowed_hosts;
+    options.cors_origins.clone_from(&config.server.allowed_origins);
+    options.public_url.clone_from(&config.server.public_url);
+    options.page = config.server.page;
+    options.limits.max_body_bytes = config.limits.body_bytes;
+    options.limits.ws_max_per_principal = config.limits.max_websockets_per_owner;
+    options.limits.ws_max_subscriptions = config.limits.max_subscriptions_per_websocket;
+    options
+}
+
+/// Logs the address of the server and the facts of its start.
+fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, node: &NodeId) -> anyhow::Result<()> {
+    for warning in &models.warnings {
+        tracing::warn!("{warning}");
+    }
+    let address = socket.local_addr().context("the listener has no address")?;
+    let keys = match auth {
+        Auth::Open(_) => "not needed, this machine only",
+        Auth::Keys => "needed",
+    };
+    tracing::info!(
+        url = %format_args!("http://{address}"),
+        role = ?config.server.role,
+        model = %models.default_model,
+        database = %crate::app::config::redact_url(config.database_url().expose_secret()),
+        key = keys,
+        node = %node,
+        version = env!("CARGO_PKG_VERSION"),
+        "capstan is ready"
+    );
+    if serves(config) && config.server.page {
+        tracing::info!("open http://{}/ in a browser", reachable(address));
+    }
+    if models.demonstration {
+        tracing::warn!(
+            "the model is demo/demo, which is only a demonstration: it works offline and knows nothing; set OPENAI_API_KEY, or \
+             OPENAI_BASE_URL for any compatible endpoint, or start Ollama, and restart"
+        );
+    }
+    Ok(())
+}

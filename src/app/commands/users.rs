@@ -1,0 +1,108 @@
+//! `capstan users`: changes the role and the groups of a user, and deletes users.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indicatif::ProgressBar;
+
+use crate::app::commands::output::print;
+use crate::app::config::Loaded;
+use crate::app::wiring::parts::{self, Opener};
+use crate::domain::access::principal::{User, UserRole, check_groups};
+use crate::store::{ConversationFilter, Owned, PageRequest, Store};
+use crate::support::clock::{Clock as _, SystemClock};
+
+/// How long a process may use a revoked key or an old role.
+const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
+
+/// Conversations that are read at a time.
+const PAGE: u32 = 100;
+
+pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let user = named(store.as_ref(), name).await?;
+    store.set_role(&user.id, role).await.context("the role cannot be stored")?;
+    if (user.role, role) == (UserRole::Admin, UserRole::Member) {
+        // Repeated, because a process with the old role may have stored something with an administrator's rights meanwhile.
+        tokio::time::sleep(KEY_CACHE_TTL).await;
+        store.set_role(&user.id, role).await.context("the role is stored, but the command must be repeated")?;
+    }
+    store.close().await;
+    print(&format!("{name} has the role {}, with all their keys\n", role.as_str()))
+}
+
+/// Replaces the groups of a user. Servers read them with each request that depends on them.
+pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -> anyhow::Result<ExitCode> {
+    check_groups(&groups).context("nothing was changed")?;
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let user = named(store.as_ref(), name).await?;
+    let groups: Vec<String> = groups.into_iter().collect();
+    store.set_groups(&user.id, &groups).await.context("the groups cannot be stored")?;
+    store.close().await;
+    print(&match groups.is_empty() {
+        true => format!("{name} is in no group\n"),
+        false => format!("{name} is in these groups and no others: {}\n", groups.join(", ")),
+    })
+}
+
+async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {
+    match store.user_named(name).await.context("the users cannot be read")? {
+        Some(user) => Ok(user),
+        None => bail!("there is no user {name:?}; `capstan keys list` shows who has keys"),
+    }
+}
+
+/// Deletes a user with all their records if it is `confirmed`, otherwise prints how many there are.
+pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let user = named(store.as_ref(), name).await?;
+    let Owned { conversations, records } = store.owned_by(&user.id).await.context("what is theirs cannot be counted")?;
+    let what = format!("{conversations} conversations and {records} files, agents, providers, MCP servers and other records");
+    if !confirmed {
+        store.close().await;
+        return print(&format!("{name} has {what}. Nothing was deleted; with --yes all of it is, for good\n"));
+    }
+    revoke_keys(store.as_ref(), &user).await?;
+    let bar = ProgressBar::new(conversations);
+    loop {
+        delete_conversations(store.as_ref(), &user, &bar).await?;
+        // A request that was under way may have created another one.
+        if store.remove_user(&user.id).await.context("the user cannot be removed; the command may be repeated")? {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    store.close().await;
+    print(&format!("{name} is deleted, with {what}\n"))
+}
+
+/// Revokes the user's keys, so that nothing new is created during the deletion.
+async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
+    let keys = store.keys().await.context("the keys cannot be read")?;
+    let mut live = keys.iter().filter(|key| key.user.id == user.id && key.revoked_at.is_none()).peekable();
+    if live.peek().is_none() {
+        return Ok(());
+    }
+    for key in live {
+        store.revoke_key(&key.id, SystemClock.now()).await.context("a key cannot be revoked")?;
+    }
+    tokio::time::sleep(KEY_CACHE_TTL).await;
+    Ok(())
+}
+
+async fn delete_conversations(store: &dyn Store, user: &User, bar: &ProgressBar) -> anyhow::Result<()> {
+    let (filter, first) = (ConversationFilter::default(), PageRequest { after: None, limit: PAGE });
+    loop {
+        let page = store.conversations(&user.id, &filter, &first).await.context("the conversations cannot be listed")?;
+        if page.items.is_empty() {
+            return Ok(());
+        }
+        for conversation in page.items {
+            let deleted = store.delete_conversation(&user.id, &conversation.id).await;
+            deleted.context("a conversation cannot be deleted; what is deleted stays so, and the command may be repeated")?;
+            bar.inc(1);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Users, their roles and their groups.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::ids::UserId;
+use crate::domain::words::words;
+
+/// What a user may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UserRole {
+    /// Uses what is their own.
+    Member,
+    /// Also manages the server.
+    Admin,
+}
+
+words!(UserRole { Member = "member", Admin = "admin" });
+
+/// The user on whose behalf an operation is performed. Every row has one as its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    pub user_id: UserId,
+    pub role: UserRole,
+}
+
+pub const MAX_GROUP_BYTES: usize = 64;
+pub const MAX_GROUPS: usize = 32;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidGroups {
+    #[error("{0:?} cannot be the name of a group: it has 1 to {most} of a-z, 0-9, '_' and '-'", most = MAX_GROUP_BYTES)]
+    Name(String),
+    #[error("there are {0} groups; the most is {most}", most = MAX_GROUPS)]
+    TooMany(usize),
+}
+
+/// Checks names and number; returns the first fault.
+pub fn check_groups(groups: &BTreeSet<String>) -> Result<(), InvalidGroups> {
+    if let Some(name) = groups.iter().find(|name| !is_group(name)) {
+        return Err(InvalidGroups::Name(name.clone()));
+    }
+    match groups.len() {
+        0..=MAX_GROUPS => Ok(()),
+        count => Err(InvalidGroups::TooMany(count)),
+    }
+}
+
+fn is_group(name: &str) -> bool {
+    let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=MAX_GROUP_BYTES).contains(&name.len()) && name.bytes().all(fits)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub id: UserId,
+    pub name: String,
+    pub role: UserRole,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_words_and_few() {
+        let groups = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let longest = "x".repeat(MAX_GROUP_BYTES);
+        assert_eq!(check_groups(&groups(&[])), Ok(()));
+        assert_eq!(check_groups(&groups(&["staff", "team_7", "a-b", &longest])), Ok(()));
+        for wrong in ["", "Staff", "a b", "ä", "a/b", &format!("{longest}x")] {
+            assert_eq!(check_groups(&groups(&["staff", wrong])), Err(InvalidGroups::Name(wrong.to_owned())));
+        }
+        let many = |count: usize| (0..count).map(|n| format!("g{n}")).collect::<BTreeSet<_>>();
+        assert_eq!(check_groups(&many(MAX_GROUPS)), Ok(()));
+        assert_eq!(check_groups(&many(MAX_GROUPS + 1)), Err(InvalidGroups::TooMany(MAX_GROUPS + 1)));
+    }
+}

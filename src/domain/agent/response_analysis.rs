@@ -1,0 +1,156 @@
+//! The settings and phrases of stop analysis. The loop owns the judgement.
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::defaults::is_default;
+use crate::domain::invalid::{InvalidProfile, invalid};
+use crate::domain::words::words;
+
+/// Off by default: answers are judged by phrases, and phrases are mistaken at times.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResponseAnalysis {
+    /// The most nudges in a row after an incomplete answer; 0 for none.
+    pub incomplete: u32,
+    /// The most nudges in a turn after an answer that asks back or refuses; 0 for none.
+    pub deflection: u32,
+    /// With so many tool calls, a model that asks back is believed, because long work has its questions. 0 for no limit.
+    #[serde(skip_serializing_if = "is_default")]
+    pub deflection_calls: u32,
+    /// Whether an answer that claims a change where nothing was changed is reported, to the client and to the next run's model.
+    pub claims: bool,
+    /// Lists that replace the server's own.
+    #[serde(skip_serializing_if = "is_default")]
+    pub phrases: PhraseLists,
+}
+
+/// Lists of phrases; `None` for the server's own.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PhraseLists {
+    /// Work is left.
+    pub incomplete: Option<Vec<String>>,
+    /// All work is done.
+    pub completion: Option<Vec<String>>,
+    /// The model asks back, offers or refuses.
+    pub deflection: Option<Vec<String>>,
+    /// A result is shown.
+    pub presentation: Option<Vec<String>>,
+    /// The user is to decide how to continue.
+    pub deferral: Option<Vec<String>>,
+    /// Words of a claim.
+    pub claim: Option<Vec<String>>,
+    /// The change that is claimed.
+    pub action: Option<Vec<String>>,
+    /// Words that cancel a claim.
+    pub negation: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phrases {
+    Incomplete,
+    Completion,
+    Deflection,
+    Presentation,
+    Deferral,
+    Claim,
+    Action,
+    Negation,
+}
+
+words!(Phrases {
+    Incomplete = "incomplete",
+    Completion = "completion",
+    Deflection = "deflection",
+    Presentation = "presentation",
+    Deferral = "deferral",
+    Claim = "claim",
+    Action = "action",
+    Negation = "negation",
+});
+
+/// The server's own lists. A test parses the file.
+static OWN: LazyLock<PhraseLists> = LazyLock::new(|| toml::from_str(include_str!("phrases.toml")).unwrap_or_default());
+
+impl PhraseLists {
+    fn list(&self, which: Phrases) -> Option<&[String]> {
+        match which {
+            Phrases::Incomplete => self.incomplete.as_deref(),
+            Phrases::Completion => self.completion.as_deref(),
+            Phrases::Deflection => self.deflection.as_deref(),
+            Phrases::Presentation => self.presentation.as_deref(),
+            Phrases::Deferral => self.deferral.as_deref(),
+            Phrases::Claim => self.claim.as_deref(),
+            Phrases::Action => self.action.as_deref(),
+            Phrases::Negation => self.negation.as_deref(),
+        }
+    }
+}
+
+impl ResponseAnalysis {
+    /// The most nudges, in a row or in a turn.
+    pub const MAX_NUDGES: u32 = 10;
+    /// The most phrases of a list.
+    pub const MAX_PHRASES: usize = 100;
+    /// The longest phrase, in bytes.
+    pub const MAX_PHRASE_BYTES: usize = 100;
+
+    pub fn phrases(&self, which: Phrases) -> &[String] {
+        self.phrases.list(which).or_else(|| OWN.list(which)).unwrap_or_default()
+    }
+
+    /// Checks for values that cannot be used.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
+        for (field, count) in [("incomplete", self.incomplete), ("deflection", self.deflection)] {
+            if count > Self::MAX_NUDGES {
+                return Err(invalid(field, format!("must be at most {}", Self::MAX_NUDGES)));
+            }
+        }
+        for which in Phrases::ALL {
+            let phrases = self.phrases.list(which).unwrap_or_default();
+            let field = || format!("phrases/{}", which.as_str());
+            if phrases.len() > Self::MAX_PHRASES {
+                return Err(invalid(field(), format!("has {} entries; the most is {}", phrases.len(), Self::MAX_PHRASES)));
+            }
+            if phrases.iter().any(|phrase| phrase.trim().is_empty() || phrase.len() > Self::MAX_PHRASE_BYTES) {
+                return Err(invalid(field(), format!("each phrase has 1 to {} bytes", Self::MAX_PHRASE_BYTES)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_list_is_there_and_as_long_as_the_documents_say() {
+        let own = ResponseAnalysis::default();
+        let counts = Phrases::ALL.map(|which| own.phrases(which).len());
+        assert_eq!(counts, [16, 17, 21, 15, 8, 8, 14, 14]);
+        assert!(own.check().is_ok());
+    }
+
+    #[test]
+    fn a_list_of_the_agent_takes_the_place_of_ours() {
+        let lists = PhraseLists { completion: Some(vec!["fertig".to_owned()]), ..PhraseLists::default() };
+        let analysis = ResponseAnalysis { phrases: lists, ..ResponseAnalysis::default() };
+        assert_eq!(analysis.phrases(Phrases::Completion), ["fertig"]);
+        assert_eq!(analysis.phrases(Phrases::Deferral).len(), 8);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let many = ResponseAnalysis { deflection: 11, ..ResponseAnalysis::default() };
+        assert_eq!(many.check().unwrap_err().field, "deflection");
+        for phrases in [vec![" ".to_owned()], vec!["x".repeat(101)], vec!["x".to_owned(); 101]] {
+            let phrases = PhraseLists { claim: Some(phrases), ..PhraseLists::default() };
+            let analysis = ResponseAnalysis { phrases, ..ResponseAnalysis::default() };
+            assert_eq!(analysis.check().unwrap_err().field, "phrases/claim");
+        }
+    }
+}

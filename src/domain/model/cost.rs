@@ -1,0 +1,398 @@
+//! Tokens that model calls use, and what they cost in exact US dollars.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::domain::defaults::is_default;
+
+const COST_DIGITS: usize = 12;
+
+/// The highest price that is believed, in US dollars per million tokens.
+pub const MAX_PRICE: f64 = 1_000_000.0;
+
+/// The highest cost of one call that is believed, in US dollars.
+const MAX_CALL_DOLLARS: f64 = 10_000.0;
+
+/// Returns an amount from 0 to `most` in parts of a dollar, of which one has so many.
+fn rounded(dollars: f64, most: f64, parts: f64) -> Option<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
+    let round = |parts: f64| parts.round() as u64;
+    (0.0..=most).contains(&dollars).then(|| round(dollars * parts))
+}
+
+/// US dollars per million tokens, in millionths: a price of 1.25 is 1,250,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Price(u64);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a price is a number of US dollars for a million tokens, from 0 to 1000000")]
+pub struct InvalidPrice;
+
+impl Price {
+    /// Rounds to the millionth.
+    ///
+    /// # Errors
+    /// [`InvalidPrice`] below 0, above [`MAX_PRICE`], and for what is no number.
+    pub fn per_million(dollars: f64) -> Result<Self, InvalidPrice> {
+        rounded(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
+    }
+
+    /// Returns US dollars per million tokens.
+    pub fn dollars(self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "below 2^53: see MAX_PRICE")]
+        let millionths = self.0 as f64;
+        millionths / 1e6
+    }
+
+    fn of(self, tokens: u64) -> u64 {
+        self.0.saturating_mul(tokens)
+    }
+}
+
+impl Serialize for Price {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.dollars())
+    }
+}
+
+impl<'de> Deserialize<'de> for Price {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::per_million(f64::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl PartialSchema for Price {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0.0)).maximum(Some(MAX_PRICE)).into()
+    }
+}
+
+impl ToSchema for Price {}
+
+/// What a model costs, in US dollars for a million tokens.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prices {
+    /// Of the request.
+    pub input: Price,
+    /// Of the part of the request that the provider had cached; like the rest if absent.
+    pub cached_input: Option<Price>,
+    /// Of the answer, reasoning included.
+    pub output: Price,
+    /// What a call costs instead whose request is longer than most.
+    pub long: Option<LongPrices>,
+}
+
+/// What a call with a long request costs, all of it and not only what is above, in US dollars for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LongPrices {
+    /// The most tokens of a request that still has the usual prices, cached ones included.
+    pub above: u64,
+    /// Of the request.
+    pub input: Price,
+    /// Of the part of the request that the provider had cached; like the rest if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<Price>,
+    /// Of the answer, reasoning included.
+    pub output: Price,
+}
+
+impl Prices {
+    pub fn cost(&self, usage: &Usage) -> Cost {
+        let (input, cached_input, output) = match &self.long {
+            Some(long) if usage.input_tokens > long.above => (long.input, long.cached_input, long.output),
+            _ => (self.input, self.cached_input, self.output),
+        };
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let parts = [
+            input.of(usage.input_tokens - cached - written),
+            // A provider that charges for writes charges a quarter more: caches of other lifetimes are not requested.
+            input.of(written).saturating_add(input.of(written) / 4),
+            cached_input.unwrap_or(input).of(cached),
+            output.of(usage.output_tokens),
+        ];
+        Cost(parts.into_iter().fold(0, u64::saturating_add))
+    }
+}
+
+/// An exact amount of money, because a millionth of a price times a token is a whole number of it. Serialized as
+/// `{"amount": "0.00125", "currency": "USD"}`, with a decimal as text, which no reader rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// Returns the amount, unless no call can cost that much.
+    pub fn dollars(dollars: f64) -> Option<Self> {
+        rounded(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
+    }
+
+    pub fn trillionths(parts: u64) -> Self {
+        Self(parts)
+    }
+
+    /// Adds, up to the highest amount.
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// Subtracts, down to zero.
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    pub fn as_trillionths(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Cost {
+    /// Writes US dollars, without zeros at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:0>width$}", self.0, width = COST_DIGITS + 1);
+        let (whole, rest) = digits.split_at(digits.len() - COST_DIGITS);
+        match rest.trim_end_matches('0') {
+            "" => f.write_str(whole),
+            rest => write!(f, "{whole}.{rest}"),
+        }
+    }
+}
+
+impl FromStr for Cost {
+    type Err = InvalidPrice;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrice> {
+        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+        if whole.is_empty() || rest.len() > COST_DIGITS || !whole.chars().chain(rest.chars()).all(|c| c.is_ascii_digit()) {
+            return Err(InvalidPrice);
+        }
+        format!("{whole}{rest:0<COST_DIGITS$}").parse().map(Self).map_err(|_| InvalidPrice)
+    }
+}
+
+/// The form of a [`Cost`] on the wire and in the database.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = Cost)]
+struct Money {
+    /// A decimal number.
+    amount: String,
+    /// `USD`.
+    currency: String,
+}
+
+impl Serialize for Cost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Money { amount: self.to_string(), currency: "USD".to_owned() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let money = Money::deserialize(deserializer)?;
+        money.amount.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl PartialSchema for Cost {
+    fn schema() -> RefOr<Schema> {
+        Money::schema()
+    }
+}
+
+impl ToSchema for Cost {}
+
+pub const MAX_BUDGET: f64 = 1_000_000.0;
+
+/// US dollars as a limit: a number, such as 2.5.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Usd(Cost);
+
+impl Usd {
+    pub fn cost(self) -> Cost {
+        self.0
+    }
+}
+
+impl fmt::Display for Usd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Usd {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[expect(clippy::cast_precision_loss, reason = "to the trillionth up to 9,000 dollars, and to the millionth above")]
+        let trillionths = self.0.0 as f64;
+        serializer.serialize_f64(trillionths / 1e12)
+    }
+}
+
+impl<'de> Deserialize<'de> for Usd {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // To the millionth, so that it is written as it was read.
+        let millionths = rounded(f64::deserialize(deserializer)?, MAX_BUDGET, 1e6);
+        let millionths =
+            millionths.ok_or_else(|| serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"))?;
+        Ok(Self(Cost(millionths.saturating_mul(1_000_000))))
+    }
+}
+
+impl PartialSchema for Usd {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0.0)).maximum(Some(MAX_BUDGET)).into()
+    }
+}
+
+impl ToSchema for Usd {}
+
+/// Tokens that one or more model calls used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// Tokens of the request.
+    pub input_tokens: u64,
+    /// Tokens of the answer, reasoning included.
+    pub output_tokens: u64,
+    /// Part of the input that the provider had cached.
+    #[serde(default)]
+    pub cached_input_tokens: u64,
+    /// Part of the input that the provider put into its cache, which costs more than the rest. Known while a call is priced only.
+    #[serde(skip)]
+    pub cache_write_tokens: u64,
+    /// Part of the output that was reasoning.
+    #[serde(default)]
+    pub reasoning_tokens: u64,
+    /// Model calls counted here.
+    #[serde(default)]
+    pub model_calls: u64,
+    /// Those of them that came to no answer: they failed, were given up, or were lost with their process. Absent if none was.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub abandoned_calls: u32,
+    /// True if a provider gave no figures and they were estimated.
+    #[serde(default)]
+    pub estimated: bool,
+    /// What the calls cost whose prices are known, as they were when the calls were made; absent if none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+impl Usage {
+    /// Adds the figures of another call.
+    pub fn add(&mut self, other: Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cached_input_tokens = self.cached_input_tokens.saturating_add(other.cached_input_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
+        self.model_calls = self.model_calls.saturating_add(other.model_calls);
+        self.abandoned_calls = self.abandoned_calls.saturating_add(other.abandoned_calls);
+        self.estimated |= other.estimated;
+        self.cost = match (self.cost, other.cost) {
+            (Some(one), Some(other)) => Some(one.plus(other)),
+            (one, other) => one.or(other),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn costs_are_exact() {
+        let prices: Prices = serde_json::from_value(json!({"input": 1.25, "cached_input": 0.125, "output": 10})).unwrap();
+        assert_eq!(serde_json::to_value(prices).unwrap(), json!({"input": 1.25, "cached_input": 0.125, "output": 10.0}));
+        let usage = Usage { input_tokens: 1_000, cached_input_tokens: 600, output_tokens: 3, ..Usage::default() };
+        // 400 * 1.25 + 600 * 0.125 + 3 * 10 = 605 millionths.
+        assert_eq!(prices.cost(&usage).to_string(), "0.000605");
+        let one = Usage { input_tokens: 1, ..Usage::default() };
+        assert_eq!(prices.cost(&one).to_string(), "0.00000125");
+        let whole = Prices { cached_input: None, ..prices };
+        assert_eq!(whole.cost(&usage).to_string(), "0.00128");
+        let wrong = Usage { cached_input_tokens: 5_000, ..one };
+        assert_eq!(prices.cost(&wrong).to_string(), "0.000000125", "no more is cached than was sent");
+        let written = Usage { cache_write_tokens: 100, ..usage };
+        assert_eq!(prices.cost(&written).to_string(), "0.00063625", "a quarter more for 100 of the 400");
+        let much = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, ..Usage::default() };
+        assert_eq!(prices.cost(&much), Cost(u64::MAX));
+    }
+
+    #[test]
+    fn long_requests_may_cost_more() {
+        let long = json!({"above": 200_000, "input": 2.5, "cached_input": 0.25, "output": 15.0});
+        let prices = json!({"input": 1.25, "cached_input": 0.125, "output": 10.0, "long": long});
+        let read: Prices = serde_json::from_value(prices.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), prices);
+        let usage = |input_tokens, cached_input_tokens| Usage {
+            input_tokens,
+            cached_input_tokens,
+            output_tokens: 1_000,
+            ..Usage::default()
+        };
+        for (input, cached, cost) in [
+            (200_000, 0, "0.26"),
+            // One token more, and every token has the other price.
+            (200_001, 0, "0.5150025"),
+            // What was cached counts towards the length.
+            (200_001, 100_001, "0.29000025"),
+        ] {
+            assert_eq!(read.cost(&usage(input, cached)).to_string(), cost, "{input}");
+        }
+        let whole = Prices { long: read.long.map(|long| LongPrices { cached_input: None, ..long }), ..read };
+        assert_eq!(
+            whole.cost(&usage(200_001, 100_001)).to_string(),
+            "0.5150025",
+            "the usual price of cached input is not taken over"
+        );
+    }
+
+    #[test]
+    fn what_a_provider_says_is_taken_if_it_can_be_true() {
+        for (dollars, shown) in [(0.000_675, Some("0.000675")), (0.1, Some("0.1")), (0.0, Some("0")), (1e9, None), (-0.1, None)] {
+            assert_eq!(Cost::dollars(dollars).map(|cost| cost.to_string()).as_deref(), shown);
+        }
+        assert_eq!(Cost::dollars(f64::NAN), None);
+    }
+
+    #[test]
+    fn costs_have_one_form() {
+        for text in ["0", "1", "0.000605", "12.5", "0.000000000001", "18446744.073709551615"] {
+            let cost: Cost = text.parse().unwrap();
+            assert_eq!(cost.to_string(), text);
+            let shown = json!({"amount": text, "currency": "USD"});
+            assert_eq!(serde_json::to_value(cost).unwrap(), shown);
+            assert_eq!(serde_json::from_value::<Cost>(shown).unwrap(), cost);
+        }
+        for text in ["", "-1", "1e3", "0.0000000000001", "a", "1.2.3", "+1", "99999999999999999999"] {
+            assert!(text.parse::<Cost>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_are_numbers_and_come_back_as_they_were() {
+        for dollars in [0.0, 0.01, 2.5, 19.99, MAX_BUDGET] {
+            let limit: Usd = serde_json::from_value(json!(dollars)).unwrap();
+            assert_eq!(serde_json::to_value(limit).unwrap(), json!(dollars));
+        }
+        assert_eq!(serde_json::from_value::<Usd>(json!(2)).unwrap().to_string(), "2");
+        for wrong in [json!(-0.5), json!(MAX_BUDGET * 2.0), json!("2"), json!(null)] {
+            assert!(serde_json::from_value::<Usd>(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn prices_have_bounds() {
+        for price in [-0.1, f64::NAN, f64::INFINITY, MAX_PRICE * 2.0] {
+            assert_eq!(Price::per_million(price), Err(InvalidPrice), "{price}");
+        }
+        for price in [0.0, 0.000001, 0.1, 2.5, 75.0, MAX_PRICE] {
+            assert!((Price::per_million(price).unwrap().dollars() - price).abs() < f64::EPSILON, "{price}");
+        }
+    }
+}

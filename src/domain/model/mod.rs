@@ -1,0 +1,395 @@
+//! Requests to models and their answers, independent of the dialect.
+
+pub mod cost;
+pub mod provider;
+pub mod sampling;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::domain::conversation::message::Message;
+use crate::domain::ids::UserId;
+pub use crate::domain::model::cost::{Cost, Price, Prices, Usage};
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::FinishReason;
+use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::tool_names::check_tool_name;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ModelRequest {
+    /// Decides whose providers the model's name refers to; not sent to any.
+    pub owner: Option<UserId>,
+    pub model: String,
+    /// Empty for none.
+    pub system: String,
+    pub messages: Vec<Message>,
+    /// The tools on offer; empty for a call without tools.
+    pub tools: Vec<Arc<ToolDefinition>>,
+    pub options: ModelOptions,
+    /// The tokens of the request and its answer, if they are limited: sent to servers that would load a model with a smaller
+    /// window.
+    pub window: Option<u64>,
+}
+
+/// Options of a model request that callers may set.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelOptions {
+    /// Sampling temperature, 0 to 2.
+    #[schema(minimum = 0, maximum = 2)]
+    pub temperature: Option<f64>,
+    /// Nucleus sampling, 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
+    pub top_p: Option<f64>,
+    /// The most tokens that one answer may have.
+    #[schema(minimum = 1)]
+    pub max_output_tokens: Option<u32>,
+    /// Seed for providers that take one.
+    pub seed: Option<i64>,
+    /// Texts at which the model stops; at most 16 of up to 256 bytes each. Providers take fewer and say so.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    #[schema(max_items = 16)]
+    pub stop: Vec<String>,
+    /// Which tools the model may or must call. `required` and a named tool hold for a run's first answer only: held for all,
+    /// the run could never end.
+    pub tool_choice: Option<ToolChoice>,
+    /// The shape that the answer's text must have. Asked of the provider, not tested by the server.
+    pub output_schema: Option<OutputSchema>,
+    /// How hard a reasoning model should think. Sent to models that take it, in the words of their provider.
+    pub reasoning_effort: Option<ReasoningEffort>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidOption {
+    /// As a path with `/`.
+    pub field: &'static str,
+    pub reason: &'static str,
+}
+
+impl ModelOptions {
+    /// The most stop texts.
+    pub const MAX_STOPS: usize = 16;
+    /// The longest of them, in bytes.
+    pub const MAX_STOP_BYTES: usize = 256;
+    /// The largest schema of an answer, in bytes of JSON.
+    pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+
+    /// Fills unset options from `base`.
+    pub fn over(self, base: Self) -> Self {
+        Self {
+            temperature: self.temperature.or(base.temperature),
+            top_p: self.top_p.or(base.top_p),
+            max_output_tokens: self.max_output_tokens.or(base.max_output_tokens),
+            seed: self.seed.or(base.seed),
+            stop: if self.stop.is_empty() { base.stop } else { self.stop },
+            tool_choice: self.tool_choice.or(base.tool_choice),
+            output_schema: self.output_schema.or(base.output_schema),
+            reasoning_effort: self.reasoning_effort.or(base.reasoning_effort),
+        }
+    }
+
+    /// Checks values that the types allow; returns the first that no provider can use.
+    pub fn check(&self) -> Result<(), InvalidOption> {
+        let refuse = |field, reason| Err(InvalidOption { field, reason });
+        let in_range = |value: Option<f64>, most: f64| value.is_none_or(|value| (0.0..=most).contains(&value));
+        if !in_range(self.temperature, 2.0) {
+            return refuse("temperature", "must be between 0 and 2");
+        }
+        if !in_range(self.top_p, 1.0) {
+            return refuse("top_p", "must be between 0 and 1");
+        }
+        if self.max_output_tokens == Some(0) {
+            return refuse("max_output_tokens", "must be at least 1");
+        }
+        if self.stop.len() > Self::MAX_STOPS {
+            return refuse("stop", "at most 16 texts");
+        }
+        if self.stop.iter().any(|stop| stop.is_empty() || stop.len() > Self::MAX_STOP_BYTES) {
+            return refuse("stop", "each text has 1 to 256 bytes");
+        }
+        if let Some(ToolChoice::Tool(name)) = &self.tool_choice
+            && check_tool_name(name).is_err()
+        {
+            return refuse("tool_choice/tool", "must be the name of one tool as models see it, such as mail__send; no pattern");
+        }
+        let Some(output) = &self.output_schema else { return Ok(()) };
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if output.name.is_empty() || output.name.len() > 64 || !output.name.bytes().all(is_name_byte) {
+            return refuse("output_schema/name", "has 1 to 64 letters, digits, _ and -");
+        }
+        if !output.schema.is_object() {
+            return refuse("output_schema/schema", "must be an object: a JSON Schema");
+        }
+        if output.schema.to_string().len() > Self::MAX_SCHEMA_BYTES {
+            return refuse("output_schema/schema", "is larger than 64 KiB");
+        }
+        Ok(())
+    }
+}
+
+/// Which tools a model may or must call: `"auto"`, `"none"`, `"required"` or `{"tool": "name"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolChoice {
+    /// The model chooses.
+    Auto,
+    /// It must answer in words, although tools are on offer.
+    None,
+    /// It must call a tool.
+    Required,
+    /// It must call this one.
+    Tool(String),
+}
+
+/// A JSON Schema for the text of an answer.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OutputSchema {
+    /// A name for the shape, which some providers want: letters, digits, `_` and `-`.
+    #[serde(default = "OutputSchema::default_name")]
+    pub name: String,
+    /// The schema, an object.
+    #[schema(value_type = Object)]
+    pub schema: Value,
+    /// Whether the provider should hold the model to it exactly, where it can.
+    #[serde(default)]
+    pub strict: bool,
+}
+
+/// The order of properties counts: a model writes its answer in that order, and runs share equal profiles.
+impl PartialEq for OutputSchema {
+    fn eq(&self, other: &Self) -> bool {
+        let written = |schema: &Value| serde_json::to_string(schema).ok();
+        self.name == other.name && self.strict == other.strict && written(&self.schema) == written(&other.schema)
+    }
+}
+
+impl OutputSchema {
+    fn default_name() -> String {
+        "answer".to_owned()
+    }
+}
+
+/// How hard a model should think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasoningEffort {
+    /// Not at all, where that can be said.
+    None,
+    /// As little as possible.
+    Minimal,
+    /// A little.
+    Low,
+    /// Some.
+    Medium,
+    /// As much as it takes.
+    High,
+    /// More than that, where the model knows it; else like `high`.
+    #[serde(rename = "xhigh")]
+    XHigh,
+    /// As much as the model can.
+    Max,
+}
+
+/// An event of a streamed answer, which a dialect makes from its frames.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ModelEvent {
+    Text(String),
+    Reasoning(String),
+    /// Ends the open reasoning with the provider's own block (signature, encrypted content or whole item), which is returned to the
+    /// same model unchanged. Without open reasoning, a block without words.
+    ReasoningBlock(Value),
+    /// A tool call begins. `index` is unique within the answer and chosen by the dialect.
+    ToolCallStarted {
+        index: usize,
+        /// The provider's id, possibly empty.
+        provider_call_id: String,
+        name: String,
+    },
+    ToolCallArguments {
+        index: usize,
+        delta: String,
+    },
+    /// Provider data that must be returned with a call, such as a signature.
+    ToolCallBlock {
+        index: usize,
+        raw: Value,
+    },
+    /// The model began its answer again: all earlier events are void.
+    Restarted,
+    /// The last one counts.
+    Usage(Usage),
+    /// The prices of the tokens counted from here on, by the component that knows them, before any other event. No provider sends
+    /// it.
+    Prices(Prices),
+    /// The request was changed before this answer, because the provider refused it. Precedes all events of the answer.
+    Adapted(Adaptation),
+    /// The answer is whole; the last event. A stream that ends without it was cut, which is an error.
+    Finished(ModelFinish),
+}
+
+/// A change of the requests to a model after its provider refused one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adaptation {
+    pub change: String,
+    /// The provider's words, redacted and bounded.
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelFinish {
+    Stop,
+    ToolCalls,
+    /// The limit of output tokens was reached.
+    Length,
+    /// The model, or its provider's filter, refused.
+    Refused,
+}
+
+impl ModelFinish {
+    pub fn as_finish_reason(self) -> FinishReason {
+        match self {
+            Self::Stop | Self::ToolCalls => FinishReason::Stop,
+            Self::Length => FinishReason::Length,
+            Self::Refused => FinishReason::Refused,
+        }
+    }
+}
+
+/// The class of a failed model call. It decides on retries, never the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelErrorKind {
+    Auth,
+    /// The account has no money left.
+    Quota,
+    RateLimit,
+    Overloaded,
+    Unavailable,
+    /// A limit on first byte, idle or total time was reached.
+    Timeout,
+    /// The connection could not be made or broke before an answer.
+    Network,
+    /// The request is larger than the model's window.
+    ContextOverflow,
+    /// The provider refused the request; repeating it is useless.
+    InvalidRequest,
+    /// The stream is malformed.
+    BadStream,
+    IncompleteStream,
+    EmptyResponse,
+    /// The provider's filter blocked the request.
+    ContentFilter,
+}
+
+impl ModelErrorKind {
+    pub fn code(self) -> &'static str {
+        ProblemCode::from(self).as_str()
+    }
+
+    /// Returns whether another model may answer. A filter's refusal is an answer: no other model is asked.
+    pub fn another_model_may_help(self) -> bool {
+        self != Self::ContentFilter
+    }
+
+    /// Returns whether the provider could not be reached or understood, so that it did not judge the request.
+    pub fn is_outage(self) -> bool {
+        self.retryable() || self == Self::Auth || self == Self::Quota
+    }
+
+    pub fn retryable(self) -> bool {
+        !matches!(self, Self::Auth | Self::Quota | Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter)
+    }
+}
+
+impl From<ModelErrorKind> for ProblemCode {
+    fn from(kind: ModelErrorKind) -> Self {
+        match kind {
+            ModelErrorKind::Auth => Self::ProviderAuth,
+            ModelErrorKind::Quota => Self::ProviderQuota,
+            ModelErrorKind::RateLimit => Self::ProviderRateLimit,
+            ModelErrorKind::Overloaded => Self::ProviderOverloaded,
+            ModelErrorKind::Unavailable => Self::ProviderUnavailable,
+            ModelErrorKind::Timeout => Self::ProviderTimeout,
+            ModelErrorKind::Network => Self::ProviderNetwork,
+            ModelErrorKind::ContextOverflow => Self::ContextOverflow,
+            ModelErrorKind::InvalidRequest => Self::ProviderInvalidRequest,
+            ModelErrorKind::BadStream => Self::ProviderBadStream,
+            ModelErrorKind::IncompleteStream => Self::ProviderIncompleteStream,
+            ModelErrorKind::EmptyResponse => Self::ProviderEmptyResponse,
+            ModelErrorKind::ContentFilter => Self::ContentFilter,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{}: {message}", kind.code())]
+pub struct ModelError {
+    pub kind: ModelErrorKind,
+    /// The provider's own words, redacted and bounded.
+    pub message: String,
+    pub status: Option<u16>,
+    pub retry_after_ms: Option<u64>,
+    /// The tool whose definition the provider refused, if that was the reason.
+    pub refused_tool: Option<String>,
+    /// Whether the provider refused signed content or item ids of an earlier answer. Usually another account, key or server is
+    /// behind the same name, and accepts the request without them.
+    #[serde(default)]
+    pub refused_signed: bool,
+    /// Whether the circuit breaker was open, so that no request was sent. This is no failed attempt.
+    #[serde(default)]
+    pub not_asked: bool,
+    /// Whether an answer that made progress reached the total time limit. It is not repeated, since it would reach the limit again.
+    #[serde(default)]
+    pub over_total_limit: bool,
+    #[serde(skip)]
+    pub details: Option<Box<ErrorDetails>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ErrorDetails {
+    /// Codes and types, in lower case, the most exact first.
+    pub codes: Vec<String>,
+    /// The fields of the request that the error is about, as paths.
+    pub fields: Vec<String>,
+}
+
+impl ModelError {
+    /// Redacts the message.
+    pub fn new(kind: ModelErrorKind, message: &str) -> Self {
+        Self {
+            kind,
+            message: crate::support::redact::error_text(message),
+            status: None,
+            retry_after_ms: None,
+            refused_tool: None,
+            refused_signed: false,
+            not_asked: false,
+            over_total_limit: false,
+            details: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelTurn {
+    pub finish: ModelFinish,
+    /// The raw texts of the calls' arguments, in the order of the calls. Each should be a JSON object.
+    pub arguments: Vec<String>,
+    /// Estimated if the provider gave no figures.
+    pub usage: Usage,
+    /// Present if the answer is not the JSON object that was requested. Then nothing of the answer counts.
+    pub malformed: Option<MalformedAnswer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MalformedAnswer {
+    pub reason: String,
+    /// The beginning of the model's text.
+    pub said: String,
+}

@@ -1,0 +1,174 @@
+//! Providers that are kept through the API: model endpoints with a key.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::domain::ids::{ProviderId, UserId};
+use crate::domain::model::cost::Prices;
+use crate::domain::words::words;
+use crate::support::clock::UnixMillis;
+pub use crate::support::net::outbound::Reach;
+use crate::support::seal::{Place, Sealed};
+use crate::support::tokens::Tokenizer;
+
+/// The wire that a provider speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderKind {
+    /// OpenAI's chat completions, which most providers speak.
+    Openai,
+    /// OpenAI's Responses API.
+    OpenaiResponses,
+    /// Anthropic's Messages API.
+    Anthropic,
+    /// Google's `generateContent`.
+    Gemini,
+    /// Ollama's own API.
+    Ollama,
+}
+
+words!(ProviderKind {
+    Openai = "openai",
+    OpenaiResponses = "openai-responses",
+    Anthropic = "anthropic",
+    Gemini = "gemini",
+    Ollama = "ollama",
+});
+
+/// The longest limit of a call: an hour. A call under way occupies a slot.
+pub const MAX_LIMIT_MS: u64 = 3_600_000;
+
+/// How long model calls may take, in milliseconds. What is absent is as for all providers.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallLimits {
+    /// Until the connection stands; 5,000.
+    #[schema(minimum = 1, maximum = 3_600_000)]
+    pub connect_ms: Option<u64>,
+    /// The longest wait for the first byte of an answer; 30,000 unless the model is known to think longer.
+    #[schema(minimum = 1, maximum = 3_600_000)]
+    pub first_byte_ms: Option<u64>,
+    /// The longest silence on the wire within an answer; 30,000.
+    #[schema(minimum = 1, maximum = 3_600_000)]
+    pub idle_ms: Option<u64>,
+    /// The longest time without anything of the answer itself; 120,000.
+    #[schema(minimum = 1, maximum = 3_600_000)]
+    pub progress_ms: Option<u64>,
+    /// The longest that one answer may take; no limit unless set, and 600,000 for an answer in one piece.
+    #[schema(minimum = 1, maximum = 3_600_000)]
+    pub total_ms: Option<u64>,
+}
+
+impl CallLimits {
+    pub fn named(&self) -> [(&'static str, Option<u64>); 5] {
+        let Self { connect_ms, first_byte_ms, idle_ms, progress_ms, total_ms } = *self;
+        [
+            ("connect_ms", connect_ms),
+            ("first_byte_ms", first_byte_ms),
+            ("idle_ms", idle_ms),
+            ("progress_ms", progress_ms),
+            ("total_ms", total_ms),
+        ]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns whether the duration of answers is limited, once the connection is established.
+    pub fn limits_answers(&self) -> bool {
+        !Self { connect_ms: None, ..*self }.is_empty()
+    }
+}
+
+/// What is said of a model of a provider. What is absent is taken from the provider's own list, or is unknown.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelEntry {
+    /// The model's name at the provider.
+    #[schema(min_length = 1, max_length = 200)]
+    pub name: String,
+    /// Tokens of its window.
+    #[schema(minimum = 1)]
+    pub context: Option<u64>,
+    /// The most tokens of one answer.
+    #[schema(minimum = 1)]
+    pub max_output: Option<u64>,
+    /// What cuts its texts into tokens.
+    pub tokenizer: Option<Tokenizer>,
+    /// What it costs.
+    pub prices: Option<Prices>,
+    /// Whether it calls tools.
+    pub tools: Option<bool>,
+    /// Whether it sees pictures.
+    pub vision: Option<bool>,
+    /// How long it may take, where that is not as long as the provider's other models; all but `connect_ms`.
+    pub limits: Option<CallLimits>,
+}
+
+impl ModelEntry {
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Fills unknown facts from `other`.
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            name: self.name,
+            context: self.context.or(other.context),
+            max_output: self.max_output.or(other.max_output),
+            tokenizer: self.tokenizer.or(other.tokenizer),
+            prices: self.prices.or(other.prices),
+            tools: self.tools.or(other.tools),
+            vision: self.vision.or(other.vision),
+            limits: self.limits.or(other.limits),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSecret {
+    /// Encrypted for [`key_place`].
+    pub sealed: Sealed,
+    /// Its last characters, if it is long enough to show any.
+    pub hint: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderRecord {
+    pub id: ProviderId,
+    /// `None` for a provider that all users may use.
+    pub owner: Option<UserId>,
+    /// The first half of its models' names. Unique among those of its owner.
+    pub name: String,
+    pub kind: ProviderKind,
+    pub base_url: String,
+    /// Where the URL may lead, by the role of the user who gave it. Addresses that the settings allow to members are checked at
+    /// each use.
+    pub reach: Reach,
+    pub key: Option<StoredSecret>,
+    /// Models with facts given by a user.
+    pub models: Vec<ModelEntry>,
+    pub limits: CallLimits,
+    /// Quirks of its chat completions, where the host does not tell them.
+    pub accent: Option<Map<String, Value>>,
+    pub enabled: bool,
+    pub created_at: UnixMillis,
+    pub updated_at: UnixMillis,
+    /// Incremented at each change.
+    pub version: i64,
+}
+
+impl ProviderRecord {
+    pub fn key_place(&self) -> Place<'_> {
+        key_place(self.owner.as_ref(), self.id.as_str())
+    }
+}
+
+/// Returns the place that the key of a provider is encrypted for.
+pub fn key_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> Place<'a> {
+    Place { purpose: "provider_key", owner: owner.map(UserId::as_str), record: id }
+}

@@ -1,0 +1,424 @@
+//! Approvals: whether a human is asked before a tool is called, what is asked, and what may be answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
+use crate::domain::run::input::{InputRecord, InputState, Question};
+use crate::domain::words::words;
+
+/// Whether a human is asked before a tool is called. The stricter one is the greater one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalMode {
+    /// Never.
+    #[default]
+    Auto,
+    /// Unless an earlier answer holds for this call, too.
+    Ask,
+    /// Each time.
+    AlwaysAsk,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDeny {
+    /// The model reads that it was denied, and continues.
+    #[default]
+    FeedBack,
+    EndTurn,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApprovalPolicy {
+    /// By the tool's name. Has priority over the setting in its server's entry.
+    pub tools: BTreeMap<String, ApprovalMode>,
+    /// Whether all tools of untrusted servers ask.
+    pub ask_untrusted: bool,
+    /// Whether the model is told to give a reason before it calls a tool that asks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rationale: bool,
+    pub on_deny: OnDeny,
+    /// Milliseconds until an undecided call is denied; 0 for never.
+    pub expires_ms: u64,
+}
+
+impl Default for ApprovalPolicy {
+    fn default() -> Self {
+        Self {
+            tools: BTreeMap::new(),
+            ask_untrusted: false,
+            rationale: false,
+            on_deny: OnDeny::default(),
+            expires_ms: 7 * 24 * 3_600_000,
+        }
+    }
+}
+
+/// What is known of a tool that decides whether a human is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ToolSafety {
+    /// What the operator says.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub approval: Option<ApprovalMode>,
+    /// Whether its server says that it destroys something. Such a tool asks, and no answer holds for a second call.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub destructive: bool,
+    /// Whether it comes from a server that the operator does not trust.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub untrusted: bool,
+    /// Whether its server is a member's, with the name that the member chose: what an agent says of that name can have it ask more, not less.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub of_member: bool,
+    /// Whether its calls are made one at a time, in the order in which the model wrote them: the operator says that none may be made
+    /// twice, or its server that it destroys something.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub alone: bool,
+    /// Whether its server says that it only reads, and the operator says nothing of what it does. Whoever believes a server that is not
+    /// trusted may only have calls made again for it that the model asks for again.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub says_it_reads: bool,
+}
+
+impl ApprovalPolicy {
+    /// Returns whether a human is asked before the tool `name` is called.
+    ///
+    /// A rule applies to a name. A rule that asks applies to every tool of that name. A rule that asks less than the tool would by
+    /// itself was meant for the operator's server of that name, so a member's server of that name does not benefit from it.
+    pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
+        let by_nature =
+            if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
+        let without_rule = safety.approval.unwrap_or(by_nature);
+        match self.ruled(name) {
+            Some(rule) if safety.of_member => rule.max(without_rule),
+            Some(rule) => rule,
+            None => without_rule,
+        }
+    }
+
+    /// If two names of a server are cleaned to the same one, both get a hash. A rule that asks then applies to both; others to the
+    /// exact name.
+    fn ruled(&self, name: &str) -> Option<ApprovalMode> {
+        let exact = || self.tools.get(name).copied();
+        let kin =
+            |(rule, mode): (&String, &ApprovalMode)| (*mode > ApprovalMode::Auto && is_hashed_form(name, rule)).then_some(*mode);
+        exact().or_else(|| self.tools.iter().filter_map(kin).max())
+    }
+}
+
+/// Returns whether `name` is `plain` with a hash after one of its halves, or both.
+fn is_hashed_form(name: &str, plain: &str) -> bool {
+    let is_form = |half: &str, plain: &str| half == plain || without_hash(half) == Some(plain);
+    match (name.split_once("__"), plain.split_once("__")) {
+        (Some((server, tool)), Some((plain_server, plain_tool))) => is_form(server, plain_server) && is_form(tool, plain_tool),
+        _ => false,
+    }
+}
+
+/// Removes the hash at the end of a name.
+fn without_hash(name: &str) -> Option<&str> {
+    let (stem, hash) = name.rsplit_once('_')?;
+    (hash.len() >= 8 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(stem)
+}
+
+/// How far an answer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalScope {
+    /// For this call.
+    #[default]
+    Once,
+    /// For the tool as it is now, in this conversation.
+    Conversation,
+    /// For the tool as it is now, in all conversations of its owner.
+    Always,
+}
+
+words!(ApprovalScope { Once = "once", Conversation = "conversation", Always = "always" });
+
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalTerms {
+    pub server: Option<String>,
+    pub tool: String,
+    /// The server's description.
+    pub description: String,
+    pub arguments_hash: String,
+    pub definition_hash: String,
+    /// SHA-256 of the definition and of the server's address, if that can change: what a grant is bound to.
+    pub consent_hash: Option<String>,
+    pub destructive: bool,
+    pub rationale: Option<String>,
+    /// The call in one line.
+    #[serde(default)]
+    pub preview: String,
+    #[serde(default)]
+    pub undoable: bool,
+    /// The call that it undoes: other arguments would undo another call.
+    pub undoes: Option<CallId>,
+    pub scopes: Vec<ApprovalScope>,
+    /// JSON Schema of the arguments, to check edited ones.
+    pub parameters: Arc<Value>,
+    /// The argument that carries our key, and must not be edited.
+    pub key_argument: Option<String>,
+}
+
+/// An answer that holds for later calls.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolGrant {
+    /// Its id.
+    pub id: GrantId,
+    /// The conversation that it holds in; absent for all of its owner.
+    pub conversation_id: Option<ConversationId>,
+    /// The MCP server; absent for tools of this server itself.
+    pub server: Option<String>,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// SHA-256 of the tool's definition, and of where its server is: a changed tool is another tool.
+    pub definition_hash: String,
+    /// When it was given, RFC 3339.
+    pub created_at: String,
+}
+
+impl ToolGrant {
+    pub fn covers(&self, server: Option<&str>, tool: &str, definition_hash: &str) -> bool {
+        self.server.as_deref() == server && self.tool == tool && self.definition_hash == definition_hash
+    }
+}
+
+/// Where an approval stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalState {
+    /// Nobody has decided.
+    Pending,
+    /// The call may be made, once.
+    Allowed,
+    /// It may not.
+    Denied,
+    /// Nobody decided in time: it may not.
+    Expired,
+    /// The run ended first.
+    Cancelled,
+}
+
+pub const ALLOW: &str = "allow";
+pub const DENY: &str = "deny";
+
+impl ApprovalState {
+    pub fn of(state: InputState, choice: Option<&str>) -> Self {
+        match state {
+            InputState::Pending => Self::Pending,
+            InputState::Answered | InputState::Applied if choice == Some(DENY) => Self::Denied,
+            InputState::Answered | InputState::Applied => Self::Allowed,
+            InputState::Expired => Self::Expired,
+            InputState::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// What a human decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// The call is made.
+    Allow,
+    /// It is not.
+    Deny,
+}
+
+impl Decision {
+    /// Returns the word on the wire, which is also the answer to the approval's question.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => ALLOW,
+            Self::Deny => DENY,
+        }
+    }
+}
+
+/// The answer to an approval.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalAnswer {
+    /// Whether the call is made.
+    pub decision: Decision,
+    /// How far the answer holds: one of the approval's `scopes`. `once` if absent.
+    pub scope: Option<ApprovalScope>,
+    /// What the call is made with instead. Fits the tool's schema.
+    #[schema(value_type = Option<Object>)]
+    pub arguments: Option<Value>,
+    /// Why. The model reads it if the call is denied.
+    pub reason: Option<String>,
+    /// The `arguments_hash` of what was shown: the answer is refused if the call has other arguments.
+    pub arguments_hash: Option<String>,
+}
+
+/// A question to a human about one tool call.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Approval {
+    /// Its id, for the answer.
+    pub id: InputId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The run that waits.
+    pub run_id: RunId,
+    /// The call.
+    pub call_id: Option<CallId>,
+    /// What it asks.
+    #[serde(flatten)]
+    pub request: ApprovalRequest,
+    /// Where it stands.
+    pub status: ApprovalState,
+    /// How far the answer holds.
+    pub scope: Option<ApprovalScope>,
+    /// What the call is made with instead of `arguments`.
+    #[schema(value_type = Option<Object>)]
+    pub edited_arguments: Option<Value>,
+    /// Why, in the words of whoever decided.
+    pub reason: Option<String>,
+    /// Who decided.
+    pub resolved_by: Option<String>,
+    /// When it was asked, RFC 3339.
+    pub created_at: String,
+    /// When it was decided, its time was over, or its run ended.
+    pub resolved_at: Option<String>,
+    /// From when on it takes no answer any more.
+    pub expires_at: Option<String>,
+}
+
+/// What an approval asks.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ApprovalRequest {
+    /// The tool's name, as the model used it.
+    pub name: String,
+    /// The MCP server, for tools that come from one.
+    pub server: Option<String>,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// What the tool does, in its server's words.
+    pub description: String,
+    /// What the call is made with, if it is allowed as it is.
+    #[schema(value_type = Object)]
+    pub arguments: Value,
+    /// SHA-256 of the arguments. An answer that names it holds for these arguments only.
+    pub arguments_hash: String,
+    /// What the model said in the answer that makes the call, at most 1,000 characters: its reason, if it gave one.
+    pub rationale: Option<String>,
+    /// What the call would do, in a line: as the server's entry words it, or else the first 100 characters of the arguments.
+    #[serde(default)]
+    pub preview: String,
+    /// Whether the server says that the tool destroys something.
+    pub destructive: bool,
+    /// Whether the call could be taken back afterwards, with `undo_tool_call`.
+    #[serde(default)]
+    pub undoable: bool,
+    /// How far an answer may hold.
+    pub scopes: Vec<ApprovalScope>,
+}
+
+impl ApprovalRequest {
+    /// Returns `None` for a question that is no approval.
+    pub fn of(question: &Question) -> Option<Self> {
+        let terms = question.approval.as_ref()?;
+        Some(Self {
+            name: question.tool.clone().unwrap_or_default(),
+            server: terms.server.clone(),
+            tool: terms.tool.clone(),
+            description: terms.description.clone(),
+            arguments: question.arguments.clone().unwrap_or_default(),
+            arguments_hash: terms.arguments_hash.clone(),
+            rationale: terms.rationale.clone(),
+            preview: terms.preview.clone(),
+            destructive: terms.destructive,
+            undoable: terms.undoable,
+            scopes: terms.scopes.clone(),
+        })
+    }
+}
+
+impl Approval {
+    /// Returns `None` for a question that is no approval.
+    pub fn of(record: InputRecord) -> Option<Self> {
+        let InputRecord { request, resolved_by, created_at, resolved_at, expires_at } = record;
+        let answer = request.answer;
+        Some(Self {
+            request: ApprovalRequest::of(&request.question)?,
+            status: ApprovalState::of(request.state, answer.as_ref().map(|answer| answer.choice.as_str())),
+            scope: answer.as_ref().and_then(|answer| answer.scope),
+            edited_arguments: answer.as_ref().and_then(|answer| answer.arguments.clone()),
+            reason: answer.and_then(|answer| answer.text),
+            id: request.id,
+            conversation_id: request.conversation_id,
+            run_id: request.run_id,
+            call_id: request.call_id,
+            resolved_by,
+            created_at,
+            resolved_at,
+            expires_at,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_asked_first_then_the_operator_then_the_tool() {
+        let safety = ToolSafety { destructive: true, untrusted: true, ..ToolSafety::default() };
+        let mut policy = ApprovalPolicy::default();
+        assert_eq!(policy.mode("t", safety), ApprovalMode::Ask);
+        assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Auto);
+        policy.ask_untrusted = true;
+        assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Ask);
+        let said = ToolSafety { approval: Some(ApprovalMode::Auto), ..safety };
+        assert_eq!(policy.mode("t", said), ApprovalMode::Auto);
+        policy.tools.insert("t".to_owned(), ApprovalMode::AlwaysAsk);
+        assert_eq!(policy.mode("t", said), ApprovalMode::AlwaysAsk);
+    }
+
+    #[test]
+    fn a_rule_eases_nothing_of_a_members_server() {
+        let rules =
+            [("files__delete", ApprovalMode::Auto), ("files__write", ApprovalMode::Ask), ("files__read", ApprovalMode::AlwaysAsk)];
+        let policy =
+            ApprovalPolicy { tools: rules.map(|(name, mode)| (name.to_owned(), mode)).into(), ..ApprovalPolicy::default() };
+        let destructive = ToolSafety { destructive: true, ..ToolSafety::default() };
+        let of_member = |safety: ToolSafety| ToolSafety { of_member: true, ..safety };
+        assert_eq!(policy.mode("files__delete", destructive), ApprovalMode::Auto);
+        assert_eq!(policy.mode("files__delete", of_member(destructive)), ApprovalMode::Ask);
+        assert_eq!(
+            policy.mode("files__delete", of_member(ToolSafety::default())),
+            ApprovalMode::Auto,
+            "it would not ask by itself either"
+        );
+        let strict = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
+        assert_eq!(policy.mode("files__write", of_member(strict)), ApprovalMode::AlwaysAsk);
+        assert_eq!(policy.mode("files__read", of_member(ToolSafety::default())), ApprovalMode::AlwaysAsk, "a stricter one counts");
+    }
+
+    /// A server that offers `send` and then `send.` too has `mail__send_<hash>` twice.
+    #[test]
+    fn a_rule_that_asks_counts_for_names_with_a_hash_too() {
+        let rules = [("mail__send", ApprovalMode::AlwaysAsk), ("mail__read", ApprovalMode::Auto)];
+        let tools = rules.map(|(name, mode)| (name.to_owned(), mode)).into();
+        let policy = ApprovalPolicy { tools, ask_untrusted: true, ..ApprovalPolicy::default() };
+        let untrusted = ToolSafety { untrusted: true, ..ToolSafety::default() };
+        for name in ["mail__send", "mail__send_0a1b2c3d", "mail_0a1b2c3d__send", "mail_0a1b2c3d__send_0a1b2c3d0a1b2c3d"] {
+            assert_eq!(policy.mode(name, untrusted), ApprovalMode::AlwaysAsk, "{name}");
+        }
+        assert_eq!(policy.mode("mail__read", untrusted), ApprovalMode::Auto);
+        assert_eq!(policy.mode("mail__read_0a1b2c3d", untrusted), ApprovalMode::Ask, "another one may have this name");
+        assert_eq!(policy.mode("mail__send_it", ToolSafety::default()), ApprovalMode::Auto);
+    }
+}

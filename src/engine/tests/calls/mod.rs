@@ -1,0 +1,6 @@
+//! Tests of approvals, questions to users and servers, and undone calls.
+
+mod approvals;
+mod server_questions;
+mod undoing;
+mod user_questions;

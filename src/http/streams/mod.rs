@@ -1,0 +1,132 @@
+//! Event streams over HTTP: all events that are ready go out in one write, in the framing that the client has asked for.
+
+pub(super) mod delivery;
+pub(super) mod frames;
+pub(super) mod framing;
+pub(super) mod tickets;
+pub(super) mod ws;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tracing::{Instrument as _, Span};
+
+use crate::http::metrics::OpenStream;
+use crate::http::options::App;
+use crate::http::streams::framing::Framing;
+use crate::service::{Access, Reader, StreamItem, StreamStart};
+
+/// The most bytes of one write, unless a single event is larger.
+const FRAME_BYTES: usize = 64 * 1024;
+
+/// Answers with a stream, or with 204 if there is nothing more to stream: a browser's EventSource then stays away.
+pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Framing) -> Response {
+    match start {
+        StreamStart::Stream(reader) => stream(app, access, reader, framing),
+        StreamStart::Finished { .. } => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
+/// Answers with a stream, which ends with the access.
+pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing) -> Response {
+    let every = app.options.limits.sse_ping;
+    let mut ping = interval_at(Instant::now() + every, every);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (app, open) = (app.clone(), OpenStream::new(framing.transport()));
+    let writer = Writer { app, access, reader, framing, ping, pending: VecDeque::new(), state: State::New, _open: open };
+    // The body outlives the request; its log lines belong to it all the same.
+    let span = Span::current();
+    let frames = stream::unfold((writer, span), |(mut writer, span)| async move {
+        let frame = writer.frame().instrument(span.clone()).await?;
+        Some((Ok::<_, Infallible>(frame), (writer, span)))
+    });
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, framing.content_type());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Tells nginx and its like to pass on every byte at once.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    (headers, Body::from_stream(frames)).into_response()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Open,
+    Over,
+}
+
+struct Writer {
+    app: App,
+    access: Access,
+    reader: Reader,
+    framing: Framing,
+    ping: Interval,
+    pending: VecDeque<StreamItem>,
+    state: State,
+    _open: OpenStream,
+}
+
+impl Writer {
+    /// Returns the next write; `None` when the stream is over.
+    async fn frame(&mut self) -> Option<Bytes> {
+        match self.state {
+            State::New => {
+                self.state = State::Open;
+                if let Some(words) = self.framing.opening() {
+                    return Some(Bytes::from_static(words.as_bytes()));
+                }
+            }
+            State::Open => {}
+            State::Over => return None,
+        }
+        // A slow client may ask for what is pending long after it could be sent.
+        if self.access.is_over() {
+            return self.last_words(self.framing.key_is_over());
+        }
+        while self.pending.is_empty() {
+            let shutdown = self.app.options.shutdown.clone();
+            tokio::select! {
+                biased;
+                () = self.access.over() => return self.last_words(self.framing.key_is_over()),
+                () = shutdown.cancelled() => return self.last_words(self.framing.farewell()),
+                items = self.reader.next() => match items {
+                    Ok(Some(items)) => self.pending = items.into(),
+                    Ok(None) => return None,
+                    Err(error) => {
+                        // The client comes back with its cursor and gets an answer that names the failure.
+                        tracing::error!(error = &error as &dyn std::error::Error, "an event stream ends because the log cannot be read");
+                        return None;
+                    }
+                },
+                _ = self.ping.tick() => {
+                    let line = frames::ping(self.reader.scope(), self.app.service.clock().now(), self.reader.cursor());
+                    return Some(self.framing.ping(&line).into());
+                }
+            }
+        }
+        Some(self.render())
+    }
+
+    fn last_words(&mut self, words: Option<String>) -> Option<Bytes> {
+        self.state = State::Over;
+        words.map(Into::into)
+    }
+
+    fn render(&mut self) -> Bytes {
+        let now = self.app.service.clock().now();
+        let mut frame = String::new();
+        while frame.len() < FRAME_BYTES {
+            let Some(item) = self.pending.pop_front() else { break };
+            let line = frames::line(&item, self.reader.scope(), now);
+            self.framing.event(&mut frame, line.cursor, &line.json);
+        }
+        frame.into()
+    }
+}

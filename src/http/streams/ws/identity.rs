@@ -1,0 +1,20 @@
+//! The identity of a WebSocket's peer.
+
+use crate::http::options::{App, Auth};
+use crate::http::wire::problem::Answer;
+use crate::service::Access;
+
+pub(super) enum Identity {
+    Known(Access),
+    /// An unknown key or ticket.
+    Refused,
+    /// None yet.
+    Unsaid,
+}
+
+pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
+    match &app.options.auth {
+        Auth::Open(principal) => Ok(Identity::Known(Access::without_key(principal.clone()))),
+        Auth::Keys => Ok(app.service.authenticate(key).await?.map_or(Identity::Refused, Identity::Known)),
+    }
+}

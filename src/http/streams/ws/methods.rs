@@ -1,0 +1,232 @@
+//! Methods of a WebSocket: the same use cases as over HTTP.
+
+use axum::http::Method;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::frame::{Frame, Outcome};
+use super::identity::{self, Identity};
+use super::subscriptions::{Target, Targets};
+use crate::domain::access::principal::Principal;
+use crate::domain::ids::{ConversationId, InputId, RunId};
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::input::InputAnswer;
+use crate::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
+use crate::domain::trace::TraceId;
+use crate::http::options::App;
+use crate::http::streams::frames;
+use crate::http::wire::extract;
+use crate::http::wire::idempotency;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::types::StartRunBody;
+use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
+
+/// The answer to a request, and what follows it. `Finished`: the end of a stream that is over.
+pub(super) enum Reply {
+    Done(Outcome),
+    Stream { outcome: Outcome, reader: Box<Reader> },
+    Finished { target: Target, outcome: Outcome, line: String },
+    Unsubscribe(Target),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubscribeParams {
+    conversation_id: Option<ConversationId>,
+    run_id: Option<RunId>,
+    after: Option<i64>,
+}
+
+impl SubscribeParams {
+    fn target(&self) -> Answer<Target> {
+        match (&self.conversation_id, &self.run_id) {
+            (Some(id), None) => Ok(Target::Conversation(id.clone())),
+            (None, Some(id)) => Ok(Target::Run(id.clone())),
+            (Some(_), Some(_)) | (None, None) => Err(Error::field("/params", "must have either conversation_id or run_id").into()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelParams {
+    run_id: RunId,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResolveParams {
+    id: InputId,
+    #[serde(default, alias = "action")]
+    choice: String,
+    text: Option<String>,
+    content: Option<Value>,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApprovalParams {
+    id: InputId,
+    decision: Decision,
+    scope: Option<ApprovalScope>,
+    arguments: Option<Value>,
+    reason: Option<String>,
+    arguments_hash: Option<String>,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AuthParams {
+    token: String,
+}
+
+pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
+    let params = (frame.method == "auth").then(|| extract::parse::<AuthParams>(frame.params.as_bytes()).ok());
+    params.flatten().map(|params| params.token)
+}
+
+/// Carries out a request. `held` are the subscriptions of the socket.
+pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
+    match frame.method.as_ref() {
+        "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }).into())),
+        "auth" => auth(app, principal, params(frame)?).await,
+        "subscribe" => subscribe(app, principal, held, params(frame)?).await,
+        "unsubscribe" => Ok(Reply::Unsubscribe(params::<SubscribeParams>(frame)?.target()?)),
+        "run.start" => start(app, principal, held, trace, params(frame)?).await,
+        "run.cancel" => cancel(app, principal, params(frame)?).await,
+        "approval.resolve" => resolve_approval(app, principal, params(frame)?).await,
+        "input.resolve" => resolve_input(app, principal, params(frame)?).await,
+        other => {
+            let shown = crate::support::text::prefix(other, 50);
+            Err(Error::field("/method", format!("there is no method {shown:?}")).into())
+        }
+    }
+}
+
+fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
+    extract::parse(frame.params.as_bytes()).map_err(|Problem(mut problem)| {
+        for error in &mut problem.errors {
+            error.pointer.insert_str(0, "/params");
+        }
+        Problem(problem)
+    })
+}
+
+/// Checks a token on a socket that has its user already. It changes nothing.
+async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
+    match identity::check(app, &params.token).await? {
+        Identity::Known(known) if known.principal().user_id == principal.user_id => {
+            Ok(Reply::Done(json!({ "authenticated": true }).into()))
+        }
+        Identity::Known(_) => Err(Error::Conflict("this socket belongs to another user; open another one".to_owned()).into()),
+        Identity::Refused | Identity::Unsaid => {
+            Err(Problem::new(ProblemCode::Unauthorized, "the token is wrong or revoked; the socket stays as it was"))
+        }
+    }
+}
+
+/// An existing subscription does not begin again unless the client gives a cursor: it would lose events that the reader has not sent yet, or
+/// repeat some.
+async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: SubscribeParams) -> Answer<Reply> {
+    let after = match params.after {
+        Some(after) if after < 0 => return Err(Error::InvalidCursor("a cursor is the seq of an event, from 0".to_owned()).into()),
+        after => after.map(Cursor),
+    };
+    let target = params.target()?;
+    let follows = held.follow(&target);
+    if !follows {
+        held.check_room()?;
+    }
+    let stays = follows && after.is_none();
+    let start = match target {
+        // From the beginning, for the answer only: without a cursor it would take a snapshot in vain.
+        Target::Conversation(id) if stays => app.service.stream_conversation(principal, &id, Some(Cursor(0))).await?,
+        Target::Conversation(id) => app.service.stream_conversation(principal, &id, after).await?,
+        Target::Run(id) => app.service.stream_run(principal, &id, after).await?,
+    };
+    Ok(match start {
+        StreamStart::Stream(reader) => {
+            let outcome = subscribed(reader.scope(), reader.head()).into();
+            if stays { Reply::Done(outcome) } else { Reply::Stream { outcome, reader: Box::new(reader) } }
+        }
+        StreamStart::Finished { scope, last_seq } => {
+            let line = frames::line(&StreamItem::End { last_seq }, &scope, app.service.clock().now()).json;
+            Reply::Finished { target: Target::of(&scope), outcome: subscribed(&scope, last_seq).into(), line }
+        }
+    })
+}
+
+fn subscribed(scope: &Scope, head: i64) -> Value {
+    let mut result = json!({ "conversation_id": scope.conversation_id(), "head": head });
+    if let (Some(run_id), Some(result)) = (scope.run_id(), result.as_object_mut()) {
+        result.insert("run_id".to_owned(), json!(run_id));
+    }
+    result
+}
+
+/// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
+async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
+    // Before anything is stored: a refused request must not start a run. The run that a message joins is known only afterwards, so there must
+    // be room even if the socket follows that run already.
+    held.check_room()?;
+    let key = match params.shift_remove("idempotency_key") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(key)) => Some(key),
+        Some(_) => return Err(Error::field("/params/idempotency_key", "must be a string").into()),
+    };
+    let params = Value::Object(params);
+    let key = key.map(|key| request_key(key, "/api/v1/runs", &params)).transpose()?;
+    let body: StartRunBody = extract::parse(params.to_string().as_bytes())?;
+    let started = app.service.start_run(principal, body.into_request(trace.clone()), key).await?;
+    let replayed = started.replay == Replay::Replayed;
+    let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
+    let outcome = Outcome::at(started.message_path(), result);
+    // A message that joined a run which the socket follows: the existing reader sends all of it. A new one would begin at the message and
+    // leave out what the other has still to send.
+    if held.follow(&Target::Run(started.run.id.clone())) {
+        return Ok(Reply::Done(outcome));
+    }
+    Ok(Reply::Stream { outcome, reader: Box::new(app.service.stream_started(principal, started)) })
+}
+
+async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answer<Reply> {
+    let CancelParams { run_id, idempotency_key } = params;
+    let path = format!("/api/v1/runs/{run_id}/cancel");
+    let key = idempotency_key.map(|key| request_key(key, &path, &Value::Null)).transpose()?;
+    let (run, _) = app.service.cancel_run(principal, &run_id, key).await?;
+    Ok(Reply::Done(Outcome::at(format!("/api/v1/runs/{run_id}"), json!({ "run": run }))))
+}
+
+/// Like `POST /api/v1/input-requests/{id}`. The same key over HTTP is the same request.
+async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) -> Answer<Reply> {
+    let ResolveParams { id, choice, text, content, idempotency_key } = params;
+    let answer = InputAnswer { content, ..InputAnswer::new(choice, text) };
+    let path = format!("/api/v1/input-requests/{id}");
+    let body = serde_json::to_value(&answer).unwrap_or_default();
+    let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
+    let (record, replay) = app.service.resolve_input(principal, &id, answer, key).await?;
+    Ok(Reply::Done(Outcome::at(path, json!({ "input_request": record, "replayed": replay == Replay::Replayed }))))
+}
+
+/// Like `POST /api/v1/approvals/{id}`. The same key over HTTP is the same request.
+async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalParams) -> Answer<Reply> {
+    let ApprovalParams { id, decision, scope, arguments, reason, arguments_hash, idempotency_key } = params;
+    let answer = ApprovalAnswer { decision, scope, arguments, reason, arguments_hash };
+    let path = format!("/api/v1/approvals/{id}");
+    let body = serde_json::to_value(&answer).unwrap_or_default();
+    let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
+    let (approval, replay) = app.service.resolve_approval(principal, &id, answer, key).await?;
+    Ok(Reply::Done(Outcome::at(path, json!({ "approval": approval, "replayed": replay == Replay::Replayed }))))
+}
+
+fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {
+    if !(1..=255).contains(&key.len()) || key.contains(char::is_control) {
+        let detail = "must be 1 to 255 bytes long, without control characters";
+        return Err(Error::field("/params/idempotency_key", detail).into());
+    }
+    Ok(idempotency::request_key(key, &Method::POST, path, body))
+}

@@ -1,0 +1,111 @@
+//! The subscriptions of one socket.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+
+use futures_util::{Stream, stream};
+use tokio_stream::{StreamExt as _, StreamMap};
+
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::problem::ProblemCode;
+use crate::http::options::App;
+use crate::http::streams::frames;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::service::{Reader, Scope, StoreError, StreamItem};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    Conversation(ConversationId),
+    Run(RunId),
+}
+
+impl Target {
+    pub(super) fn of(scope: &Scope) -> Self {
+        match scope {
+            Scope::Conversation(id) => Self::Conversation(id.clone()),
+            Scope::Run { run_id, .. } => Self::Run(run_id.clone()),
+        }
+    }
+}
+
+struct Rendered {
+    lines: Vec<String>,
+    over: bool,
+}
+
+type Readers = StreamMap<Target, Pin<Box<dyn Stream<Item = Result<Rendered, StoreError>> + Send>>>;
+
+pub(super) struct Targets {
+    held: HashSet<Target>,
+    most: usize,
+}
+
+impl Targets {
+    pub(super) fn follow(&self, target: &Target) -> bool {
+        self.held.contains(target)
+    }
+
+    /// Refuses one more subscription than the socket may have.
+    pub(super) fn check_room(&self) -> Answer<()> {
+        let most = self.most;
+        if self.held.len() < most {
+            return Ok(());
+        }
+        let detail = format!("a socket has at most {most} subscriptions; unsubscribe, or open another socket");
+        Err(Problem::new(ProblemCode::TooManyRequests, detail))
+    }
+}
+
+pub(super) struct Subscriptions {
+    readers: Readers,
+    targets: Targets,
+}
+
+impl Subscriptions {
+    pub(super) fn new(most: usize) -> Self {
+        Self { readers: StreamMap::new(), targets: Targets { held: HashSet::new(), most } }
+    }
+
+    pub(super) fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Follows `reader`, in the place of an earlier one of the same target.
+    pub(super) fn insert(&mut self, app: &App, reader: Reader) {
+        let target = Target::of(reader.scope());
+        self.targets.held.insert(target.clone());
+        self.readers.insert(target, Box::pin(rendered(app.clone(), reader)));
+    }
+
+    /// Ends a subscription. False if there is none.
+    pub(super) fn remove(&mut self, target: &Target) -> bool {
+        self.readers.remove(target);
+        self.targets.held.remove(target)
+    }
+
+    /// Returns the next lines to send. Waits for ever without subscriptions; cancel-safe. A subscription that ends with these lines is
+    /// removed.
+    pub(super) async fn next(&mut self) -> Result<Vec<String>, StoreError> {
+        let Some((target, rendered)) = self.readers.next().await else { return std::future::pending().await };
+        let Rendered { lines, over } = rendered?;
+        if over {
+            self.remove(&target);
+        }
+        Ok(lines)
+    }
+}
+
+fn rendered(app: App, reader: Reader) -> impl Stream<Item = Result<Rendered, StoreError>> + Send {
+    stream::unfold((app, reader), |(app, mut reader)| async move {
+        let rendered = reader.next().await.map(|items| match items {
+            Some(items) => {
+                let now = app.service.clock().now();
+                let lines = items.iter().map(|item| frames::line(item, reader.scope(), now).json).collect();
+                Rendered { lines, over: items.last().is_some_and(StreamItem::is_last) }
+            }
+            // A reader stops without a last item only when the server ends, and then the socket itself is closed.
+            None => Rendered { lines: Vec::new(), over: true },
+        });
+        Some((rendered, (app, reader)))
+    })
+}

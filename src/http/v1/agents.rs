@@ -1,0 +1,315 @@
+//! `/api/v1/agents`: profiles of runs that users keep, in versions, and those that come with the program.
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::{Json, RequestPartsExt as _};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::agent::AgentProfile;
+use crate::domain::agent::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
+use crate::domain::agent::preset::id_of;
+use crate::domain::ids::{AgentId, UserId};
+use crate::domain::problem::ProblemBody;
+use crate::http::options::App;
+use crate::http::wire::answer::created;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::etag::{versioned, wanted_versions};
+use crate::http::wire::extract::Input;
+use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::types::ListBody;
+use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AnyAgent, Error, NewAgent, Page, ShownAgent};
+
+/// Which version to go back to.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RollBackBody {
+    /// Its number.
+    #[schema(minimum = 1)]
+    version: u32,
+    /// Why.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+}
+
+/// Where an agent comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AgentScope {
+    Own,
+    Global,
+    Preset,
+    Config,
+}
+
+/// An agent.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Agent {
+    /// The id.
+    id: AgentId,
+    /// What runs ask for it by.
+    name: String,
+    /// What it is for.
+    description: String,
+    /// Where it comes from.
+    scope: AgentScope,
+    /// The version that runs get.
+    version: u32,
+    /// The newest version.
+    latest_version: u32,
+    /// The version that is pinned, if one is.
+    pinned_version: Option<u32>,
+    /// What that version says: what differs from the agent of the server's settings.
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
+    /// All of what runs get.
+    #[schema(value_type = Option<Object>)]
+    effective: Option<AgentProfile>,
+    /// Why runs get none: the settings have changed since it was made.
+    error: Option<String>,
+    /// When it was made, RFC 3339. Not for agents that nobody keeps.
+    created_at: Option<String>,
+    /// When it was changed, RFC 3339. Not for agents that nobody keeps.
+    updated_at: Option<String>,
+    /// Raised by one at each change; also the `ETag`. Not for agents that nobody keeps.
+    revision: Option<i64>,
+}
+
+impl Agent {
+    fn of(shown: ShownAgent) -> Self {
+        let (effective, error) = match shown.effective {
+            Ok(profile) => (Some(*profile), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let without_record = |id, name: String, description: String, scope, profile| Self {
+            id,
+            name,
+            description,
+            scope,
+            version: 1,
+            latest_version: 1,
+            pinned_version: None,
+            profile,
+            effective: None,
+            error: None,
+            created_at: None,
+            updated_at: None,
+            revision: None,
+        };
+        let agent = match shown.agent {
+            AnyAgent::Stored(record) => {
+                let version = record.current();
+                let AgentRecord { id, owner, name, description, pinned, latest, profile, created_at, updated_at, revision } =
+                    *record;
+                let scope = if owner.is_some() { AgentScope::Own } else { AgentScope::Global };
+                Self {
+                    version,
+                    latest_version: latest,
+                    pinned_version: pinned,
+                    created_at: Some(created_at.to_rfc3339()),
+                    updated_at: Some(updated_at.to_rfc3339()),
+                    revision: Some(revision),
+                    ..without_record(id, name, description, scope, profile)
+                }
+            }
+            AnyAgent::Preset(preset) => {
+                without_record(preset.id, preset.name.to_owned(), preset.description, AgentScope::Preset, preset.profile)
+            }
+            AnyAgent::Default(name) => {
+                let description = "The agent of the server's settings: what runs get that ask for no other.".to_owned();
+                without_record(id_of(&name), name, description, AgentScope::Config, ProfileDocument::new())
+            }
+        };
+        Self { effective, error, ..agent }
+    }
+
+    fn answer(shown: ShownAgent) -> Response {
+        let agent = Self::of(shown);
+        versioned(agent.revision, agent)
+    }
+}
+
+/// A version of an agent.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AgentVersionBody {
+    /// Its number.
+    version: u32,
+    /// What it says: what differs from the agent of the server's settings.
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
+    /// Why it was made.
+    note: String,
+    /// Who made it.
+    created_by: UserId,
+    /// When it was made, RFC 3339.
+    created_at: String,
+}
+
+impl From<AgentVersion> for AgentVersionBody {
+    fn from(version: AgentVersion) -> Self {
+        let AgentVersion { number, profile, note, created_by, created_at } = version;
+        Self { version: number, profile, note, created_by, created_at: created_at.to_rfc3339() }
+    }
+}
+
+/// The version in a path. A text that is no number names no version.
+#[derive(Deserialize)]
+pub(crate) struct VersionPath {
+    version: String,
+}
+
+/// The agent in a path, by id or by name.
+pub(crate) struct Named(AgentRef);
+
+impl FromRequestParts<App> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+        let missing = |_| Problem::from(Error::NotFound("agent"));
+        let Path(segments) = parts.extract::<Path<Vec<(String, String)>>>().await.map_err(missing)?;
+        let name = segments.into_iter().find_map(|(key, value)| (key == "agent").then_some(value)).unwrap_or_default();
+        Ok(Self(name.as_str().into()))
+    }
+}
+
+/// Makes an agent
+///
+/// A run asks for it by its name, as `agent`. It has what the agent of the server's settings has, but for what its `profile` says.
+/// A member's agent may have lower limits than that, and ask more often, not the other way round.
+#[utoipa::path(
+    post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
+    responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
+)]
+pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>) -> Answer<Response> {
+    let (shown, replay) = caller.app.service.create_agent(&caller.principal, body, key).await?;
+    let agent = Agent::of(shown);
+    let place = format!("/api/v1/agents/{}", agent.id);
+    Ok(created(replay, agent.revision, &place, agent))
+}
+
+/// Agents, by name
+///
+/// The caller's own, those of everybody, those that come with the program and that of the server's settings.
+#[utoipa::path(
+    get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
+    // The effective profiles would make a list of long prompts longer.
+    let items = items.into_iter().map(|shown| Agent { effective: None, ..Agent::of(shown) }).collect();
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/agents", ""))
+}
+
+/// An agent
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "get_agent",
+    params(("agent" = String, Path, description = "The agent by id or by name")),
+    responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
+)]
+pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.agent(&caller.principal, &agent).await?))
+}
+
+/// Changes an agent
+///
+/// With a `profile` another version is made, which runs get from now on unless a version is pinned. Runs that were accepted before
+/// keep what they have.
+#[utoipa::path(
+    patch, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "update_agent",
+    params(
+        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is changed"),
+    ),
+    request_body = AgentPatch,
+    responses(
+        (status = 200, description = "The agent", body = Agent, headers(("ETag" = String))),
+        (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn update(
+    caller: Caller,
+    Named(agent): Named,
+    headers: HeaderMap,
+    Input { body, .. }: Input<AgentPatch>,
+) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.update_agent(&caller.principal, &agent, body, wanted_versions(&headers).as_deref()).await?))
+}
+
+/// Deletes an agent
+///
+/// With all its versions. Runs that have it go on.
+#[utoipa::path(
+    delete, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "delete_agent",
+    params(
+        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is deleted"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+         content_type = "application/problem+json"),
+        (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
+    caller.app.service.delete_agent(&caller.principal, &agent, wanted_versions(&headers).as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The versions of an agent, newest first
+///
+/// The newest 1,000 are kept, and the pinned one.
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}/versions", tag = "agents", operation_id = "list_agent_versions",
+    params(("agent" = String, Path, description = "The agent by id or by name"), PageParams),
+    responses(
+        (status = 200, description = "A page", body = ListBody<AgentVersionBody>, headers(("Link" = String))),
+        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+         content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): Paging<AgentVersionCursor>) -> Answer<Response> {
+    let Page { items, next } = caller.app.service.agent_versions(&caller.principal, &agent, &page).await?;
+    let items: Vec<AgentVersionBody> = items.into_iter().map(AgentVersionBody::from).collect();
+    let name = match &agent {
+        AgentRef::Id(id) => id.as_str(),
+        AgentRef::Name(name) => name,
+    };
+    Ok(page::answer(Page { items, next }, page.limit, &format!("/api/v1/agents/{name}/versions"), ""))
+}
+
+/// A version of an agent
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}/versions/{version}", tag = "agents", operation_id = "get_agent_version",
+    params(
+        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("version" = u32, Path, description = "The number of the version"),
+    ),
+    responses(
+        (status = 200, description = "The version", body = AgentVersionBody),
+        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+         content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Path<VersionPath>) -> Answer<Json<AgentVersionBody>> {
+    let number = path.version.parse().map_err(|_| Error::NotFound("version of this agent"))?;
+    Ok(Json(caller.app.service.agent_version(&caller.principal, &agent, number).await?.into()))
+}
+
+/// Rolls an agent back
+///
+/// Makes another version that says what an earlier one says. No version is pinned after that.
+#[utoipa::path(
+    post, path = "/api/v1/agents/{agent}/rollback", tag = "agents", operation_id = "roll_back_agent",
+    params(("agent" = String, Path, description = "The agent by id or by name")), request_body = RollBackBody,
+    responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
+)]
+pub(crate) async fn roll_back(caller: Caller, Named(agent): Named, Input { body, .. }: Input<RollBackBody>) -> Answer<Response> {
+    Ok(Agent::answer(caller.app.service.roll_back_agent(&caller.principal, &agent, body.version, &body.note).await?))
+}

@@ -1,0 +1,115 @@
+//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: permissions for later calls.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::ids::{GrantId, InputId};
+use crate::domain::run::input::InputState;
+use crate::domain::tool::approval::{Approval, ApprovalAnswer, ToolGrant};
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::{Id, Input, Params};
+use crate::http::wire::idempotency::replayed;
+use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::types::ListBody;
+use crate::service::InputCursor;
+
+/// Which approvals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum UnresolvedState {
+    Pending,
+    Expired,
+    Cancelled,
+}
+
+impl UnresolvedState {
+    fn state(self) -> InputState {
+        match self {
+            Self::Pending => InputState::Pending,
+            Self::Expired => InputState::Expired,
+            Self::Cancelled => InputState::Cancelled,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ApprovalParams {
+    /// Only those that stand there; `pending` for those that want a decision.
+    #[param(inline)]
+    status: Option<UnresolvedState>,
+}
+
+/// Answers that hold for later calls.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GrantsBody {
+    /// Newest first; at most 1,000.
+    data: Vec<ToolGrant>,
+}
+
+/// Calls that a human has to allow, newest first
+#[utoipa::path(
+    get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(ApprovalParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Approval>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    caller: Caller,
+    Params(filter): Params<ApprovalParams>,
+    Paging(page): Paging<InputCursor>,
+) -> Answer<Response> {
+    let state = filter.status.map(UnresolvedState::state);
+    let found = caller.app.service.approvals(&caller.principal, state, &page).await?;
+    let rest = page::query([("status", state.map(InputState::as_str))]);
+    Ok(page::answer(found, page.limit, "/api/v1/approvals", &rest))
+}
+
+/// An approval
+#[utoipa::path(
+    get, path = "/api/v1/approvals/{id}", tag = "approvals", operation_id = "get_approval",
+    params(("id" = InputId, Path, description = "The approval")),
+    responses((status = 200, description = "The approval, with its decision if there is one", body = Approval)),
+)]
+pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
+    Ok(Json(caller.app.service.approval(&caller.principal, &id).await?))
+}
+
+/// Allows or denies a call
+///
+/// A run whose call has to be allowed is `waiting` for `approval`, and the event `approval.requested` shows the call. An approval
+/// takes one decision, which is only recorded by this request: a worker makes the call. A decision that is refused changes
+/// nothing, and the run waits on.
+#[utoipa::path(
+    post, path = "/api/v1/approvals/{id}", tag = "approvals", operation_id = "resolve_approval", request_body = ApprovalAnswer,
+    params(("id" = InputId, Path, description = "The approval")),
+    responses((status = 200, description = "The approval with its decision", body = Approval)),
+)]
+pub(crate) async fn resolve(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<ApprovalAnswer>) -> Answer<Response> {
+    let (approval, replay) = caller.app.service.resolve_approval(&caller.principal, &id, body, key).await?;
+    Ok((replayed(replay), Json(approval)).into_response())
+}
+
+/// Answers to approvals that hold for later calls
+#[utoipa::path(
+    get, path = "/api/v1/tool-grants", tag = "approvals", operation_id = "list_tool_grants",
+    responses((status = 200, description = "All of them", body = GrantsBody)),
+)]
+pub(crate) async fn grants(caller: Caller) -> Answer<Json<GrantsBody>> {
+    Ok(Json(GrantsBody { data: caller.app.service.tool_grants(&caller.principal).await? }))
+}
+
+/// Takes such an answer back
+///
+/// Calls of runs that are taken up from now on ask again; a worker that has a run at the moment knows it until it lets go.
+#[utoipa::path(
+    delete, path = "/api/v1/tool-grants/{id}", tag = "approvals", operation_id = "delete_tool_grant",
+    params(("id" = GrantId, Path, description = "The answer")),
+    responses((status = 204, description = "It holds no more")),
+)]
+pub(crate) async fn revoke(caller: Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
+    caller.app.service.delete_tool_grant(&caller.principal, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,60 @@
+//! `/api/v1/audit`: the outcomes of all tool calls.
+
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::domain::access::audit::{AuditOutcome, AuditRecord};
+use crate::domain::ids::RunId;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::Params;
+use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::types::ListBody;
+use crate::service::{AuditCursor, Error};
+
+/// The longest name that is looked for, in bytes. Models write long ones.
+const MAX_NAME: usize = 256;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditParams {
+    /// Only those of a run.
+    run_id: Option<RunId>,
+    /// Only those of a tool, by its name as models see it.
+    #[param(max_length = 256)]
+    tool: Option<String>,
+    /// Only those that ended so.
+    #[param(inline)]
+    outcome: Option<AuditOutcome>,
+    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
+    owner: Option<String>,
+}
+
+/// What became of every call of a tool, newest first
+///
+/// One row for each call that has ended, written with its outcome and never changed. It outlives its run and its conversation, for
+/// `retention.audit_days`.
+#[utoipa::path(
+    get, path = "/api/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<AuditRecord>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    caller: Caller,
+    Params(filter): Params<AuditParams>,
+    Paging(page): Paging<AuditCursor>,
+) -> Answer<Response> {
+    let AuditParams { run_id, tool, outcome, owner } = filter;
+    if tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
+        return Err(Error::invalid(format!("the query's tool is longer than {MAX_NAME} bytes")).into());
+    }
+    let rest = page::query([
+        ("run_id", run_id.as_ref().map(RunId::as_str)),
+        ("tool", tool.as_deref()),
+        ("outcome", outcome.map(AuditOutcome::as_str)),
+        ("owner", owner.as_deref()),
+    ]);
+    let found = caller.app.service.tool_audit(&caller.principal, owner.as_deref(), run_id, tool, outcome, &page).await?;
+    Ok(page::answer(found, page.limit, "/api/v1/audit", &rest))
+}

@@ -1,0 +1,360 @@
+//! `/api/v1/conversations`: conversations, their messages and their logs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::Conversation;
+use crate::domain::conversation::message::Message;
+use crate::domain::ids::ConversationId;
+use crate::domain::run::Run;
+use crate::http::options::App;
+use crate::http::streams;
+use crate::http::streams::delivery::Delivery;
+use crate::http::v1::runs::{EventParams, event_page};
+use crate::http::wire::answer::created;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::etag;
+use crate::http::wire::extract::{Id, Input, OptionalInput, Params, Wants, cursor};
+use crate::http::wire::idempotency::replayed;
+use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::status_words::StatusWords;
+use crate::http::wire::types::{AcceptedBody, CompactedBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody};
+use crate::service::{
+    Access, BeforeCursor, ConversationCursor, ConversationFilter, ConversationPatch, Error, InvalidCursor, MessageCursor,
+    NewConversationRequest, Page, PageRequest,
+};
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FilterParams {
+    /// Part of the title.
+    q: Option<String>,
+    /// Those that are put away (`true`), the others (`false`), or both (`any`).
+    #[param(inline, default = "false")]
+    archived: Option<Archived>,
+    /// Those that are pinned, or the others; both if absent.
+    pinned: Option<bool>,
+    /// A tag that they have.
+    tag: Option<String>,
+}
+
+/// Which conversations by whether they are put away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Archived {
+    True,
+    #[default]
+    False,
+    Any,
+}
+
+impl Archived {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::False => "false",
+            Self::Any => "any",
+        }
+    }
+
+    /// Returns whether it must be archived, or must not be.
+    pub(crate) fn filter(self) -> Option<bool> {
+        match self {
+            Self::True => Some(true),
+            Self::False => Some(false),
+            Self::Any => None,
+        }
+    }
+}
+
+impl FilterParams {
+    /// Returns the filter, and the query that says the same on the next page.
+    fn read(self) -> (ConversationFilter, String) {
+        let Self { q, archived, pinned, tag } = self;
+        let archived = archived.unwrap_or_default();
+        let rest = page::query([
+            ("q", q.as_deref()),
+            ("archived", (archived != Archived::False).then_some(archived.word())),
+            ("pinned", pinned.map(|is| if is { "true" } else { "false" })),
+            ("tag", tag.as_deref()),
+        ]);
+        (ConversationFilter { query: q, archived: archived.filter(), pinned, tag }, rest)
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WordsParams {
+    /// Adds `word`: where the conversation stands in the words of the agent `cms` or `chat`.
+    #[param(inline)]
+    words: Option<StatusWords>,
+}
+
+/// A conversation, and where it stands in the words that were asked for.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ConversationInWords {
+    #[serde(flatten)]
+    conversation: Conversation,
+    /// Where it stands, in the words that were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    word: Option<&'static str>,
+}
+
+impl WordsParams {
+    async fn show(&self, app: &App, principal: &Principal, conversations: Vec<Conversation>) -> Answer<Vec<ConversationInWords>> {
+        let runs = match self.words {
+            Some(words) if words.tell_steps() => conversations.iter().filter_map(|shown| shown.active_run_id.clone()).collect(),
+            Some(_) | None => Vec::new(),
+        };
+        let reached = app.service.reached(principal, &runs).await?;
+        let show = |conversation: Conversation| {
+            let run = conversation.active_run_id.as_ref();
+            let reached = reached.iter().find(|(id, _)| Some(id) == run).map(|(_, kind)| *kind);
+            let word = self.words.map(|words| words.word(conversation.status, conversation.reason, reached));
+            ConversationInWords { conversation, word }
+        };
+        Ok(conversations.into_iter().map(show).collect())
+    }
+}
+
+/// Makes a conversation
+#[utoipa::path(
+    post, path = "/api/v1/conversations", tag = "conversations", operation_id = "create_conversation",
+    request_body = Option<NewConversationRequest>,
+    responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
+)]
+pub(crate) async fn create(caller: Caller, OptionalInput { body, key }: OptionalInput<NewConversationRequest>) -> Answer<Response> {
+    let (conversation, replay) = caller.app.service.create_conversation(&caller.principal, body, key).await?;
+    Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
+}
+
+/// Conversations, newest first
+#[utoipa::path(
+    get, path = "/api/v1/conversations", tag = "conversations", operation_id = "list_conversations",
+    params(FilterParams, WordsParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    Caller { app, principal }: Caller,
+    Params(filter): Params<FilterParams>,
+    Params(words): Params<WordsParams>,
+    Paging(page): Paging<ConversationCursor>,
+) -> Answer<Response> {
+    let (filter, rest) = filter.read();
+    let rest = rest + &page::query([("words", words.words.map(StatusWords::as_str))]);
+    let Page { items, next } = app.service.conversations(&principal, filter, &page).await?;
+    let items = words.show(&app, &principal, items).await?;
+    Ok(page::answer(Page { items, next }, page.limit, "/api/v1/conversations", &rest))
+}
+
+/// A conversation
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "get_conversation",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"), WordsParams,
+        ("If-None-Match" = Option<String>, Header, description = "The ETag that the client has"),
+    ),
+    responses(
+        (status = 200, description = "The conversation", body = ConversationInWords, headers(("ETag" = String))),
+        (status = 304, description = "The client has this state already"),
+    ),
+)]
+pub(crate) async fn get(
+    Caller { app, principal }: Caller,
+    Id(id): Id<ConversationId>,
+    Params(words): Params<WordsParams>,
+    request: HeaderMap,
+) -> Answer<Response> {
+    let conversation = app.service.conversation(&principal, &id).await?;
+    let conversation = words.show(&app, &principal, vec![conversation]).await?.pop();
+    Ok(etag::tagged(&request, StatusCode::OK, &conversation))
+}
+
+/// Changes a conversation
+///
+/// Its title, its tags, whether it is pinned and whether it is put away, its parts of the system prompt, and the agent and the model of
+/// messages that name none. Absent fields stay.
+#[utoipa::path(
+    patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation")), request_body = ConversationPatch,
+    responses((status = 200, description = "The conversation", body = Conversation)),
+)]
+pub(crate) async fn update(
+    caller: Caller,
+    Id(id): Id<ConversationId>,
+    Input { body, .. }: Input<ConversationPatch>,
+) -> Answer<Json<Conversation>> {
+    Ok(Json(caller.app.service.change_conversation(&caller.principal, &id, body).await?))
+}
+
+/// Leaves older messages out of requests
+///
+/// All but the newest, as many as the server's own agent keeps (`agent.context.keep_last`). A summary stands for them from now on; what is
+/// stored stays whole. Not while a run is under way, which does so by itself when it has to.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/{id}/compact", tag = "conversations", operation_id = "compact_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation")), request_body = Option<EmptyBody>,
+    responses((status = 200, description = "What is left out", body = CompactedBody)),
+)]
+pub(crate) async fn compact(
+    caller: Caller,
+    Id(id): Id<ConversationId>,
+    OptionalInput { key, .. }: OptionalInput<EmptyBody>,
+) -> Answer<Response> {
+    let ((messages, summary), replay) = caller.app.service.compact_conversation(&caller.principal, &id, key).await?;
+    Ok((StatusCode::OK, replayed(replay), Json(CompactedBody::new(messages, summary))).into_response())
+}
+
+/// Deletes a conversation
+///
+/// With its messages, runs and events. A run in progress is stopped.
+#[utoipa::path(
+    delete, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "delete_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation")),
+    responses((status = 204, description = "It is gone")),
+)]
+pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+    caller.app.service.delete_conversation(&caller.principal, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MessageParams {
+    /// `false` leaves out what was said between the server and the model only. A page may then have fewer rows than it could.
+    #[param(default = true)]
+    internal: Option<bool>,
+    /// Pages backwards: the messages before this place, which is `before` of a snapshot or `next_cursor` of such a page. Empty for the
+    /// newest messages.
+    before: Option<String>,
+}
+
+/// The direction in which a list of messages is read.
+enum Direction {
+    Forwards(PageRequest<MessageCursor>),
+    Backwards { before: Option<BeforeCursor>, limit: u32 },
+}
+
+impl MessageParams {
+    fn direction(&self, page: &PageParams) -> Answer<Direction> {
+        let limit = page::limit(page.limit)?;
+        let before = match (self.before.as_deref(), page.cursor.as_deref()) {
+            (None, None) => return Ok(Direction::Forwards(PageRequest { limit, after: None })),
+            (Some(_), Some(_)) => return Err(Error::invalid("give one of before and cursor").into()),
+            (Some(""), None) => return Ok(Direction::Backwards { before: None, limit }),
+            (Some(before), None) => page::decode(before),
+            // The next_cursor of a page that was read backwards leads on backwards.
+            (None, Some(cursor)) => match page::decode(cursor) {
+                Ok(before) => Ok(before),
+                Err(InvalidCursor) => return Ok(Direction::Forwards(page.request()?)),
+            },
+        };
+        let invalid =
+            |InvalidCursor| Error::InvalidCursor("give before of a snapshot, or next_cursor of the page before".to_owned());
+        Ok(Direction::Backwards { before: Some(before.map_err(invalid)?), limit })
+    }
+}
+
+/// The messages of a conversation, oldest first
+///
+/// From the first message on; or with `before` backwards, page by page. The messages of each page are oldest first, and `next_cursor`
+/// leads to the messages before them.
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "list_messages",
+    params(("id" = ConversationId, Path, description = "The conversation"), PageParams, MessageParams),
+    responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
+)]
+pub(crate) async fn messages(
+    caller: Caller,
+    Id(id): Id<ConversationId>,
+    Params(params): Params<PageParams>,
+    Params(which): Params<MessageParams>,
+) -> Answer<Response> {
+    let (mut found, limit, name) = match which.direction(&params)? {
+        Direction::Forwards(request) => {
+            (caller.app.service.messages(&caller.principal, &id, &request).await?, request.limit, "cursor")
+        }
+        Direction::Backwards { before, limit } => {
+            (caller.app.service.earlier_messages(&caller.principal, &id, before, limit).await?, limit, "before")
+        }
+    };
+    let rest = match which.internal.unwrap_or(true) {
+        true => "",
+        false => {
+            found.items.retain(|message| !message.internal);
+            "&internal=false"
+        }
+    };
+    Ok(page::answer_as(name, found, limit, &format!("/api/v1/conversations/{id}/messages"), rest))
+}
+
+/// Sends a message
+///
+/// With `Accept: text/event-stream` (or `application/x-ndjson`) the answer is the run's event stream; with `Prefer: wait=N` it is the finished run.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
+    ),
+    request_body = SendMessageBody,
+    responses(
+        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+    ),
+)]
+pub(crate) async fn send(
+    Id(id): Id<ConversationId>,
+    delivery: Delivery,
+    Input { body, key }: Input<SendMessageBody>,
+) -> Answer<Response> {
+    let request = body.into_request(Some(id), delivery.trace.clone());
+    delivery.accept(request, key).await
+}
+
+/// The log of a conversation
+///
+/// A JSON page, or with `Accept: text/event-stream` or `application/x-ndjson` a stream: from the cursor, or with one `stream.snapshot` and what follows.
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}/events", tag = "conversations", operation_id = "conversation_events",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"), EventParams,
+        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
+        ("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for this stream (streams only)"),
+    ),
+    responses(
+        (status = 200, description = "Events, oldest first",
+         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+        (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
+         content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn events(
+    State(app): State<App>,
+    access: Access,
+    Id(id): Id<ConversationId>,
+    Params(params): Params<EventParams>,
+    wants: Wants,
+    request: HeaderMap,
+) -> Answer<Response> {
+    let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
+    let limit = page::limit(params.limit)?;
+    match wants {
+        Wants::Stream(framing) => {
+            let start = app.service.stream_conversation(access.principal(), &id, after).await?;
+            Ok(streams::respond(&app, access, start, framing))
+        }
+        Wants::Json => {
+            let events = app.service.conversation_events(access.principal(), &id, after, limit).await?;
+            Ok(event_page(&events, limit, &format!("/api/v1/conversations/{id}/events")))
+        }
+    }
+}

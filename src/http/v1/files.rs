@@ -1,0 +1,180 @@
+//! `/api/v1/files`: files for messages to refer to.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::conversation::file::StoredFile;
+use crate::domain::ids::FileId;
+use crate::domain::problem::ProblemCode;
+use crate::http::wire::answer::created;
+use crate::http::wire::auth::{Caller, is_own_origin};
+use crate::http::wire::extract::{Id, collect, query};
+use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::types::ListBody;
+use crate::service::{Error, FileCursor, Replay};
+
+/// How long a file may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(120);
+
+/// The most bytes of a form beside its file.
+const FORM_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UploadParams {
+    /// The name of the file, if the body is the file itself. A form names its file.
+    #[param(max_length = 255)]
+    name: Option<String>,
+}
+
+/// A form with a file.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it is read piece by piece; this is its description")]
+pub(crate) struct UploadForm {
+    /// The file.
+    #[schema(value_type = String, format = Binary)]
+    file: Vec<u8>,
+}
+
+/// Uploads a file
+///
+/// As a form with the field `file`, or as a body with `?name=`. What the file is, is found out from its bytes: pictures (PNG, JPEG, GIF,
+/// WebP), PDF, docx, xlsx, and text in UTF-8. Messages refer to it by `{"type": "file", "file_id": ...}`. A file that no message refers to
+/// is removed after a day. Every request stores a file, whatever its `Idempotency-Key`.
+#[utoipa::path(
+    post, path = "/api/v1/files", tag = "files", operation_id = "upload_file", params(UploadParams),
+    request_body(content((UploadForm = "multipart/form-data"), (String = "application/octet-stream"))),
+    responses(
+        (status = 201, description = "The file", body = StoredFile, headers(("Location" = String, description = "Where it is"))),
+        (status = 408, description = "It took too long to arrive"),
+        (status = 409, description = "The owner has too many files"),
+        (status = 413, description = "It is too large"),
+        (status = 422, description = "It is of no accepted type, empty, encrypted or damaged"),
+        (status = 429, description = "Too many uploads at this moment"),
+    ),
+)]
+pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
+    // A browser sends a form from any page without asking first.
+    if !is_own_origin(&app, request.uri(), request.headers()) {
+        return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
+    }
+    let UploadParams { name } = query(request.uri())?;
+    let most = app.service.file_limits().max_bytes;
+    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    let is_form = content_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("multipart/"));
+    let permit = app.service.begin_upload(&principal.user_id).await?;
+    let room = if is_form { most + FORM_BYTES } else { most };
+    let body = match tokio::time::timeout(ARRIVAL, collect(request, room)).await {
+        Ok(Ok(Some(body))) => body,
+        Ok(Ok(None)) => return Err(Error::FileTooLarge(most).into()),
+        Ok(Err(_)) => return Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole")),
+        Err(_elapsed) => return Err(Problem::new(ProblemCode::RequestTimeout, "the file took too long to arrive")),
+    };
+    let (form_name, bytes) = if is_form { file_of_form(&content_type, body).await? } else { (None, body) };
+    let name = form_name.or(name).unwrap_or_default();
+    let file = app.service.store_file(&principal, permit, &name, bytes).await?;
+    Ok(created(Replay::Fresh, None, &format!("/api/v1/files/{}", file.id), file))
+}
+
+/// Reads the file of a form, with its name.
+async fn file_of_form(content_type: &str, body: Bytes) -> Answer<(Option<String>, Bytes)> {
+    let invalid = |why: &str| Problem::from(Error::invalid(format!("the form cannot be read: {why}")));
+    let boundary = multer::parse_boundary(content_type).map_err(|_| invalid("its content-type names no boundary"))?;
+    let whole = stream::once(async move { Ok::<_, std::convert::Infallible>(body) });
+    let mut form = multer::Multipart::new(whole, boundary);
+    let damaged = || invalid("it is not well-formed, or not whole");
+    while let Some(field) = form.next_field().await.map_err(|_| damaged())? {
+        if field.name() == Some("file") {
+            let name = field.file_name().map(str::to_owned);
+            return Ok((name, field.bytes().await.map_err(|_| damaged())?));
+        }
+    }
+    Err(Error::field("/file", "the form has no field of that name; `curl -F file=@report.pdf` sends one").into())
+}
+
+/// Lists files, newest first
+#[utoipa::path(
+    get, path = "/api/v1/files", tag = "files", operation_id = "list_files", params(PageParams),
+    responses((status = 200, description = "A page of files", body = ListBody<StoredFile>)),
+)]
+pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> Answer<Response> {
+    let found = caller.app.service.files(&caller.principal, &page).await?;
+    Ok(page::answer(found, page.limit, "/api/v1/files", ""))
+}
+
+/// A file, without its bytes
+#[utoipa::path(
+    get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
+    responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "There is none")),
+)]
+pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
+    Ok(Json(caller.app.service.file(&caller.principal, &id).await?))
+}
+
+/// The bytes of a file
+///
+/// Always as an attachment: no browser shows it in the name of this server.
+#[utoipa::path(
+    get, path = "/api/v1/files/{id}/content", tag = "files", operation_id = "get_file_content", params(("id" = FileId, Path)),
+    responses(
+        (status = 200, description = "The bytes, with the type that they have", body = String, content_type = "*/*"),
+        (status = 404, description = "There is none"),
+    ),
+)]
+pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Response> {
+    let file = app.service.file(&principal, &id).await?;
+    let headers = content_headers(&file);
+    let (service, owner) = (app.service, principal.user_id);
+    // Piece by piece, as the client reads. A file that is deleted in the meantime ends before its announced length.
+    let pieces = stream::try_unfold(0_u32, move |number| {
+        let (service, owner, id) = (service.clone(), owner.clone(), file.id.clone());
+        async move {
+            match service.file_piece(&owner, &id, number).await {
+                Ok(Some(piece)) => Ok(Some((piece, number + 1))),
+                Ok(None) => Ok(None),
+                Err(error) => Err(std::io::Error::other(error.to_string())),
+            }
+        }
+    });
+    Ok((headers, Body::from_stream(pieces)).into_response())
+}
+
+fn content_headers(file: &StoredFile) -> HeaderMap {
+    let encoded = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
+    let text = |value: String| HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static("attachment"));
+    // A browser must not run the content, so it gets no precise type.
+    let media_type =
+        if file.media_type.starts_with("text/") { "text/plain; charset=utf-8".to_owned() } else { file.media_type.clone() };
+    HeaderMap::from_iter([
+        (CONTENT_TYPE, text(media_type)),
+        (CONTENT_LENGTH, HeaderValue::from(file.size)),
+        (CONTENT_DISPOSITION, text(format!("attachment; filename*=UTF-8''{encoded}"))),
+        (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff")),
+        (HeaderName::from_static("content-security-policy"), HeaderValue::from_static("sandbox; default-src 'none'")),
+        (CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
+    ])
+}
+
+/// Deletes a file
+///
+/// Messages keep their references to it; models read that it is gone.
+#[utoipa::path(
+    delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
+    responses((status = 204, description = "It is gone"), (status = 404, description = "There is none")),
+)]
+pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
+    caller.app.service.delete_file(&caller.principal, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,31 @@
+//! `/api/v1/conversations/import`: conversations from exported documents.
+
+use axum::extract::Request;
+use axum::response::Response;
+
+use crate::domain::conversation::Conversation;
+use crate::http::wire::answer::created;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::Input;
+use crate::http::wire::problem::Answer;
+use crate::service::Document;
+
+/// Imports a conversation
+///
+/// Makes a conversation of the caller's of a document that an export has written as JSON. All ids are made anew. Nothing is executed and
+/// nothing is charged; calls of tools that have no result in the document are not made.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/import", tag = "conversations", operation_id = "import_conversation", request_body = Document,
+    responses(
+        (status = 201, description = "The conversation", body = Conversation, headers(("Location" = String))),
+        (status = 429, description = "Too many imports and uploads at this moment"),
+    ),
+)]
+pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
+    // As with uploads: only a few large bodies are in memory at a time.
+    let _permit = app.service.begin_upload(&principal.user_id).await?;
+    let most = usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX);
+    let Input { body, key } = Input::<Document>::read(request, &app, most, None).await?;
+    let (conversation, replay) = app.service.import_conversation(&principal, body, key).await?;
+    Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
+}

@@ -1,0 +1,166 @@
+//! `/api/v1/providers/openrouter`: logins that make a provider, and the common part of all logins.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, REFERRER_POLICY, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use axum::response::{Html, IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::access::principal::{Principal, UserRole};
+use crate::http::options::{App, Auth};
+use crate::http::v1::providers::Provider;
+use crate::http::wire::auth;
+use crate::http::wire::extract::{OptionalInput, Params};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::request::{host_name, request_host};
+use crate::http::wire::types::EmptyBody;
+use crate::service::{Access, Error, LoginParty, StartedLogin};
+
+const CALLBACK: &str = "/api/v1/providers/openrouter/callback";
+
+/// The cookie that binds a login to the browser that has begun it.
+const LOGIN_COOKIE: &str = "capstan_login";
+
+/// A login that has begun.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LoginBody {
+    /// Where to agree, in a browser.
+    pub(in crate::http) url: String,
+    /// For how long, in seconds.
+    pub(in crate::http) expires_in: u32,
+}
+
+/// Begins a login at OpenRouter
+///
+/// Open `url` in a browser within 10 minutes. Who has agreed there comes back to the callback, and has a provider `openrouter`. The
+/// browser must be the one that has begun the login (it gets a cookie), unless the caller finishes it with a key of the same user.
+/// A new login takes the place of an earlier one; every request begins one, whatever its `Idempotency-Key`.
+#[utoipa::path(
+    post, path = "/api/v1/providers/openrouter/login", tag = "providers", operation_id = "begin_openrouter_login",
+    request_body = Option<EmptyBody>,
+    responses((status = 200, description = "Where to agree", body = LoginBody, headers(("Set-Cookie" = String)))),
+)]
+pub(crate) async fn begin(
+    State(app): State<App>,
+    access: Access,
+    uri: Uri,
+    headers: HeaderMap,
+    _: OptionalInput<EmptyBody>,
+) -> Answer<Response> {
+    let site = site_by_name(&app, &uri, &headers)?;
+    let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;
+    Ok(begun(login, &site, LOGIN_COOKIE, CALLBACK))
+}
+
+/// Answers with a login that has begun, and binds it to the browser by a cookie.
+pub(in crate::http) fn begun(login: StartedLogin, site: &str, cookie: &str, callback: &str) -> Response {
+    let secure = if site.starts_with("https://") { "; Secure" } else { "" };
+    let age = login.lifetime_seconds;
+    // Lax, because the browser comes from another site.
+    let cookie = format!("{cookie}={}; Path={callback}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
+    answer(Json(LoginBody { url: login.url, expires_in: age }), &cookie)
+}
+
+/// Answers with the outcome of a login: to a person with a page that says `done`, to a program with `body`.
+pub(in crate::http) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cookie: &str, callback: &str) -> Response {
+    let cookie = format!("{cookie}=; Path={callback}; Max-Age=0; HttpOnly; SameSite=Lax");
+    let is_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
+    if is_page {
+        let page = format!("<!doctype html><title>Capstan</title><p>{done} You may close this window.");
+        return answer(Html(page), &cookie);
+    }
+    answer(Json(body), &cookie)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CallbackParams {
+    /// What is exchanged for a key.
+    code: Option<String>,
+    /// Which login it is of.
+    state: Option<String>,
+}
+
+/// Returns who comes back from a login: the caller with a key, or else the browser with its cookie.
+pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
+    caller.map(LoginParty::Caller).or(browser.map(LoginParty::Browser)).ok_or_else(auth::unauthorized)
+}
+
+/// Ends a login at OpenRouter
+///
+/// Where the browser comes back to. A login can be ended once.
+#[utoipa::path(
+    get, path = "/api/v1/providers/openrouter/callback", tag = "providers", operation_id = "finish_openrouter_login",
+    params(CallbackParams),
+    responses((status = 200, description = "The provider, or a page that says so",
+        content((Provider = "application/json"), (String = "text/html")))),
+)]
+pub(crate) async fn finish(
+    State(app): State<App>,
+    uri: Uri,
+    headers: HeaderMap,
+    Params(params): Params<CallbackParams>,
+) -> Answer<Response> {
+    let caller = caller(&app, &uri, &headers).await?;
+    let browser = cookie(&headers, LOGIN_COOKIE);
+    let who = returned(caller.as_ref(), browser.as_deref())?;
+    let (Some(code), Some(state)) = (params.code, params.state) else {
+        return Err(Error::invalid("the query needs code and state: the login was not agreed to, or this is no callback").into());
+    };
+    let record = app.service.finish_login(who, &state, &code).await?;
+    let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));
+    let viewer = viewer.ok_or(Error::NotFound("provider"))?;
+    Ok(ended(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
+}
+
+/// Returns the caller with a key, or that of a server without keys.
+pub(in crate::http) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Option<Principal>> {
+    if app.options.auth == Auth::Keys && !headers.contains_key(AUTHORIZATION) {
+        return Ok(None);
+    }
+    Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))
+}
+
+/// Answers so that no cache stores it, and no page that it leads to gets a referrer: the code stands in the URL.
+fn answer(body: impl IntoResponse, cookie: &str) -> Response {
+    let mut answer = body.into_response();
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    if let Ok(cookie) = HeaderValue::from_str(cookie) {
+        headers.insert(SET_COOKIE, cookie);
+    }
+    answer
+}
+
+/// Returns the cookie of this name.
+pub(in crate::http) fn cookie(headers: &HeaderMap, wanted: &str) -> Option<String> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
+    let mut named = all.filter_map(|pair| pair.trim().split_once('='));
+    named.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+}
+
+/// Returns the URL of this server for browsers: as configured, or from the host of the request.
+pub(in crate::http) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+    if let Some(url) = &app.options.public_url {
+        return Ok(url.trim_end_matches('/').to_owned());
+    }
+    let host = request_host(uri, headers).filter(|host| !host.is_empty());
+    let host = host.ok_or_else(|| Error::invalid("the request names no Host to come back to; set server.public_url"))?;
+    Ok(format!("http://{host}"))
+}
+
+/// Returns the same for OpenRouter, which accepts this machine by name only.
+fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+    let site = site(app, uri, headers)?;
+    let Some(host) = site.strip_prefix("http://").filter(|_| app.options.public_url.is_none()) else { return Ok(site) };
+    let is_loopback = host_name(host).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    let port = host.rsplit(']').next().and_then(|rest| rest.rsplit_once(':')).map_or("", |(_, port)| port);
+    match (is_loopback, port) {
+        (true, "") => Ok("http://localhost".to_owned()),
+        (true, port) => Ok(format!("http://localhost:{port}")),
+        (false, _) => Ok(site),
+    }
+}

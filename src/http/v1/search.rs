@@ -1,0 +1,44 @@
+//! `/api/v1/search`: search in messages.
+
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::domain::conversation::search::FoundMessage;
+use crate::http::v1::conversations::Archived;
+use crate::http::wire::auth::Caller;
+use crate::http::wire::extract::Params;
+use crate::http::wire::page::{self, PageParams, Paging};
+use crate::http::wire::problem::Answer;
+use crate::http::wire::types::ListBody;
+use crate::service::SearchCursor;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchParams {
+    /// Words, or beginnings of words, and phrases in double quotes; a message must have all of them.
+    #[param(min_length = 1, max_length = 200)]
+    q: String,
+    /// In conversations that are put away (`true`), the others (`false`), or both (`any`).
+    #[param(inline, default = "any")]
+    archived: Option<Archived>,
+}
+
+/// Searches in messages
+///
+/// In what people and models have said in your conversations, newest first; each with some of its text, in which what was found is marked.
+/// Titles are searched by `GET /api/v1/conversations?q=`.
+#[utoipa::path(
+    get, path = "/api/v1/search", tag = "conversations", operation_id = "search_messages", params(SearchParams, PageParams),
+    responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),
+)]
+pub(crate) async fn messages(
+    caller: Caller,
+    Params(search): Params<SearchParams>,
+    Paging(page): Paging<SearchCursor>,
+) -> Answer<Response> {
+    let archived = search.archived.unwrap_or(Archived::Any);
+    let found = caller.app.service.search(&caller.principal, &search.q, archived.filter(), &page).await?;
+    let rest = page::query([("q", Some(&*search.q)), ("archived", Some(archived.word()))]);
+    Ok(page::answer(found, page.limit, "/api/v1/search", &rest))
+}

@@ -1,0 +1,33 @@
+//! Answers that name the place of a resource in `Location`.
+
+use axum::Json;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+
+use crate::domain::run::Run;
+use crate::http::wire::etag::version_tag;
+use crate::http::wire::idempotency::replayed;
+use crate::service::Replay;
+
+/// Answers with a created resource at `place`. The entity tag is the resource's version, if it has one.
+pub(crate) fn created<T: Serialize>(replay: Replay, version: Option<i64>, place: &str, body: T) -> Response {
+    let mut headers = located(replay, place);
+    headers.extend(version_tag(version));
+    (StatusCode::CREATED, headers, Json(body)).into_response()
+}
+
+/// Answers with a run that goes on.
+pub(crate) fn accepted(replay: Replay, run: Run) -> Response {
+    let headers = located(replay, &format!("/api/v1/runs/{}", run.id));
+    (StatusCode::ACCEPTED, headers, Json(run)).into_response()
+}
+
+fn located(replay: Replay, place: &str) -> HeaderMap {
+    let mut headers = replayed(replay);
+    if let Ok(place) = HeaderValue::from_str(place) {
+        headers.insert(LOCATION, place);
+    }
+    headers
+}

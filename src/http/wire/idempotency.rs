@@ -1,0 +1,36 @@
+//! Idempotency keys: the header of a request, the identity of a request, and the header of a replayed answer.
+
+use axum::http::header::HeaderName;
+use axum::http::{HeaderMap, HeaderValue, Method};
+use serde_json::Value;
+
+use crate::http::wire::problem::Answer;
+use crate::service::{Error, Replay, RequestKey};
+use crate::support::json;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
+    let invalid = || Error::invalid("the Idempotency-Key header must be 1 to 255 visible ASCII characters");
+    key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
+}
+
+/// Returns the key with the fingerprint of its request. A WebSocket request has the fingerprint of the HTTP request that it stands for.
+pub(crate) fn request_key(key: String, method: &Method, path: &str, body: &Value) -> RequestKey {
+    let identity = format!("{method}\n{path}\n{}", json::canonical(body));
+    RequestKey { key, fingerprint: json::hash_bytes(identity.as_bytes()) }
+}
+
+pub(crate) fn replayed(replay: Replay) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    match replay {
+        Replay::Fresh => {}
+        Replay::Replayed => {
+            headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+        }
+    }
+    headers
+}

@@ -1,0 +1,100 @@
+//! Lists: limits, opaque cursors, links.
+
+use std::str::FromStr;
+
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::header::LINK;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use crate::http::options::App;
+use crate::http::wire::extract::query as query_of;
+use crate::http::wire::problem::{Answer, Problem};
+use crate::http::wire::types::ListBody;
+use crate::service::{Error, InvalidCursor, Page, PageRequest};
+
+const DEFAULT_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 100;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParams {
+    /// How many rows.
+    #[param(minimum = 1, maximum = 100, default = 50)]
+    pub(crate) limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub(crate) cursor: Option<String>,
+}
+
+pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
+    match limit.unwrap_or(DEFAULT_LIMIT) {
+        limit @ 1..=MAX_LIMIT => Ok(limit),
+        other => Err(Error::invalid(format!("the query's limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
+    }
+}
+
+impl PageParams {
+    pub(crate) fn request<C: FromStr<Err = InvalidCursor>>(&self) -> Answer<PageRequest<C>> {
+        let after = self.cursor.as_deref().map(decode).transpose();
+        let invalid = |InvalidCursor| Error::InvalidCursor("give the next_cursor of the page before, or none".to_owned());
+        Ok(PageRequest { limit: limit(self.limit)?, after: after.map_err(invalid)? })
+    }
+}
+
+/// The page that a query asks for.
+pub(crate) struct Paging<C>(pub PageRequest<C>);
+
+impl<C: FromStr<Err = InvalidCursor>> FromRequestParts<App> for Paging<C> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+        query_of::<PageParams>(&parts.uri)?.request().map(Self)
+    }
+}
+
+pub(crate) fn encode(cursor: &str) -> String {
+    URL_SAFE_NO_PAD.encode(cursor)
+}
+
+/// Reads a cursor that [`encode`] wrote.
+pub(crate) fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C, InvalidCursor> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
+    std::str::from_utf8(&bytes).map_err(|_| InvalidCursor)?.parse()
+}
+
+/// Answers with a page of the list at `path`. `rest` is its [`query`] without limit and cursor.
+pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
+    answer_as("cursor", page, limit, path, rest)
+}
+
+/// Answers with a page whose cursor is given as the parameter `name`.
+pub(crate) fn answer_as<T: Serialize>(name: &str, page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
+    let next_cursor = page.next.map(|next| encode(&next));
+    let link = next_cursor.as_ref().map(|cursor| format!("{path}?limit={limit}&{name}={cursor}{rest}"));
+    let body = Json(ListBody { data: page.items, next_cursor });
+    (next_link(link), body).into_response()
+}
+
+/// Characters of a query that are written as they are (RFC 3986, unreserved).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Returns the parameters that are given, encoded, each with an `&` before it.
+pub(crate) fn query<const N: usize>(params: [(&str, Option<&str>); N]) -> String {
+    let given = params.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    given.map(|(name, value)| format!("&{name}={}", utf8_percent_encode(value, UNRESERVED))).collect()
+}
+
+pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(value) = target.and_then(|target| HeaderValue::from_str(&format!("<{target}>; rel=\"next\"")).ok()) {
+        headers.insert(LINK, value);
+    }
+    headers
+}

@@ -1,0 +1,94 @@
+//! The status of a conversation, in the vocabularies of earlier products.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::run::WaitReason;
+use crate::domain::run::change::StepKind;
+
+/// Whose words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StatusWords {
+    /// `idle`, `processing` (it waits for a worker, or a model has been asked), `locked` (a worker has it, and has not begun), `tool_loop` (from
+    /// its first calls of tools to its end), `awaiting_approval`, `awaiting_input`, `failed`.
+    Cms,
+    /// `idle`, `thinking`, `calling_tools`, `error`.
+    Chat,
+}
+
+impl StatusWords {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cms => "cms",
+            Self::Chat => "chat",
+        }
+    }
+
+    /// Returns whether the vocabulary tells how far a run has come.
+    pub fn tell_steps(self) -> bool {
+        self == Self::Cms
+    }
+
+    /// Returns the word for a status; `reason` is what its run waits for, and `reached` how far it has come, if it has begun.
+    pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>, reached: Option<StepKind>) -> &'static str {
+        let asks = matches!(reason, Some(WaitReason::Approval | WaitReason::Input));
+        match (self, status) {
+            (_, ConversationStatus::Idle) => "idle",
+            (Self::Cms, ConversationStatus::ToolLoop) => "tool_loop",
+            (Self::Cms, ConversationStatus::Waiting) if asks => match reason {
+                Some(WaitReason::Approval) => "awaiting_approval",
+                _ => "awaiting_input",
+            },
+            (Self::Cms, ConversationStatus::Queued | ConversationStatus::Processing | ConversationStatus::Waiting) => match reached
+            {
+                Some(StepKind::Tools) => "tool_loop",
+                None if status == ConversationStatus::Processing => "locked",
+                Some(StepKind::Model) | None => "processing",
+            },
+            (Self::Cms, ConversationStatus::Failed) => "failed",
+            // All questions are about tools.
+            (Self::Chat, ConversationStatus::ToolLoop) => "calling_tools",
+            (Self::Chat, ConversationStatus::Waiting) if asks => "calling_tools",
+            (Self::Chat, ConversationStatus::Queued | ConversationStatus::Processing | ConversationStatus::Waiting) => "thinking",
+            (Self::Chat, ConversationStatus::Failed) => "error",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_a_word_of_each_ancestor() {
+        let reasons =
+            [None, Some(WaitReason::Approval), Some(WaitReason::Input), Some(WaitReason::Backoff), Some(WaitReason::Budget)];
+        let words = |of: StatusWords| {
+            let steps = [None, Some(StepKind::Model), Some(StepKind::Tools)];
+            let all = ConversationStatus::ALL.into_iter().flat_map(|status| reasons.map(|reason| (status, reason)));
+            let all = all.flat_map(|(status, reason)| steps.map(|reached| of.word(status, reason, reached)));
+            all.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(words(StatusWords::Chat), ["calling_tools", "error", "idle", "thinking"]);
+        let cms = ["awaiting_approval", "awaiting_input", "failed", "idle", "locked", "processing", "tool_loop"];
+        assert_eq!(words(StatusWords::Cms), cms);
+        assert_eq!(StatusWords::Chat.word(ConversationStatus::Waiting, Some(WaitReason::Backoff), None), "thinking");
+    }
+
+    #[test]
+    fn from_its_first_calls_to_its_end_a_run_of_the_cms_is_in_its_loop() {
+        let word = |status, reached| StatusWords::Cms.word(status, None, reached);
+        for (status, reached, expected) in [
+            (ConversationStatus::Queued, None, "processing"),
+            (ConversationStatus::Processing, None, "locked"),
+            (ConversationStatus::Processing, Some(StepKind::Model), "processing"),
+            (ConversationStatus::Processing, Some(StepKind::Tools), "tool_loop"),
+            (ConversationStatus::Queued, Some(StepKind::Tools), "tool_loop"),
+            (ConversationStatus::Idle, Some(StepKind::Tools), "idle"),
+        ] {
+            assert_eq!(word(status, reached), expected, "{status:?} {reached:?}");
+        }
+    }
+}

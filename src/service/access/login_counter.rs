@@ -1,0 +1,56 @@
+//! The number of logins that an owner has begun lately in this process.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::ids::UserId;
+use crate::service::{Error, Result};
+
+/// Logins that one owner began within this time are counted.
+const BEGUN_WITHIN: Duration = Duration::from_secs(600);
+
+/// The recent logins of each owner. Each asks servers of others for things before it is stored.
+#[derive(Default)]
+pub(in crate::service) struct LoginCounter(Mutex<HashMap<UserId, VecDeque<Instant>>>);
+
+impl LoginCounter {
+    /// Counts one more of an owner's, unless there are `most` already; 0 for no limit.
+    pub(in crate::service) fn admit(&self, owner: &UserId, most: u32, now: Instant) -> Result<()> {
+        if most == 0 {
+            return Ok(());
+        }
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, begun| {
+            begun.retain(|at| now.duration_since(*at) < BEGUN_WITHIN);
+            !begun.is_empty()
+        });
+        let begun = all.entry(owner.clone()).or_default();
+        if begun.len() >= most as usize {
+            return Err(Error::TooManyLogins(most));
+        }
+        begun.push_back(now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_counted_by_owner_and_for_ten_minutes() {
+        let (begun, start) = (LoginCounter::default(), Instant::now());
+        let (ann, bob) = (UserId::from_stored("user_ann".to_owned()), UserId::from_stored("user_bob".to_owned()));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(begun.admit(&ann, 2, at(0)).is_ok() && begun.admit(&ann, 2, at(300)).is_ok());
+        assert!(begun.admit(&ann, 2, at(599)).is_err() && begun.admit(&bob, 2, at(599)).is_ok());
+        assert!(begun.admit(&ann, 2, at(600)).is_ok(), "the first one is ten minutes ago");
+        assert!(begun.admit(&ann, 2, at(601)).is_err());
+        assert!((0..100).all(|_| begun.admit(&ann, 0, at(602)).is_ok()));
+        assert!(begun.admit(&bob, 2, at(10_000)).is_ok());
+        assert_eq!(begun.0.lock().unwrap().len(), 1, "nobody is remembered for nothing");
+    }
+}

@@ -1,0 +1,130 @@
+//! The right to be served, and its end: what is open on behalf of a key ends soon after the key was revoked.
+
+pub(super) mod key_cache;
+pub(super) mod keys;
+pub(super) mod login_counter;
+pub(super) mod logins;
+pub(super) mod mcp_logins;
+pub(super) mod mcp_tokens;
+pub(super) mod tickets;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::access::principal::Principal;
+
+/// The principal of a request, as long as its key is valid. A stream or socket keeps it, and ends when [`Access::over`] returns.
+#[derive(Debug, Clone)]
+pub struct Access {
+    principal: Principal,
+    key: Option<Arc<KeyInUse>>,
+}
+
+impl Access {
+    pub fn without_key(principal: Principal) -> Self {
+        Self { principal, key: None }
+    }
+
+    pub(in crate::service) fn with_key(principal: Principal, key: Arc<KeyInUse>) -> Self {
+        Self { principal, key: Some(key) }
+    }
+
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    pub(in crate::service) fn key_hash(&self) -> Option<&str> {
+        self.key.as_deref().map(|key| key.hash.as_str())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.key.as_deref().is_some_and(|key| key.revoked.is_cancelled())
+    }
+
+    /// Waits until the key is found revoked. Cancel-safe.
+    pub async fn over(&self) {
+        match &self.key {
+            Some(key) => key.revoked.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::service) struct KeyInUse {
+    hash: String,
+    revoked: CancellationToken,
+}
+
+impl KeyInUse {
+    /// Makes a key that is not checked again: it lasts as long as the process. For one that may be revoked, see [`KeysInUse::enter`].
+    pub(in crate::service) fn unwatched(hash: String) -> Arc<Self> {
+        Arc::new(Self { hash, revoked: CancellationToken::new() })
+    }
+}
+
+/// The keys of the store with which anything is open in this process, each once.
+#[derive(Default)]
+pub(in crate::service) struct KeysInUse(Mutex<HashMap<String, Weak<KeyInUse>>>);
+
+impl KeysInUse {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<KeyInUse>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a key with which something is opened: it is checked from now on.
+    pub(in crate::service) fn enter(&self, hash: String) -> Arc<KeyInUse> {
+        let mut keys = self.lock();
+        if let Some(key) = keys.get(&hash).and_then(Weak::upgrade) {
+            return key;
+        }
+        let key = KeyInUse::unwatched(hash.clone());
+        keys.insert(hash, Arc::downgrade(&key));
+        key
+    }
+
+    /// Returns all of them, and forgets those with which nothing is open any more.
+    pub(in crate::service) fn hashes(&self) -> Vec<String> {
+        let mut keys = self.lock();
+        keys.retain(|_, key| key.strong_count() > 0);
+        keys.keys().cloned().collect()
+    }
+
+    /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next check.
+    pub(in crate::service) fn end(&self, hash: &str) {
+        if let Some(key) = self.lock().remove(hash).and_then(|key| key.upgrade()) {
+            key.revoked.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::access::principal::UserRole;
+    use crate::domain::ids::UserId;
+
+    #[test]
+    fn a_key_is_in_use_as_long_as_something_is_open_with_it() {
+        let keys = KeysInUse::default();
+        let principal = Principal { user_id: UserId::from_stored("user_1".into()), role: UserRole::Member };
+        let access = |hash: &str| Access::with_key(principal.clone(), keys.enter(hash.to_owned()));
+        let (first, second, other) = (access("a"), access("a"), access("b"));
+        let mut hashes = keys.hashes();
+        hashes.sort();
+        assert_eq!(hashes, ["a", "b"]);
+        drop(other);
+        drop(first.clone());
+        assert_eq!(keys.hashes(), ["a"]);
+        keys.end("a");
+        assert!(first.is_over() && second.is_over());
+        assert_eq!(keys.hashes(), [""; 0]);
+        // Whoever comes after that is looked at anew.
+        let late = access("a");
+        assert!(!late.is_over());
+        assert_eq!(keys.hashes(), ["a"]);
+        assert!(!Access::without_key(principal.clone()).is_over());
+    }
+}

@@ -1,0 +1,98 @@
+//! Tickets: a browser cannot send a key with an `EventSource` or a WebSocket, so its page asks for a ticket first.
+//!
+//! A ticket opens one thing, once, within a minute, for the page that asked for it. It becomes invalid together with its key.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::access::ticket::{StreamTicket, TicketTarget};
+use crate::service::access::keys::{MAX_KEY_BYTES, hash_key, secret};
+use crate::service::{Access, Error, Result, Service};
+
+/// How long a ticket can be used, in milliseconds.
+const LIFETIME_MS: u32 = 60_000;
+
+/// A ticket.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StreamTicket)]
+pub struct NewTicket {
+    /// Goes into the URL as `?ticket=`.
+    ticket: String,
+    /// When it is worth nothing any more, RFC 3339.
+    expires_at: String,
+}
+
+/// The web origin from which a ticket is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TicketOrigin<'a> {
+    Origin(&'a str),
+    /// Not named, by a client that names it whenever the page is of another origin: browsers that open an event stream.
+    Unsaid,
+    /// Not named, by a client that would always name it: browsers that open a WebSocket.
+    Nowhere,
+}
+
+/// The outcome of showing a ticket. In any case it is used up.
+#[derive(Debug, Clone)]
+pub enum Redeemed {
+    Access(Access),
+    /// It was made for a page of another origin.
+    ForeignOrigin,
+    /// It is unknown, used, expired, for something else, or its key is not valid any more.
+    Refused,
+}
+
+impl Service {
+    /// Makes a ticket for something of the caller's own, bound to the web origin that asked for it.
+    pub async fn make_ticket(&self, access: &Access, target: TicketTarget, origin: Option<String>) -> Result<NewTicket> {
+        let principal = access.principal();
+        match &target {
+            TicketTarget::Run(id) => drop(self.run(principal, id).await?),
+            TicketTarget::Conversation(id) => drop(self.conversation(principal, id).await?),
+            TicketTarget::Socket => {}
+        }
+        let ticket = secret("ticket_").map_err(Error::NoRandomness)?;
+        let (owner, key_hash) = (principal.user_id.clone(), access.key_hash().map(str::to_owned));
+        let stored = StreamTicket { owner, key_hash, target, origin };
+        let expires_at = self.store.create_ticket(&hash_key(&ticket), &stored, LIFETIME_MS).await?;
+        Ok(NewTicket { ticket, expires_at: expires_at.to_rfc3339() })
+    }
+
+    /// Redeems a ticket. It is used up in any case, so that an attacker cannot try where it fits. `local` is the principal of a server
+    /// without keys.
+    pub async fn redeem_ticket(
+        &self,
+        ticket: &str,
+        target: &TicketTarget,
+        from: TicketOrigin<'_>,
+        local: Option<&Principal>,
+    ) -> Result<Redeemed> {
+        if ticket.is_empty() || ticket.len() > MAX_KEY_BYTES {
+            return Ok(Redeemed::Refused);
+        }
+        let Some(stored) = self.store.take_ticket(&hash_key(ticket)).await? else { return Ok(Redeemed::Refused) };
+        if !may_come_from(&stored, from) {
+            return Ok(Redeemed::ForeignOrigin);
+        }
+        if stored.target != *target {
+            return Ok(Redeemed::Refused);
+        }
+        let access = match stored.key_hash {
+            Some(hash) => self.access_by_hash(hash).await?,
+            None => local.cloned().map(Access::without_key),
+        };
+        Ok(match access.filter(|access| access.principal().user_id == stored.owner) {
+            Some(access) => Redeemed::Access(access),
+            None => Redeemed::Refused,
+        })
+    }
+}
+
+fn may_come_from(ticket: &StreamTicket, from: TicketOrigin<'_>) -> bool {
+    match (&ticket.origin, from) {
+        (None, _) | (Some(_), TicketOrigin::Unsaid) => true,
+        (Some(bound), TicketOrigin::Origin(origin)) => bound == origin,
+        (Some(_), TicketOrigin::Nowhere) => false,
+    }
+}

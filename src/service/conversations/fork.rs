@@ -1,0 +1,73 @@
+//! Copies of conversations: forks, and the common part of imports.
+
+use std::sync::Arc;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::Conversation;
+use crate::domain::ids::ConversationId;
+use crate::service::conversations::one_line;
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::{Error, Result, Service};
+use crate::store::{Copied, CopyConversation, CopySource, CopyUntil};
+
+impl Service {
+    /// Makes a conversation of the same owner with a copy of another one, as far as `until`. Nothing is executed.
+    pub async fn fork_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        until: CopyUntil,
+        title: Option<String>,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        let title = title.as_deref().map(|title| one_line("/title", title)).transpose()?;
+        self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
+    }
+
+    /// Makes the copy. It has no subscribers yet, so nothing is published.
+    pub(in crate::service) async fn copy(
+        &self,
+        principal: &Principal,
+        title: Option<String>,
+        source: CopySource,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        let limits = self.limits.copies;
+        let copy = CopyConversation {
+            id: ConversationId::generate(self.ids.as_ref()),
+            owner: principal.user_id.clone(),
+            title,
+            source,
+            limits,
+            max_conversations: self.limits.max_conversations,
+            ids: Arc::clone(&self.ids),
+            now: self.clock.now(),
+        };
+        let claim = self.claim(&principal.user_id, key);
+        let copied = self.whole(|store, _hub| async move { keyed(store.copy_conversation(copy, claim).await?) });
+        let (copied, replay) = copied.await?;
+        let conversation = match copied {
+            Copied::Conversation(conversation) => *conversation,
+            Copied::Active { run_id } => return Err(Error::RunActive(run_id)),
+            Copied::PartsCalls => {
+                return Err(Error::conflict(
+                    "this would part calls of tools from their results; end with the last message with results, or before the calls",
+                ));
+            }
+            Copied::TooLarge => {
+                let (messages, bytes) = (limits.messages, limits.bytes);
+                return Err(Error::Conflict(format!(
+                    "these are more than {messages} messages or {bytes} bytes, the most that is copied; end earlier"
+                )));
+            }
+            Copied::TooMany => return Err(Error::TooManyConversations(self.limits.max_conversations)),
+            Copied::NoPoint => return Err(Error::NotFound("message or run in this conversation")),
+            Copied::NoConversation => return Err(Error::NotFound("conversation")),
+        };
+        if replay == Replay::Replayed {
+            // The record of the earlier request outlives the conversation.
+            self.conversation(principal, &conversation.id).await?;
+        }
+        Ok((conversation, replay))
+    }
+}

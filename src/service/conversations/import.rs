@@ -1,0 +1,318 @@
+//! Imports: documents that become conversations.
+//!
+//! A document is a transcript of the caller's own and is believed, because nothing of it is executed. Content that no transcript of this
+//! server could hold is refused, so that every request to a model that is made of it can be sent.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::content::tool_binary;
+use crate::domain::conversation::file::{FileOrigin, media_type, shown_name};
+use crate::domain::conversation::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
+use crate::domain::conversation::{AgentChoice, Conversation};
+use crate::domain::ids::{CallId, FileId, RunId, UserId};
+use crate::domain::run::FinishReason;
+use crate::service::conversations::{cleaned_tags, layer, one_line};
+use crate::service::idempotency::{Replay, RequestKey};
+use crate::service::runs::choices::imported_choice;
+use crate::service::runs::input::picture;
+use crate::service::{Error, Result, Service};
+use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
+use crate::support::clock::UnixMillis;
+use crate::support::nearest::nearest;
+use crate::support::text;
+
+/// The longest name of a tool or a model in a document, and the longest time, in characters.
+const MAX_NAME_CHARS: usize = 200;
+
+/// The only format of documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+pub enum DocumentFormat {
+    #[serde(rename = "capstan.conversation")]
+    Conversation,
+}
+
+/// A document as `GET /conversations/{id}/export` writes it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ImportBody)]
+pub struct Document {
+    #[expect(dead_code, reason = "there is one; any other is refused")]
+    format: DocumentFormat,
+    /// The version of the format: 1.
+    #[schema(minimum = 1, maximum = 1)]
+    version: u32,
+    /// When it was written. Not kept.
+    #[expect(dead_code, reason = "it is part of the document")]
+    exported_at: Option<String>,
+    /// What is said of the conversation.
+    conversation: ImportedConversation,
+    /// What was said.
+    messages: Vec<Message>,
+}
+
+/// What is kept of a document's conversation. The rest of it is taken and not looked at.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct ImportedConversation {
+    /// Its title, at most 255 characters.
+    #[serde(default)]
+    title: String,
+    /// Its tags.
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    tags: Vec<String>,
+    /// Its own part of the system prompt, at most 10,000 characters.
+    system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters.
+    instructions: Option<String>,
+    /// The agent of messages that name none. It need not exist here: then the next message has to name another one.
+    agent: Option<String>,
+    /// The model of messages that name none. It need not be served here: then the next message has to name another one.
+    model: Option<String>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+impl ImportedConversation {
+    /// Refuses a misspelt field. Any other may be a field of an export that imports do not keep.
+    fn check_rest(&self) -> Result<()> {
+        for key in self.rest.keys() {
+            if let Some(near) = nearest(key, ["title", "tags", "system_prompt", "instructions", "agent", "model"]) {
+                let reason = format!("is not known; did you mean {near:?}?");
+                return Err(Error::field(&format!("/conversation/{key}"), reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Service {
+    pub fn copy_limits(&self) -> CopyLimits {
+        self.limits.copies
+    }
+
+    /// Makes a conversation of the principal's with the messages of a document. Nothing is executed; all ids are made anew.
+    pub async fn import_conversation(
+        &self,
+        principal: &Principal,
+        document: Document,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        if document.version != 1 {
+            return Err(Error::field("/version", "is not one that this server knows; it knows 1"));
+        }
+        document.conversation.check_rest()?;
+        let Document { conversation, messages, .. } = document;
+        let ImportedConversation { title, tags, system_prompt, instructions, agent, model, rest: _ } = conversation;
+        let choice = imported_choice(AgentChoice { agent, model })?;
+        let document = CopiedDocument {
+            title: one_line("/conversation/title", &title)?,
+            tags: cleaned_tags("/conversation/tags", tags)?,
+            system_prompt: layer("/conversation/system_prompt", system_prompt)?.filter(|text| !text.is_empty()),
+            instructions: layer("/conversation/instructions", instructions)?.filter(|text| !text.is_empty()),
+            turns: self.turns(principal, &choice, messages).await?,
+            choice,
+        };
+        self.copy(principal, None, CopySource::Document(document), key).await
+    }
+
+    /// Groups the messages by run, in the order in which their runs begin.
+    async fn turns(&self, principal: &Principal, choice: &AgentChoice, mut messages: Vec<Message>) -> Result<Vec<CopiedTurn>> {
+        let most = self.limits.copies.messages;
+        if messages.len() > usize::try_from(most).unwrap_or(usize::MAX) {
+            return Err(Error::field("/messages", format!("has {} messages; at most {most} are accepted", messages.len())));
+        }
+        let mut seen = Seen::default();
+        for (at, message) in messages.iter_mut().enumerate() {
+            self.check(message, &format!("/messages/{at}"), &mut seen)?;
+        }
+        let content = self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
+        self.bound_files(messages.iter().flat_map(|message| &message.parts), &content, "/messages")?;
+        for (at, message) in messages.iter_mut().enumerate() {
+            self.keep_inline(&principal.user_id, &mut message.parts, &format!("/messages/{at}/parts")).await?;
+        }
+
+        let profile = self.imported_profile(principal, choice).await?;
+        let (agent, agent_version, model) = (profile.name.clone(), profile.version, profile.model.clone());
+        let profile = serde_json::to_string(&profile).map_err(|_| Error::field("", "the server's agent cannot be written down"))?;
+        let mut turns: Vec<CopiedTurn> = Vec::new();
+        let mut places: HashMap<RunId, usize> = HashMap::new();
+        for (place, message) in (1..).zip(messages) {
+            let at = *places.entry(message.run_id.clone()).or_insert(turns.len());
+            if at == turns.len() {
+                turns.push(CopiedTurn {
+                    begins: place,
+                    profile: profile.clone(),
+                    agent: agent.clone(),
+                    agent_version,
+                    model: model.clone(),
+                    end: CopiedEnd::Cancelled,
+                    messages: Vec::new(),
+                });
+            }
+            let Some(turn) = turns.get_mut(at) else { continue };
+            turn.end = end_after(&message);
+            if let Some(model) = &message.model {
+                turn.model.clone_from(model);
+            }
+            turn.messages.push((place, message));
+        }
+        Ok(turns)
+    }
+
+    fn check(&self, message: &mut Message, pointer: &str, seen: &mut Seen) -> Result<()> {
+        let short = |text: &str| (1..=MAX_NAME_CHARS).contains(&text.chars().count()) && !text.contains(char::is_control);
+        if message.model.as_deref().is_some_and(|model| !short(model)) {
+            return Err(Error::field(&format!("{pointer}/model"), "is no name of a model"));
+        }
+        let is_time = |text: &str| short(text) && UnixMillis::from_rfc3339(text).is_some();
+        if !is_time(&message.created_at) {
+            return Err(Error::field(&format!("{pointer}/created_at"), "is no time"));
+        }
+        let role = message.role;
+        if let Some(feedback) = &mut message.feedback {
+            let pointer = format!("{pointer}/feedback");
+            if role != Role::Assistant || message.internal {
+                return Err(Error::field(&pointer, "is that of a message which no model has said"));
+            }
+            if !is_time(&feedback.at) {
+                return Err(Error::field(&format!("{pointer}/at"), "is no time"));
+            }
+            feedback.comment = self.comment(&format!("{pointer}/comment"), feedback.comment.take())?;
+        }
+        for (at, part) in message.parts.iter_mut().enumerate() {
+            let pointer = format!("{pointer}/parts/{at}");
+            match (part, role) {
+                (Part::Text(_), Role::User | Role::Assistant) | (Part::Reasoning(_), Role::Assistant) => {}
+                (Part::ToolCall(call), Role::Assistant) => {
+                    call.name = tool_name(&call.name);
+                    if !call.arguments.is_object() {
+                        return Err(Error::field(&format!("{pointer}/arguments"), "must be an object"));
+                    }
+                    if seen.calls.insert(call.call_id.clone(), false).is_some() {
+                        return Err(Error::field(&format!("{pointer}/call_id"), "is that of another call, too"));
+                    }
+                    // Providers take each of their ids once; without one, ours is sent.
+                    call.provider_call_id = call.provider_call_id.take().filter(|id| short(id) && seen.echoed.insert(id.clone()));
+                }
+                (Part::ToolResult(result), Role::Tool) => {
+                    result.name = tool_name(&result.name);
+                    for content in &mut result.content {
+                        checked_content(content, seen);
+                    }
+                    match seen.calls.get_mut(&result.call_id) {
+                        Some(answered @ false) => *answered = true,
+                        Some(true) => return Err(Error::field(&format!("{pointer}/call_id"), "has a result already")),
+                        None => return Err(Error::field(&format!("{pointer}/call_id"), "is that of no earlier call")),
+                    }
+                }
+                (Part::Image(file), Role::User) => *file = picture(self.checked_file(file, &pointer, seen)?, &pointer)?,
+                (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, seen)?,
+                (Part::Text(_), Role::Tool)
+                | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
+                | (Part::ToolResult(_), Role::User | Role::Assistant)
+                | (Part::Image(_) | Part::File(_), Role::Assistant | Role::Tool) => {
+                    let words = format!("no message of the role {:?} has a part of this type", role.as_str());
+                    return Err(Error::field(&format!("{pointer}/type"), words));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn checked_file(&self, file: &FilePart, pointer: &str, seen: &mut Seen) -> Result<FilePart> {
+        let id = file.file_id.as_deref().map(str::parse::<FileId>).transpose();
+        let id = id.map_err(|error| Error::field(&format!("{pointer}/file_id"), error.to_string()))?;
+        let checked = self.file_part(Some(&file.media_type), file.url.as_ref(), id.as_ref(), file.name.as_deref(), pointer)?;
+        seen.files.extend(id);
+        // Of a file that is not there, this is all that is known.
+        Ok(FilePart { media_type: file.media_type.chars().take(MAX_NAME_CHARS).collect(), ..checked })
+    }
+
+    /// Describes the owner's own files, and returns those that do not count as uploads. Other files look as if they were deleted.
+    async fn describe_files(&self, owner: &UserId, files: &BTreeSet<FileId>, messages: &mut [Message]) -> Result<BTreeSet<String>> {
+        let mut known = HashMap::new();
+        for id in files {
+            if let Some(file) = self.store.file(owner, id).await? {
+                known.insert(id.as_str().to_owned(), file);
+            }
+        }
+        for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
+            match part {
+                Part::Image(place) | Part::File(place) => {
+                    if let Some(file) = place.file_id.as_ref().and_then(|id| known.get(id)) {
+                        place.describe(file);
+                    }
+                }
+                Part::ToolResult(result) => {
+                    for content in &mut result.content {
+                        let (ToolContent::Image(place) | ToolContent::File(place)) = &mut *content else { continue };
+                        let Some(id) = &place.file_id else { continue };
+                        match known.get(id) {
+                            Some(file) => {
+                                let stored = BinaryContent::stored(file);
+                                let stored = BinaryContent { name: place.name.take().or(stored.name.clone()), ..stored };
+                                *content = if file.is_picture() { ToolContent::Image(stored) } else { ToolContent::File(stored) };
+                            }
+                            None => {
+                                let described = place.described("file");
+                                *content = ToolContent::text(format!("[{described}: it is not there any more]"));
+                            }
+                        }
+                    }
+                }
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+            }
+        }
+        known.retain(|_, file| file.origin == FileOrigin::Content);
+        Ok(known.into_keys().collect())
+    }
+}
+
+/// Checks binary content of a result. Unreadable content becomes a note, because the rest of such a result can be used.
+fn checked_content(content: &mut ToolContent, seen: &mut Seen) {
+    let (ToolContent::Image(binary) | ToolContent::File(binary)) = &mut *content else { return };
+    let claimed = media_type(text::prefix_chars(&binary.media_type, MAX_NAME_CHARS));
+    let name = binary.name.take().map(|name| shown_name(&name));
+    let id = binary.file_id.as_deref().and_then(|id| id.parse::<FileId>().ok());
+    *content = match (id, &binary.data) {
+        (Some(id), _) => {
+            let file_id = Some(id.as_str().to_owned());
+            seen.files.insert(id);
+            // Of a file that is not there, this is all that is known.
+            ToolContent::File(BinaryContent { media_type: claimed, file_id, size: binary.size, url: None, name, data: None })
+        }
+        (None, Some(data)) => tool_binary("file", &claimed, name.as_deref(), data),
+        (None, None) => ToolContent::text(format!("[{}: it is not there any more]", binary.described("file"))),
+    };
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Calls, and whether they have a result.
+    calls: HashMap<CallId, bool>,
+    /// The ids that providers gave to calls.
+    echoed: HashSet<String>,
+    files: BTreeSet<FileId>,
+}
+
+/// Returns the name of a tool as a transcript may hold it. Models write any name, or none, and an export has it as it was written: a
+/// document of this very server would be refused for it.
+fn tool_name(written: &str) -> String {
+    let name: String = written.chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect();
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
+/// Returns how a turn has ended whose last message this is. Calls without a result are not made any more.
+fn end_after(message: &Message) -> CopiedEnd {
+    let is_answer = message.role == Role::Assistant && message.status == MessageStatus::Complete && !message.internal;
+    if is_answer && message.tool_calls().next().is_none() {
+        CopiedEnd::Completed(message.finish_reason.unwrap_or(FinishReason::Stop))
+    } else {
+        CopiedEnd::Cancelled
+    }
+}

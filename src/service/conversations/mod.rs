@@ -1,0 +1,280 @@
+//! Conversations and their messages.
+
+pub(super) mod export;
+pub(super) mod fork;
+pub(super) mod import;
+pub(super) mod inline;
+pub(super) mod rewind;
+pub(super) mod search;
+pub(super) mod snippet;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{AgentChoice, Conversation, MAX_TITLE_CHARS};
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::run::change::StepKind;
+use crate::domain::run::context::ContextSummary;
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::records::named::given;
+use crate::service::runs::input::bounded;
+use crate::service::runs::publish;
+use crate::service::{Error, ExportForm, Result, Service};
+use crate::store::{
+    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Created, EarlierPage,
+    MessageCursor, NewConversation, PAGE_BYTES, Page, PageRequest,
+};
+use crate::support::{failpoint, text};
+
+const MAX_TAGS: usize = 20;
+const MAX_TAG_CHARS: usize = 50;
+const MAX_PROMPT_CHARS: usize = 10_000;
+
+/// A conversation to make.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateConversationBody)]
+pub struct NewConversationRequest {
+    /// An id minted by the client: `conv_` and a UUID.
+    id: Option<ConversationId>,
+    /// A title, at most 255 characters.
+    title: Option<String>,
+    /// Its own part of the system prompt, at most 10,000 characters.
+    system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters.
+    instructions: Option<String>,
+    /// The agent of messages that name none: by name or id, `name@3` for that version of it. The server's default if absent.
+    agent: Option<String>,
+    /// The model of messages that name none, as `provider/name`. The agent's if absent.
+    #[schema(max_length = 200)]
+    model: Option<String>,
+}
+
+/// What to change of a conversation.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateConversationBody)]
+pub struct ConversationPatch {
+    /// The new title, at most 255 characters.
+    pub title: Option<String>,
+    /// Whether it is pinned: then it is not put away by itself.
+    pub pinned: Option<bool>,
+    /// Whether it is put away.
+    pub archived: Option<bool>,
+    /// All of its tags.
+    #[schema(max_items = 20)]
+    pub tags: Option<Vec<String>>,
+    /// Its own part of the system prompt, at most 10,000 characters; empty for none. Runs that begin later have it.
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
+    pub instructions: Option<String>,
+    /// The agent of later messages that name none: by name or id, `name@3` for that version of it; empty or `null` for the server's
+    /// default.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    pub agent: Option<Option<String>>,
+    /// The model of later messages that name none, as `provider/name`; empty or `null` for the agent's.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, max_length = 200)]
+    pub model: Option<Option<String>>,
+}
+
+impl Service {
+    pub async fn create_conversation(
+        &self,
+        principal: &Principal,
+        request: NewConversationRequest,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Replay)> {
+        let NewConversationRequest { id, title, system_prompt, instructions, agent, model } = request;
+        let title = title.as_deref().map(|title| one_line("/title", title)).transpose()?.unwrap_or_default();
+        let choice = AgentChoice { agent: agent.filter(|name| !name.is_empty()), model: model.filter(|name| !name.is_empty()) };
+        self.check_choice(principal, &choice).await?;
+        let new = NewConversation {
+            id: id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref())),
+            owner: principal.user_id.clone(),
+            title,
+            system_prompt: layer("/system_prompt", system_prompt)?.filter(|text| !text.is_empty()),
+            instructions: layer("/instructions", instructions)?.filter(|text| !text.is_empty()),
+            choice,
+            max_conversations: self.limits.max_conversations,
+            now: self.clock.now(),
+        };
+        let claim = self.claim(&principal.user_id, key);
+        match keyed(self.store.create_conversation(new, claim).await?)? {
+            (Created::Conversation(conversation), Replay::Fresh) => Ok((*conversation, Replay::Fresh)),
+            (Created::Conversation(conversation), Replay::Replayed) => {
+                // The record of the earlier request outlives the conversation.
+                self.conversation(principal, &conversation.id).await?;
+                Ok((*conversation, Replay::Replayed))
+            }
+            (Created::Exists, _) => Err(Error::conflict("this conversation id is taken; mint another one")),
+            (Created::TooMany, _) => Err(Error::TooManyConversations(self.limits.max_conversations)),
+        }
+    }
+
+    pub async fn conversation(&self, principal: &Principal, id: &ConversationId) -> Result<Conversation> {
+        self.store.conversation(&principal.user_id, id).await?.ok_or(Error::NotFound("conversation"))
+    }
+
+    /// Returns how far runs of a principal have come, of those that have begun.
+    pub async fn reached(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.store.reached(&principal.user_id, runs).await?)
+    }
+
+    /// A page of conversations, newest first.
+    pub async fn conversations(
+        &self,
+        principal: &Principal,
+        mut filter: ConversationFilter,
+        page: &PageRequest<ConversationCursor>,
+    ) -> Result<Page<Conversation>> {
+        let query = filter.query.take();
+        filter.query = query.map(|query| text::storable(query.trim()).into_owned()).filter(|query| !query.is_empty());
+        Ok(self.store.conversations(&principal.user_id, &filter, page).await?)
+    }
+
+    /// Changes what its owner may change of a conversation.
+    pub async fn change_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        patch: ConversationPatch,
+    ) -> Result<Conversation> {
+        if patch == ConversationPatch::default() {
+            return Err(Error::invalid(
+                "the body changes nothing: give title, pinned, archived, tags, system_prompt, instructions, agent or model",
+            ));
+        }
+        let ConversationPatch { title, pinned, archived, tags, system_prompt, instructions, agent, model } = patch;
+        let choice = AgentChoice { agent: agent.map(Option::unwrap_or_default), model: model.map(Option::unwrap_or_default) };
+        // A conversation of another owner looks missing, also to a request that names an unknown agent.
+        self.conversation(principal, id).await?;
+        self.check_choice(principal, &choice).await?;
+        let change = ConversationChange {
+            title: title.map(|title| one_line("/title", &title)).transpose()?,
+            pinned,
+            archived,
+            tags: tags.map(|tags| cleaned_tags("/tags", tags)).transpose()?,
+            system_prompt: layer("/system_prompt", system_prompt)?,
+            instructions: layer("/instructions", instructions)?,
+            agent: choice.agent,
+            model: choice.model,
+        };
+        let (owner, id, now) = (principal.user_id.clone(), id.clone(), self.clock.now());
+        self.whole(|store, hub| async move {
+            let changed = store.change_conversation(&owner, &id, &change, now).await?;
+            let (conversation, events) = changed.ok_or(Error::NotFound("conversation"))?;
+            publish(&hub, &id, events);
+            Ok(conversation)
+        })
+        .await
+    }
+
+    /// Leaves the older messages of a conversation out of requests from now on. Returns how many more those are, and the summary of all
+    /// that are left out. The context policy is that of the server's own agent.
+    pub async fn compact_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        key: Option<RequestKey>,
+    ) -> Result<((u32, Option<ContextSummary>), Replay)> {
+        let (owner, conversation) = (principal.user_id.clone(), id.clone());
+        let policy = self.default_profile.context.clone();
+        let compact = Compact { owner, conversation, policy, now: self.clock.now() };
+        let claim = self.claim(&principal.user_id, key);
+        let id = id.clone();
+        self.whole(|store, hub| async move {
+            let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
+            match compacted {
+                Compacted::Done { messages, summary, events } => {
+                    publish(&hub, &id, events);
+                    Ok(((messages, summary), replay))
+                }
+                Compacted::Busy => Err(Error::conflict(
+                    "a run is under way, which leaves out by itself what does not fit: wait for its end, or cancel it",
+                )),
+                Compacted::NoConversation => Err(Error::NotFound("conversation")),
+            }
+        })
+        .await
+    }
+
+    /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
+    pub async fn delete_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
+        let (owner, id) = (principal.user_id.clone(), id.clone());
+        self.whole(|store, hub| async move {
+            let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
+            failpoint::reached("C27");
+            if let Some(run) = &deleted.active_run {
+                hub.notify_control(run);
+            }
+            hub.deleted(&id);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Returns the beginning of a conversation's document. Its messages come from [`Self::messages`].
+    pub async fn export_beginning(&self, principal: &Principal, id: &ConversationId, form: ExportForm) -> Result<String> {
+        Ok(form.beginning(&self.conversation(principal, id).await?, self.clock.now()))
+    }
+
+    /// A page of messages, oldest first.
+    pub async fn messages(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> Result<Page<Message>> {
+        self.store.messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))
+    }
+
+    /// Returns the messages before `before`, or the newest ones: oldest first, at most `limit`, and cut short at [`PAGE_BYTES`]. The
+    /// next page is of the messages before these.
+    pub async fn earlier_messages(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        before: Option<BeforeCursor>,
+        limit: u32,
+    ) -> Result<Page<Message>> {
+        let page = EarlierPage { before, limit, bytes: PAGE_BYTES };
+        let found = self.store.earlier_messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))?;
+        Ok(found.into_page())
+    }
+}
+
+/// Puts a title on one line.
+pub(in crate::service) fn one_line(pointer: &str, title: &str) -> Result<String> {
+    bounded(pointer, title.replace(char::is_control, " ").trim(), MAX_TITLE_CHARS)
+}
+
+/// A part of the system prompt, without space around it.
+pub(in crate::service) fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
+    text.map(|text| bounded(pointer, text.trim(), MAX_PROMPT_CHARS)).transpose()
+}
+
+/// Each tag once, in the order given, without space around it.
+pub(in crate::service) fn cleaned_tags(pointer: &str, tags: Vec<String>) -> Result<Vec<String>> {
+    let mut clean: Vec<String> = Vec::with_capacity(tags.len().min(MAX_TAGS));
+    for (place, tag) in tags.iter().enumerate() {
+        let tag = text::storable(tag.trim());
+        if !(1..=MAX_TAG_CHARS).contains(&tag.chars().count()) || tag.contains(char::is_control) {
+            let rule = format!("must have 1 to {MAX_TAG_CHARS} characters, and no control characters");
+            return Err(Error::field(&format!("{pointer}/{place}"), rule));
+        }
+        if !clean.iter().any(|known| *known == *tag) {
+            clean.push(tag.into_owned());
+        }
+    }
+    match clean.len() {
+        0..=MAX_TAGS => Ok(clean),
+        count => Err(Error::field(pointer, format!("has {count} tags; at most {MAX_TAGS} are accepted"))),
+    }
+}

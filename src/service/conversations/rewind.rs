@@ -1,0 +1,46 @@
+//! Rewinding a conversation to an earlier message.
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::Conversation;
+use crate::domain::ids::{ConversationId, MessageId};
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::runs::publish;
+use crate::service::{Error, Result, Service};
+use crate::store::{Rewind, RewindFrom, Rewound};
+
+impl Service {
+    /// Takes messages out of a conversation: they are neither listed nor sent to a model. The log keeps them. Returns their ids.
+    pub async fn rewind_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        from: RewindFrom,
+        key: Option<RequestKey>,
+    ) -> Result<(Conversation, Vec<MessageId>, Replay)> {
+        let owner = principal.user_id.clone();
+        let rewind = Rewind { owner, conversation_id: id.clone(), from, now: self.clock.now() };
+        let claim = self.claim(&principal.user_id, key);
+        let of = id.clone();
+        let rewound = self.whole(|store, hub| async move {
+            let (rewound, replay) = keyed(store.rewind_conversation(rewind, claim).await?)?;
+            match rewound {
+                Rewound::Conversation { conversation, superseded, events } => {
+                    publish(&hub, &of, events);
+                    Ok((*conversation, superseded, replay))
+                }
+                Rewound::Active { run_id } => Err(Error::RunActive(run_id)),
+                Rewound::PartsCalls => Err(Error::conflict(
+                    "this would part calls of tools from their results; rewind to the last message with results, or to one before the calls",
+                )),
+                Rewound::NoMessage => Err(Error::NotFound("message in this conversation")),
+                Rewound::NoConversation => Err(Error::NotFound("conversation")),
+            }
+        });
+        let (conversation, superseded, replay) = rewound.await?;
+        if replay == Replay::Replayed {
+            // The record of the earlier request outlives the conversation.
+            self.conversation(principal, id).await?;
+        }
+        Ok((conversation, superseded, replay))
+    }
+}

@@ -1,0 +1,30 @@
+//! Search in messages.
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::search::{FoundMessage, Terms, storable_query};
+use crate::service::conversations::snippet::snippet;
+use crate::service::{Error, Page, PageRequest, Result, SearchCursor, Service};
+
+impl Service {
+    /// A page of messages with all words and phrases of `query`, newest first.
+    pub async fn search(
+        &self,
+        principal: &Principal,
+        query: &str,
+        archived: Option<bool>,
+        page: &PageRequest<SearchCursor>,
+    ) -> Result<Page<FoundMessage>> {
+        let terms = Terms::read(&storable_query(query)).map_err(Error::invalid)?;
+        let found = self.store.search(&principal.user_id, &terms, archived, page).await?;
+        let shown = |found: crate::store::Found| FoundMessage {
+            snippet: snippet(&found.message.text(), &terms),
+            message_id: found.message.id,
+            conversation_id: found.message.conversation_id,
+            title: found.title,
+            run_id: found.message.run_id,
+            role: found.message.role,
+            created_at: found.message.created_at,
+        };
+        Ok(Page { items: found.items.into_iter().map(shown).collect(), next: found.next })
+    }
+}

@@ -1,0 +1,540 @@
+//! Agents: making, changing, pinning, and which one a run gets.
+//!
+//! A member may use an agent that they may see, unless it is for groups that they are in none of. A run freezes the profile that it gets,
+//! so no change of an agent reaches a run that was accepted before it.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::{Principal, UserRole};
+use crate::domain::agent::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of};
+use crate::domain::agent::preset::{self, Preset, id_of};
+use crate::domain::agent::{AgentProfile, InvalidProfile};
+use crate::domain::ids::AgentId;
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::records::agent_bounds::{bring_within, within};
+use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all};
+use crate::service::{Error, Result, Service};
+use crate::store::{AgentCursor, AgentVersionCursor, NamedChanged, Page, PageRequest};
+
+/// The most characters of a description and of a note.
+const MAX_DESCRIPTION_CHARS: usize = 1_000;
+const MAX_NAME_BYTES: usize = 64;
+/// The largest profile, as JSON in bytes.
+const MAX_PROFILE_BYTES: usize = 64 * 1024;
+/// Why a member cannot use an agent of their own.
+const NOT_IN_GROUPS: &str =
+    "the server's own agent is for members of some groups only; ask an administrator to be put into one of them";
+const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "agents of the server are an administrator's to change" };
+
+/// An agent as a path or a run names it. A name means the caller's own agent before the server's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentRef {
+    Id(AgentId),
+    Name(String),
+}
+
+impl From<&str> for AgentRef {
+    fn from(text: &str) -> Self {
+        AgentId::parse(text).map_or_else(|_| Self::Name(text.to_owned()), Self::Id)
+    }
+}
+
+/// An agent to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateAgentBody)]
+pub struct NewAgent {
+    /// What runs ask for it by.
+    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
+    name: String,
+    /// What it is for.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    description: String,
+    /// What differs from the agent of the server's settings, in its words: `[agent]` in the documentation of the configuration.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
+    /// Why, for whoever reads the list of versions.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: OwnerScope,
+}
+
+/// What to change of an agent. What is absent stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateAgentBody)]
+pub struct AgentPatch {
+    /// The name.
+    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
+    name: Option<String>,
+    /// What it is for.
+    #[schema(max_length = 1000)]
+    description: Option<String>,
+    /// What differs from the agent of the server's settings, all of it: makes another version.
+    #[schema(value_type = Option<Object>)]
+    profile: Option<ProfileDocument>,
+    /// Why that version is made.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+    /// The version that runs get from now on, however many are made; `null` for the newest.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
+    pinned_version: Option<Option<u32>>,
+}
+
+/// An agent, by where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnyAgent {
+    /// A user keeps it.
+    Stored(Box<AgentRecord>),
+    Preset(Preset),
+    /// The one of the settings, of this name.
+    Default(String),
+}
+
+impl AnyAgent {
+    fn cursor(&self) -> AgentCursor {
+        let (name, id) = match self {
+            Self::Stored(record) => (record.name.clone(), record.id.clone()),
+            Self::Preset(preset) => (preset.name.to_owned(), preset.id.clone()),
+            Self::Default(name) => (name.clone(), id_of(name)),
+        };
+        AgentCursor { name, id }
+    }
+
+    /// Returns the groups that it is for; none if it is for all users. An agent that a member makes for themselves cannot leave those of `base`.
+    fn groups(&self, base: &AgentProfile) -> BTreeSet<String> {
+        match self {
+            Self::Default(_) | Self::Preset(_) => base.groups.clone(),
+            Self::Stored(record) if record.owner.is_some() => base.groups.clone(),
+            Self::Stored(record) => groups_in(base, &record.profile),
+        }
+    }
+
+    /// Returns the groups whose members may read it. Its owner may read it, also where they may not use it.
+    fn readers(&self, base: &AgentProfile) -> BTreeSet<String> {
+        match self {
+            Self::Stored(record) => readers_in(base, record, &record.profile),
+            Self::Preset(_) | Self::Default(_) => self.groups(base),
+        }
+    }
+}
+
+fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocument) -> BTreeSet<String> {
+    match record.owner {
+        Some(_) => BTreeSet::new(),
+        None => groups_in(base, document),
+    }
+}
+
+/// Returns the groups that a version of an agent of the server is for.
+fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
+    match document.get("groups") {
+        None => base.groups.clone(),
+        // An unreadable list admits no member: no group has an empty name.
+        Some(said) => serde_json::from_value(said.clone()).unwrap_or_else(|_| BTreeSet::from([String::new()])),
+    }
+}
+
+/// The groups of a principal, as far as they matter for an access.
+enum Membership {
+    /// They do not: the principal is an administrator, or nothing is for some groups only.
+    Unasked,
+    Of(Vec<String>),
+}
+
+impl Membership {
+    fn admits(&self, groups: &BTreeSet<String>) -> bool {
+        match self {
+            Self::Unasked => true,
+            Self::Of(theirs) => groups.is_empty() || theirs.iter().any(|group| groups.contains(group)),
+        }
+    }
+}
+
+/// An agent as it is shown, with the profile that runs get, or the reason why they get none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownAgent {
+    pub agent: AnyAgent,
+    pub effective: std::result::Result<Box<AgentProfile>, InvalidProfile>,
+}
+
+impl Service {
+    pub async fn create_agent(
+        &self,
+        principal: &Principal,
+        new: NewAgent,
+        key: Option<RequestKey>,
+    ) -> Result<(ShownAgent, Replay)> {
+        let NewAgent { name, description, profile, note, scope } = new;
+        let owner = new_owner(principal, scope, &AGENTS)?;
+        self.check_agent_name(&name)?;
+        check_words("/description", &description)?;
+        self.check_profile(principal, &name, 1, &profile)?;
+        let now = self.clock.now();
+        let first = self.agent_version_of(principal, 1, profile, note)?;
+        let record = AgentRecord {
+            id: AgentId::generate(self.ids.as_ref()),
+            owner,
+            name,
+            description,
+            pinned: None,
+            latest: 1,
+            profile: first.profile.clone(),
+            created_at: now,
+            updated_at: now,
+            revision: 1,
+        };
+        let most = self.limits.max_agents;
+        let claim = self.claim(&principal.user_id, key);
+        let (made, replay) = keyed(self.store.create_agent(&record, &first, most, claim).await?)?;
+        let id = AGENTS.made(made, &record.name, most)?;
+        Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay))
+    }
+
+    pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<ShownAgent> {
+        let agent = self.any_agent(principal, agent).await?.ok_or(Error::NotFound("agent"))?;
+        let base = &self.default_profile;
+        let membership = self.membership(principal, &[agent.groups(base)]).await?;
+        if !membership.admits(&agent.readers(base)) {
+            return Err(Error::NotInGroups(agent.cursor().name));
+        }
+        Ok(self.shown_agent(principal, agent, &membership))
+    }
+
+    /// Returns a page of those that the principal may read, by name. It may be short although others follow.
+    pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<ShownAgent>> {
+        let kept = self.store.agents(&principal.user_id, page).await?;
+        let Page { items, next } = page_of_all(kept, AnyAgent::Stored, self.agents_of_the_program(), page, AnyAgent::cursor);
+        let base = &self.default_profile;
+        let groups: Vec<_> = items.iter().map(|agent| agent.groups(base)).collect();
+        let membership = self.membership(principal, &groups).await?;
+        let items = items.into_iter().filter(|agent| membership.admits(&agent.readers(base)));
+        Ok(Page { items: items.map(|agent| self.shown_agent(principal, agent, &membership)).collect(), next })
+    }
+
+    /// Changes an agent, of one of these revisions if any are named.
+    pub async fn update_agent(
+        &self,
+        principal: &Principal,
+        agent: &AgentRef,
+        patch: AgentPatch,
+        revisions: Option<&[i64]>,
+    ) -> Result<ShownAgent> {
+        let AgentPatch { name, description, profile, note, pinned_version } = patch;
+        for _ in 0..TRIES {
+            let mut after = self.changeable_agent(principal, agent, revisions).await?;
+            if let Some(name) = name.as_ref().filter(|name| **name != after.name) {
+                self.check_agent_name(name)?;
+                after.name.clone_from(name);
+            }
+            if let Some(description) = &description {
+                check_words("/description", description)?;
+                after.description.clone_from(description);
+            }
+            let version = match &profile {
+                Some(profile) => Some(self.next_version(principal, &mut after, profile.clone(), note.clone())?),
+                None => None,
+            };
+            match pinned_version {
+                Some(Some(number)) if number != after.latest && self.store.agent_version(&after.id, number).await?.is_none() => {
+                    return Err(Error::field("/pinned_version", format!("the agent has no version {number}")));
+                }
+                Some(wanted) => after.pinned = wanted,
+                None => {}
+            }
+            if let Some(shown) = self.put_agent(principal, after, version).await? {
+                return Ok(shown);
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Makes another version that equals an earlier one, for all runs from now on.
+    pub async fn roll_back_agent(&self, principal: &Principal, agent: &AgentRef, number: u32, note: &str) -> Result<ShownAgent> {
+        for _ in 0..TRIES {
+            let mut after = self.changeable_agent(principal, agent, None).await?;
+            let earlier = self.store.agent_version(&after.id, number).await?;
+            let earlier = earlier.ok_or_else(|| Error::field("/version", format!("the agent has no version {number}")))?;
+            // A request that is repeated changes nothing more. The order of the keys counts: a schema is shown to models in its order.
+            let is_same = serde_json::to_string(&earlier.profile).ok() == serde_json::to_string(&after.profile).ok();
+            if after.pinned.is_none() && is_same {
+                return self.agent(principal, &AgentRef::Id(after.id)).await;
+            }
+            let note = if note.is_empty() { format!("as version {number}") } else { note.to_owned() };
+            let version = self.next_version(principal, &mut after, earlier.profile, note)?;
+            after.pinned = None;
+            if let Some(shown) = self.put_agent(principal, after, Some(version)).await? {
+                return Ok(shown);
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Deletes an agent with its versions, of one of these revisions if any are named. Runs that have it continue.
+    pub async fn delete_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<()> {
+        for _ in 0..TRIES {
+            let record = self.changeable_agent(principal, agent, revisions).await?;
+            if self.store.delete_agent(record.owner.as_ref(), &record.id, record.revision).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    pub async fn agent_versions(
+        &self,
+        principal: &Principal,
+        agent: &AgentRef,
+        page: &PageRequest<AgentVersionCursor>,
+    ) -> Result<Page<AgentVersion>> {
+        let record = self.readable_agent(principal, agent).await?;
+        let Page { items, next } = self.store.agent_versions(&record.id, page).await?;
+        let readers: Vec<_> = items.iter().map(|version| readers_in(&self.default_profile, &record, &version.profile)).collect();
+        let membership = self.membership(principal, &readers).await?;
+        let items = items.into_iter().zip(&readers).filter(|(_, readers)| membership.admits(readers));
+        Ok(Page { items: items.map(|(version, _)| version).collect(), next })
+    }
+
+    pub async fn agent_version(&self, principal: &Principal, agent: &AgentRef, number: u32) -> Result<AgentVersion> {
+        let record = self.readable_agent(principal, agent).await?;
+        let version = self.store.agent_version(&record.id, number).await?.ok_or(Error::NotFound("version of this agent"))?;
+        self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &version.profile)).await?;
+        Ok(version)
+    }
+
+    /// Returns the profile of runs that ask for an agent, and whether it names a model itself. `wanted` may end with `@` and a version.
+    pub(in crate::service) async fn agent_profile(
+        &self,
+        principal: &Principal,
+        wanted: Option<&str>,
+    ) -> Result<(AgentProfile, bool)> {
+        let base = &self.default_profile;
+        let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else {
+            self.admit(principal, &base.name, &base.groups).await?;
+            return Ok((base.clone(), false));
+        };
+        let missing = |what: String| Error::field("/agent", format!("{what}; GET /api/v1/agents lists those that there are"));
+        let (agent, number) = match wanted.rsplit_once('@') {
+            Some((agent, number)) => {
+                let number: u32 = number.parse().map_err(|_| missing(format!("{number:?} is not the number of a version")))?;
+                (agent, Some(number))
+            }
+            None => (wanted, None),
+        };
+        let found =
+            self.any_agent(principal, &agent.into()).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
+        // A principal who may not use it as it is now may use no version of it: one may be older than its groups.
+        self.admit(principal, &found.cursor().name, &found.groups(base)).await?;
+        let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
+        let (name, version, document, source) = match found {
+            AnyAgent::Default(_) | AnyAgent::Preset(_) if number.is_some_and(|number| number != 1) => {
+                return Err(no_version(number.unwrap_or_default()));
+            }
+            AnyAgent::Default(_) => return Ok((base.clone(), false)),
+            AnyAgent::Preset(preset) => (preset.name.to_owned(), 1, preset.profile, Source::Program),
+            AnyAgent::Stored(record) => {
+                let current = record.current();
+                let document = match number.filter(|number| *number != current) {
+                    None => record.profile,
+                    Some(number) => self.store.agent_version(&record.id, number).await?.ok_or_else(|| no_version(number))?.profile,
+                };
+                let source = if record.owner.is_some() { Source::Own } else { Source::Server };
+                (record.name, number.unwrap_or(current), document, source)
+            }
+        };
+        if number.is_some() && matches!(source, Source::Server) {
+            self.admit(principal, &name, &groups_in(base, &document)).await?;
+        }
+        let cannot = |InvalidProfile { field, reason }| {
+            Error::Conflict(format!("the agent {name:?} cannot be used as it is: its {field}: {reason}; change the agent"))
+        };
+        let mut profile = profile_of(base, &name, version, &document).map_err(cannot)?;
+        match (source, principal.role) {
+            (Source::Own, UserRole::Member) => within(base, &profile).map_err(cannot)?,
+            (Source::Program, UserRole::Member) => bring_within(base, &mut profile),
+            (Source::Own | Source::Program, UserRole::Admin) | (Source::Server, _) => {}
+        }
+        Ok((profile, document.contains_key("model")))
+    }
+
+    pub(in crate::service) async fn admit(&self, principal: &Principal, agent: &str, groups: &BTreeSet<String>) -> Result<()> {
+        let membership = self.membership(principal, std::slice::from_ref(groups)).await?;
+        if membership.admits(groups) { Ok(()) } else { Err(Error::NotInGroups(agent.to_owned())) }
+    }
+
+    /// Returns what decides whether a principal may use what is for some of these groups. Most agents are for all: the store is asked
+    /// only where that is not so.
+    async fn membership(&self, principal: &Principal, groups: &[BTreeSet<String>]) -> Result<Membership> {
+        match principal.role {
+            UserRole::Member if groups.iter().any(|groups| !groups.is_empty()) => {
+                Ok(Membership::Of(self.store.groups_of(&principal.user_id).await?))
+            }
+            UserRole::Member | UserRole::Admin => Ok(Membership::Unasked),
+        }
+    }
+
+    /// Returns the agents of the program and of the settings. Their names cannot be taken.
+    fn agents_of_the_program(&self) -> Vec<AnyAgent> {
+        let default = &self.default_profile.name;
+        let presets = preset::presets().iter().filter(|preset| preset.name != default).cloned().map(AnyAgent::Preset);
+        std::iter::once(AnyAgent::Default(default.clone())).chain(presets).collect()
+    }
+
+    async fn any_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<Option<AnyAgent>> {
+        let is_meant = |known: &AnyAgent| match agent {
+            AgentRef::Id(id) => known.cursor().id == *id,
+            AgentRef::Name(name) => known.cursor().name == *name,
+        };
+        if let Some(known) = self.agents_of_the_program().into_iter().find(is_meant) {
+            return Ok(Some(known));
+        }
+        let record = match agent {
+            AgentRef::Id(id) => self.store.agent(&principal.user_id, id).await?,
+            AgentRef::Name(name) if is_name(name) => self.store.agent_named(&principal.user_id, name).await?,
+            AgentRef::Name(_) => None,
+        };
+        Ok(record.map(|record| AnyAgent::Stored(Box::new(record))))
+    }
+
+    async fn kept_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
+        match self.any_agent(principal, agent).await? {
+            Some(AnyAgent::Stored(record)) => Ok(*record),
+            Some(AnyAgent::Preset(_)) => Err(Error::conflict(
+                "this agent comes with the program and has one version; make one of your own with its profile to change it",
+            )),
+            Some(AnyAgent::Default(_)) => {
+                Err(Error::conflict("this agent is that of the settings and has one version; it is changed there"))
+            }
+            None => Err(Error::NotFound("agent")),
+        }
+    }
+
+    /// Returns a kept agent, if the principal may read what runs get of it.
+    async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
+        let record = self.kept_agent(principal, agent).await?;
+        self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &record.profile)).await?;
+        Ok(record)
+    }
+
+    async fn changeable_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<AgentRecord> {
+        let record = self.kept_agent(principal, agent).await?;
+        may_change(principal, record.owner.as_ref(), &AGENTS)?;
+        check_version(revisions, record.revision)?;
+        Ok(record)
+    }
+
+    /// Stores a changed agent. `None` if it was changed in the meantime.
+    async fn put_agent(
+        &self,
+        principal: &Principal,
+        mut after: AgentRecord,
+        version: Option<AgentVersion>,
+    ) -> Result<Option<ShownAgent>> {
+        after.updated_at = self.clock.now().max(after.updated_at);
+        match self.store.change_agent(&after, version.as_ref()).await? {
+            NamedChanged::Changed(_) => self.agent(principal, &AgentRef::Id(after.id)).await.map(Some),
+            NamedChanged::NameTaken => Err(AGENTS.name_taken(&after.name)),
+            NamedChanged::Stale => Ok(None),
+        }
+    }
+
+    fn next_version(
+        &self,
+        principal: &Principal,
+        agent: &mut AgentRecord,
+        profile: ProfileDocument,
+        note: String,
+    ) -> Result<AgentVersion> {
+        agent.latest += 1;
+        self.check_profile(principal, &agent.name, agent.latest, &profile)?;
+        self.agent_version_of(principal, agent.latest, profile, note)
+    }
+
+    fn agent_version_of(&self, by: &Principal, number: u32, profile: ProfileDocument, note: String) -> Result<AgentVersion> {
+        check_words("/note", &note)?;
+        Ok(AgentVersion { number, profile, note, created_by: by.user_id.clone(), created_at: self.clock.now() })
+    }
+
+    fn check_profile(&self, principal: &Principal, name: &str, version: u32, document: &ProfileDocument) -> Result<()> {
+        let size = serde_json::to_string(document).map_or(0, |text| text.len());
+        if size > MAX_PROFILE_BYTES {
+            return Err(Error::field("/profile", format!("has {size} bytes as JSON; the most is {MAX_PROFILE_BYTES}")));
+        }
+        let refuse = |InvalidProfile { field, reason }| Error::field(&format!("/profile/{field}"), reason);
+        let profile = profile_of(&self.default_profile, name, version, document).map_err(refuse)?;
+        match principal.role {
+            UserRole::Admin => Ok(()),
+            UserRole::Member => within(&self.default_profile, &profile).map_err(refuse),
+        }
+    }
+
+    fn check_agent_name(&self, name: &str) -> Result<()> {
+        if !is_name(name) {
+            let rule =
+                format!("must have 1 to {MAX_NAME_BYTES} of a-z, A-Z, 0-9, '.', '_' and '-', and begin with a letter or a digit");
+            return Err(Error::field("/name", rule));
+        }
+        if AgentId::parse(name).is_ok() {
+            return Err(Error::field("/name", "must not look like an id"));
+        }
+        if preset::is_preset(name) || *name == self.default_profile.name {
+            return Err(AGENTS.name_taken(name));
+        }
+        Ok(())
+    }
+
+    fn shown_agent(&self, viewer: &Principal, agent: AnyAgent, membership: &Membership) -> ShownAgent {
+        let base = &self.default_profile;
+        let effective = match &agent {
+            AnyAgent::Default(_) => Ok(base.clone()),
+            AnyAgent::Preset(preset) => profile_of(base, preset.name, 1, &preset.profile).map(|mut profile| {
+                if viewer.role == UserRole::Member {
+                    bring_within(base, &mut profile);
+                }
+                profile
+            }),
+            AnyAgent::Stored(record) => {
+                let profile = profile_of(base, &record.name, record.current(), &record.profile);
+                profile.and_then(|profile| match (&record.owner, viewer.role) {
+                    (Some(_), UserRole::Member) => within(base, &profile).map(|()| profile),
+                    (Some(_), UserRole::Admin) | (None, _) => Ok(profile),
+                })
+            }
+        };
+        // A reader may use it, except one of their own: that shows what they have written, and nothing of the server's agent.
+        let effective = effective.and_then(|profile| match membership.admits(&profile.groups) {
+            true => Ok(profile),
+            false => Err(InvalidProfile { field: "groups".to_owned(), reason: NOT_IN_GROUPS.to_owned() }),
+        });
+        ShownAgent { agent, effective: effective.map(Box::new) }
+    }
+}
+
+/// The maker of an agent that a run asks for.
+enum Source {
+    Own,
+    Server,
+    Program,
+}
+
+fn check_words(field: &str, words: &str) -> Result<()> {
+    match words.chars().count() {
+        0..=MAX_DESCRIPTION_CHARS => Ok(()),
+        count => Err(Error::field(field, format!("has {count} characters; the most is {MAX_DESCRIPTION_CHARS}"))),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits)
+}

@@ -1,0 +1,63 @@
+//! Providers of the configuration beside those that users keep: shown and asked in the same way, changed elsewhere.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::domain::ids::ProviderId;
+use crate::domain::model::provider::{ProviderKind, ProviderRecord};
+use crate::store::ProviderCursor;
+
+/// A provider of the configuration or the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfiguredProvider {
+    /// The same in every process and after every start, because it is derived from the name.
+    pub id: ProviderId,
+    pub name: String,
+    pub kind: ProviderKind,
+    /// Its URL, without what may be secret of it.
+    pub base_url: String,
+    pub has_key: bool,
+}
+
+impl ConfiguredProvider {
+    pub fn new(name: &str, kind: ProviderKind, base_url: String, has_key: bool) -> Self {
+        let hash = Sha256::digest(format!("capstan.configured_provider.{name}"));
+        let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let id = ProviderId::from_stored(format!("{}{digits}", ProviderId::PREFIX));
+        Self { id, name: name.to_owned(), kind, base_url, has_key }
+    }
+}
+
+/// A provider, by where it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AnyProvider {
+    Stored(Box<ProviderRecord>),
+    Configured(ConfiguredProvider),
+}
+
+impl AnyProvider {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Stored(record) => &record.name,
+            Self::Configured(provider) => &provider.name,
+        }
+    }
+
+    pub(in crate::service) fn cursor(&self) -> ProviderCursor {
+        let id = match self {
+            Self::Stored(record) => &record.id,
+            Self::Configured(provider) => &provider.id,
+        };
+        ProviderCursor { name: self.name().to_owned(), id: id.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_configured_providers_are_ids() {
+        let provider = ConfiguredProvider::new("a", ProviderKind::Ollama, String::new(), false);
+        assert_eq!(ProviderId::parse(provider.id.as_str()).unwrap(), provider.id);
+    }
+}

@@ -1,0 +1,675 @@
+//! MCP servers that users keep: making, changing, starting, importing and exporting.
+//!
+//! A user may use a server that they may see. Its entry is shown to those who may change it, without its secrets, which are never shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::{Principal, UserRole};
+use crate::domain::ids::{McpServerId, UserId};
+use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::mcp_server::McpServerRecord;
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::records::mcp_deps::McpDeps;
+use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, may_change, new_owner, page_of_all, yes};
+use crate::service::records::providers::reach_of;
+use crate::service::{Error, Result, Service};
+use crate::store::{McpServerCursor, NamedChanged, Page, PageRequest};
+use crate::support::json as stable;
+use crate::support::nearest::nearest;
+use crate::support::seal::{SealError, Vault};
+use crate::tools::mcp::{
+    ConfiguredServer, KeptServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, check_document,
+    is_switched_off, last_words, part, read_kept,
+};
+use crate::tools::{AuthState, ServerStatus};
+
+const MAX_NAME_CHARS: usize = 64;
+/// How long an answer waits to say whether a server can be reached.
+const PROBE: Duration = Duration::from_secs(5);
+/// Servers that are read at a time for an export.
+const PAGE: u32 = 100;
+const SERVERS: Kind =
+    Kind { one: "an MCP server", many: "MCP servers", refusal: "MCP servers of the server are an administrator's to change" };
+
+pub type Variables = std::collections::BTreeMap<String, SecretString>;
+
+/// A server to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateMcpServerBody)]
+pub struct NewMcpServer {
+    /// What the names of its tools begin with: `name__tool`.
+    #[schema(min_length = 1, max_length = 64)]
+    name: String,
+    /// Its entry, as in an `mcpServers` document. Its secrets are taken out of it and never shown again.
+    #[schema(value_type = Object)]
+    entry: Map<String, Value>,
+    /// Values of variables that the entry names as `${NAME}`.
+    #[serde(default)]
+    #[schema(value_type = Object, write_only)]
+    variables: Variables,
+    /// Whether runs may use it.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    enabled: bool,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: OwnerScope,
+}
+
+/// What to change of a server. What is absent stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateMcpServerBody)]
+pub struct McpServerPatch {
+    /// The name.
+    #[schema(min_length = 1, max_length = 64)]
+    name: Option<String>,
+    /// The entry, all of it. A `${NAME}` that stands for a secret goes on to stand for it, unless the entry leads to another host.
+    #[schema(value_type = Option<Object>)]
+    entry: Option<Map<String, Value>>,
+    /// New values of variables that the entry names as `${NAME}`.
+    #[serde(default)]
+    #[schema(value_type = Object, write_only)]
+    variables: Variables,
+    /// Whether runs may use it.
+    enabled: Option<bool>,
+}
+
+/// A server as it is shown.
+#[derive(Debug, Clone)]
+pub struct ShownMcpServer {
+    pub server: AnyMcpServer,
+    /// As far as this process knows.
+    pub status: ServerStatus,
+    /// Parts of the entry of this request that have no effect.
+    pub warnings: Vec<String>,
+}
+
+/// A server, by where it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnyMcpServer {
+    Stored(Box<McpServerRecord>),
+    Configured(ConfiguredServer),
+}
+
+impl AnyMcpServer {
+    fn cursor(&self) -> McpServerCursor {
+        let (name, id) = match self {
+            Self::Stored(record) => (&record.name, &record.id),
+            Self::Configured(server) => (&server.name, &server.id),
+        };
+        McpServerCursor { name: name.clone(), id: id.clone() }
+    }
+
+    fn owner(&self) -> Option<&UserId> {
+        match self {
+            Self::Stored(record) => record.owner.as_ref(),
+            Self::Configured(_) => None,
+        }
+    }
+}
+
+/// A document to bring in. Other keys are told in `warnings`, because programs commonly keep more in it.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = ImportMcpServersBody)]
+pub struct McpServersDocument {
+    /// The servers, as programs commonly keep them.
+    #[serde(rename = "mcpServers")]
+    #[schema(value_type = Object)]
+    mcp_servers: Map<String, Value>,
+    /// Values of variables that the entries name as `${NAME}`.
+    #[serde(default)]
+    #[schema(value_type = Object, write_only)]
+    variables: Variables,
+    /// Whose they are to be.
+    #[serde(default)]
+    scope: OwnerScope,
+    /// Whether they take the place of servers of their names.
+    #[serde(default)]
+    replace: bool,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportOutcome {
+    Made,
+    Replaced,
+    Refused,
+}
+
+/// An entry that was brought in, or not.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ImportedMcpServer {
+    /// Its name in the document.
+    name: String,
+    /// What became of it.
+    outcome: ImportOutcome,
+    /// The server that was made or changed.
+    id: Option<McpServerId>,
+    /// Why it was refused.
+    reason: Option<String>,
+    /// Parts of its entry that have no effect, such as unknown keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
+}
+
+/// The outcome of an import.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ImportedMcpServers {
+    /// The outcome of each entry.
+    data: Vec<ImportedMcpServer>,
+    /// Always `null`: all entries are on one page.
+    next_cursor: Option<String>,
+    /// Parts of the document beside its entries that have no effect, such as unknown keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
+}
+
+impl Service {
+    pub fn with_mcp_servers(mut self, servers: McpDeps) -> Self {
+        self.mcp_servers = Some(servers);
+        self
+    }
+
+    /// Returns the tools on offer, and the status of their servers. Connects to servers that are not connected yet.
+    pub async fn tools(&self, principal: &Principal) -> (Vec<Arc<ToolDefinition>>, Vec<ServerStatus>) {
+        let definitions = self.tools.definitions(&principal.user_id).await;
+        let servers = self.tools.servers(&principal.user_id).await;
+        let servers = servers.into_iter().map(|server| cut(shown(server, principal))).collect();
+        (definitions, servers)
+    }
+
+    pub(in crate::service) fn mcp_deps(&self) -> Result<&McpDeps> {
+        self.mcp_servers.as_ref().ok_or_else(|| Error::conflict("this server keeps no MCP servers"))
+    }
+
+    /// Makes a server of the principal's own, or of the server, and tries it for a moment: it is stored in any case.
+    pub async fn create_mcp_server(
+        &self,
+        principal: &Principal,
+        new: NewMcpServer,
+        key: Option<RequestKey>,
+    ) -> Result<(ShownMcpServer, Replay)> {
+        let (id, replay, warnings) = self.make_mcp_server(principal, new, key).await?;
+        let shown = self.probed(principal, &id).await?;
+        Ok((ShownMcpServer { warnings, ..shown }, replay))
+    }
+
+    async fn make_mcp_server(
+        &self,
+        principal: &Principal,
+        new: NewMcpServer,
+        key: Option<RequestKey>,
+    ) -> Result<(McpServerId, Replay, Vec<String>)> {
+        let deps = self.mcp_deps()?;
+        let NewMcpServer { name, entry, variables, enabled, scope } = new;
+        let owner = new_owner(principal, scope, &SERVERS)?;
+        check_name(&name)?;
+        let now = self.clock.now();
+        let mut record = McpServerRecord {
+            id: McpServerId::generate(self.ids.as_ref()),
+            owner,
+            name,
+            entry: Map::new(),
+            secrets: None,
+            reach: reach_of(principal),
+            enabled: enabled && !switched_off(&entry)?,
+            created_at: now,
+            updated_at: now,
+            version: 1,
+            generation: 1,
+        };
+        let warnings = self.put_entry(&mut record, &entry, &variables, &Secrets::new()).await?;
+        let claim = self.claim(&principal.user_id, key);
+        let (made, replay) = keyed(self.store.create_mcp_server(&record, deps.max_per_owner, claim).await?)?;
+        let id = SERVERS.made(made, &record.name, deps.max_per_owner)?;
+        deps.servers.changed(&id).await;
+        Ok((id, replay, warnings))
+    }
+
+    pub async fn mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+        let deps = self.mcp_deps()?;
+        let server = self.any_mcp_server(principal, id).await?;
+        let status = deps.servers.status_of(&principal.user_id, id).await;
+        Ok(described(principal, server, status))
+    }
+
+    async fn any_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<AnyMcpServer> {
+        let configured = self.mcp_deps()?.servers.configured().find(|server| server.id == *id);
+        if let Some(server) = configured {
+            return Ok(AnyMcpServer::Configured(server));
+        }
+        let record = self.store.mcp_server(&principal.user_id, id).await?.ok_or(Error::NotFound("MCP server"))?;
+        Ok(AnyMcpServer::Stored(Box::new(record)))
+    }
+
+    pub async fn mcp_servers(&self, principal: &Principal, page: &PageRequest<McpServerCursor>) -> Result<Page<ShownMcpServer>> {
+        let deps = self.mcp_deps()?;
+        let kept = self.store.mcp_servers(&principal.user_id, page).await?;
+        let configured = deps.servers.configured().map(AnyMcpServer::Configured).collect();
+        let Page { items, next } = page_of_all(kept, AnyMcpServer::Stored, configured, page, AnyMcpServer::cursor);
+        let mut statuses = deps.servers.statuses(&principal.user_id).await;
+        let describe = |server: AnyMcpServer| {
+            let id = server.cursor().id;
+            let status = statuses.iter().position(|status| status.id == id).map(|at| statuses.swap_remove(at));
+            let mut shown = described(principal, server, status);
+            shown.status = cut(shown.status);
+            shown
+        };
+        Ok(Page { items: items.into_iter().map(describe).collect(), next })
+    }
+
+    /// Changes a server, of one of these versions if any are named, and tries it for a moment.
+    pub async fn update_mcp_server(
+        &self,
+        principal: &Principal,
+        id: &McpServerId,
+        patch: &McpServerPatch,
+        versions: Option<&[i64]>,
+    ) -> Result<ShownMcpServer> {
+        for _ in 0..TRIES {
+            let before = self.changeable_mcp_server(principal, id, versions).await?;
+            let (after, warnings) = self.patched_mcp_server(principal, &before, patch).await?;
+            match self.store.change_mcp_server(&after).await? {
+                NamedChanged::Changed(_) => {
+                    self.mcp_server_changed(&before, &after).await?;
+                    let shown = self.probed(principal, id).await?;
+                    return Ok(ShownMcpServer { warnings, ..shown });
+                }
+                NamedChanged::NameTaken => return Err(SERVERS.name_taken(&after.name)),
+                NamedChanged::Stale => {}
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Applies a patch. Returns the changed record, and the parts of the new entry that have no effect.
+    async fn patched_mcp_server(
+        &self,
+        principal: &Principal,
+        before: &McpServerRecord,
+        patch: &McpServerPatch,
+    ) -> Result<(McpServerRecord, Vec<String>)> {
+        let mut after = before.clone();
+        if let Some(name) = &patch.name {
+            check_name(name)?;
+            after.name.clone_from(name);
+        }
+        after.enabled = patch.enabled.unwrap_or(after.enabled);
+        if let Some(entry) = &patch.entry {
+            after.enabled &= !switched_off(entry)?;
+        }
+        let mut warnings = Vec::new();
+        if patch.entry.is_some() || !patch.variables.is_empty() {
+            let entry = patch.entry.as_ref().unwrap_or(&before.entry);
+            after.reach = reach_of(principal);
+            // Secrets that cannot be opened must be given again, and are missed by their names until they are.
+            let secrets = opened(&self.provider_deps()?.vault, before).unwrap_or_default();
+            warnings = self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
+        }
+        after.updated_at = self.clock.now().max(before.updated_at);
+        Ok((after, warnings))
+    }
+
+    pub async fn delete_mcp_server(&self, principal: &Principal, id: &McpServerId, versions: Option<&[i64]>) -> Result<()> {
+        let deps = self.mcp_deps()?;
+        for _ in 0..TRIES {
+            let record = self.changeable_mcp_server(principal, id, versions).await?;
+            if self.store.delete_mcp_server(record.owner.as_ref(), id, record.version).await? {
+                deps.servers.changed(id).await;
+                return Ok(());
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Connects to a server, also after failures.
+    pub async fn start_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+        let server = self.steerable_mcp_server(principal, id).await?;
+        match self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await {
+            Some(status) => Ok(described(principal, server, Some(status))),
+            None => Err(Error::conflict("this MCP server is not enabled; change that first")),
+        }
+    }
+
+    /// Ends the connections to a server, and all processes. The next use makes another one.
+    pub async fn stop_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+        let deps = self.mcp_deps()?;
+        let server = self.steerable_mcp_server(principal, id).await?;
+        if let AnyMcpServer::Stored(record) = &server {
+            // Other processes see the other generation.
+            self.store.renew_mcp_server(record.owner.as_ref(), id).await?;
+        }
+        deps.servers.stop(id).await;
+        deps.servers.changed(id).await;
+        let status = deps.servers.status_of(&principal.user_id, id).await;
+        Ok(described(principal, server, status))
+    }
+
+    pub async fn restart_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+        self.stop_mcp_server(principal, id).await?;
+        self.start_mcp_server(principal, id).await
+    }
+
+    pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<Arc<ToolDefinition>>> {
+        let server = self.any_mcp_server(principal, id).await?;
+        listed_or(principal, &server, self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
+    }
+
+    pub async fn mcp_server_resources(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpResource>> {
+        let server = self.any_mcp_server(principal, id).await?;
+        listed_or(principal, &server, self.mcp_deps()?.servers.resources_of(&principal.user_id, id).await)
+    }
+
+    pub async fn mcp_server_prompts(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpPrompt>> {
+        let server = self.any_mcp_server(principal, id).await?;
+        listed_or(principal, &server, self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
+    }
+
+    /// Imports the entries of an `mcpServers` document, each by itself.
+    pub async fn import_mcp_servers(
+        &self,
+        principal: &Principal,
+        mut document: McpServersDocument,
+        key: Option<RequestKey>,
+    ) -> Result<ImportedMcpServers> {
+        let warnings = check_rest(&document.rest)?;
+        let entries = std::mem::take(&mut document.mcp_servers);
+        let mut data = Vec::with_capacity(entries.len());
+        let mut fresh = Vec::new();
+        for (at, (name, entry)) in entries.into_iter().enumerate() {
+            // Entries have keys by their order in the document, which is the same each time. The outcome of making is read as another type
+            // than that of replacing, and has another key.
+            let keys = ["", "\0replace"].map(|what| {
+                key.as_ref().map(|RequestKey { key, fingerprint }| RequestKey {
+                    key: stable::hash_bytes(format!("{key}\0{at}{what}").as_bytes()),
+                    fingerprint: fingerprint.clone(),
+                })
+            });
+            data.push(match self.import_mcp_server(principal, &document, (&name, entry), keys).await {
+                Ok((id, outcome, replay, warnings)) => {
+                    fresh.extend((replay == Replay::Fresh).then(|| id.clone()));
+                    ImportedMcpServer { name, outcome, id: Some(id), reason: None, warnings }
+                }
+                Err(error @ (Error::Invalid { .. } | Error::Conflict(_) | Error::Stale)) => {
+                    let (outcome, reason) = (ImportOutcome::Refused, Some(error.to_string()));
+                    ImportedMcpServer { name, outcome, id: None, reason, warnings: Vec::new() }
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        // Each is tried, like one that is made or changed by itself, but side by side: the document decides how many there are.
+        let servers = &self.mcp_deps()?.servers;
+        futures_util::future::join_all(fresh.iter().map(|id| servers.start(&principal.user_id, id, PROBE))).await;
+        Ok(ImportedMcpServers { data, next_cursor: None, warnings })
+    }
+
+    async fn import_mcp_server(
+        &self,
+        principal: &Principal,
+        document: &McpServersDocument,
+        (name, entry): (&str, Value),
+        [key, replace_key]: [Option<RequestKey>; 2],
+    ) -> Result<(McpServerId, ImportOutcome, Replay, Vec<String>)> {
+        let Value::Object(entry) = entry else { return Err(Error::conflict("the entry must be an object")) };
+        let (enabled, variables, scope) = (!switched_off(&entry)?, document.variables.clone(), document.scope);
+        let new = NewMcpServer { name: name.to_owned(), entry: entry.clone(), variables: variables.clone(), enabled, scope };
+        // Made before it is looked for: a server that a repeated request made the first time must not be replaced.
+        let made = self.make_mcp_server(principal, new, key).await;
+        // Its name may be taken; or there may be no room for another one, or its secrets may be those that are stored.
+        if document.replace
+            && matches!(made, Err(Error::Invalid { .. } | Error::Conflict(_)))
+            && let Some(id) = self.mcp_server_named(principal, name, scope).await?
+        {
+            let patch = McpServerPatch { entry: Some(entry), variables, enabled: Some(enabled), name: None };
+            let (replay, warnings) = self.replace_mcp_server(principal, &id, &patch, replace_key).await?;
+            return Ok((id, ImportOutcome::Replaced, replay, warnings));
+        }
+        made.map(|(id, replay, warnings)| (id, ImportOutcome::Made, replay, warnings))
+    }
+
+    async fn replace_mcp_server(
+        &self,
+        principal: &Principal,
+        id: &McpServerId,
+        patch: &McpServerPatch,
+        key: Option<RequestKey>,
+    ) -> Result<(Replay, Vec<String>)> {
+        let before = self.changeable_mcp_server(principal, id, None).await?;
+        let (after, warnings) = self.patched_mcp_server(principal, &before, patch).await?;
+        let claim = self.claim(&principal.user_id, key);
+        match keyed(self.store.replace_mcp_server(&after, claim).await?)? {
+            (NamedChanged::Changed(_), Replay::Fresh) => {
+                self.mcp_server_changed(&before, &after).await?;
+                Ok((Replay::Fresh, warnings))
+            }
+            // Later changes of the server stay.
+            (NamedChanged::Changed(_), Replay::Replayed) => Ok((Replay::Replayed, warnings)),
+            (NamedChanged::Stale | NamedChanged::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
+        }
+    }
+
+    /// Forgets tokens that a stored change makes invalid, and has connections made again.
+    async fn mcp_server_changed(&self, before: &McpServerRecord, after: &McpServerRecord) -> Result<()> {
+        if before.entry.get("url") != after.entry.get("url") {
+            // Tokens are for the URL of the login.
+            self.store.forget_mcp_tokens(&after.id, None).await?;
+        }
+        self.mcp_deps()?.servers.changed(&after.id).await;
+        Ok(())
+    }
+
+    /// Returns the server of exactly that name among those of the principal, or of the server.
+    async fn mcp_server_named(&self, principal: &Principal, name: &str, scope: OwnerScope) -> Result<Option<McpServerId>> {
+        // The cursor before any record of that name: no id is empty. There are two of a name at most, one of them the server's.
+        let after = McpServerCursor { name: name.to_owned(), id: McpServerId::from_stored(String::new()) };
+        let page = self.store.mcp_servers(&principal.user_id, &PageRequest { limit: 2, after: Some(after) }).await?;
+        let is_global = scope == OwnerScope::Global;
+        let found = page.items.into_iter().find(|record| record.name == name && record.owner.is_none() == is_global);
+        Ok(found.map(|record| record.id))
+    }
+
+    /// Returns the `mcpServers` document of the principal's own servers, or of the server's, without secrets.
+    pub async fn export_mcp_servers(&self, principal: &Principal, scope: OwnerScope) -> Result<Value> {
+        let is_global = scope == OwnerScope::Global;
+        if is_global {
+            may_change(principal, None, &SERVERS)?;
+        }
+        let mut entries = Map::new();
+        let mut after = None;
+        loop {
+            let page = self.store.mcp_servers(&principal.user_id, &PageRequest { limit: PAGE, after }).await?;
+            for McpServerRecord { name, mut entry, enabled, .. } in
+                page.items.into_iter().filter(|record| record.owner.is_none() == is_global)
+            {
+                if !enabled {
+                    entry.insert("disabled".to_owned(), Value::Bool(true));
+                }
+                entries.insert(name, Value::Object(entry));
+            }
+            match page.next {
+                Some(next) => after = Some(next.parse().map_err(|_| Error::InvalidCursor("the list has no end".to_owned()))?),
+                None => return Ok(json!({ "mcpServers": entries })),
+            }
+        }
+    }
+
+    /// Tries a server for a moment and returns its status. Whether it can be reached does not matter for keeping it.
+    pub(in crate::service) async fn probed(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+        let server = self.any_mcp_server(principal, id).await?;
+        let status = self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await;
+        Ok(described(principal, server, status))
+    }
+
+    /// Returns the record, if the principal may change it and it is of one of the named versions.
+    async fn changeable_mcp_server(
+        &self,
+        principal: &Principal,
+        id: &McpServerId,
+        versions: Option<&[i64]>,
+    ) -> Result<McpServerRecord> {
+        let record = match self.any_mcp_server(principal, id).await? {
+            AnyMcpServer::Stored(record) => *record,
+            AnyMcpServer::Configured(_) => return Err(Error::Forbidden("MCP servers of the configuration are changed there")),
+        };
+        may_change(principal, record.owner.as_ref(), &SERVERS)?;
+        check_version(versions, record.version)?;
+        Ok(record)
+    }
+
+    /// Returns the server, if the principal may start and stop it.
+    pub(in crate::service) async fn steerable_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<AnyMcpServer> {
+        let server = self.any_mcp_server(principal, id).await?;
+        may_change(principal, server.owner(), &SERVERS)?;
+        Ok(server)
+    }
+
+    /// Puts an entry into a record, its secrets sealed, and returns the parts of it that have no effect. `kept` are its secrets so far: names
+    /// stand for them further on, unless the entry leads to another host.
+    async fn put_entry(
+        &self,
+        record: &mut McpServerRecord,
+        entry: &Map<String, Value>,
+        variables: &Variables,
+        kept: &Secrets,
+    ) -> Result<Vec<String>> {
+        let rules = &self.mcp_deps()?.rules;
+        let refused = |reason: String| Error::field("/entry", reason);
+        let given = |name: &str| variables.get(name).map(|value| value.expose_secret().to_owned());
+        let given_or_kept = |name: &str| given(name).or_else(|| kept.get(name).cloned());
+        let mut parted = part(entry, &given_or_kept).map_err(refused)?;
+        let read = |entry: &Map<String, Value>, secrets: &Secrets| read_kept(&Value::Object(entry.clone()), secrets);
+        let mut config = read(&parted.entry, &parted.secrets).map_err(refused)?;
+        let leads_elsewhere =
+            !kept.is_empty() && read(&record.entry, kept).map_or(true, |before| destination(&before) != destination(&config));
+        if leads_elsewhere {
+            let why = "the entry leads elsewhere, and its secrets were not given for that";
+            parted = part(entry, &given).map_err(|reason| refused(format!("{reason}: {why}")))?;
+            config = read(&parted.entry, &parted.secrets).map_err(refused)?;
+        }
+        rules.apply(config, record.reach).map_err(refused)?;
+        record.entry = parted.entry;
+        record.secrets = None;
+        if !parted.secrets.is_empty() {
+            let secrets = serde_json::to_string(&parted.secrets).map_err(|error| refused(error.to_string()))?;
+            record.secrets = Some(self.seal(&record.secrets_place(), &SecretString::from(secrets)).await?);
+        }
+        Ok(parted.warnings)
+    }
+}
+
+fn switched_off(entry: &Map<String, Value>) -> Result<bool> {
+    is_switched_off(entry).map_err(|reason| Error::field("/entry", reason))
+}
+
+/// Refuses keys of a document that are misspelt keys of Capstan, and returns warnings about the others.
+fn check_rest(rest: &Map<String, Value>) -> Result<Vec<String>> {
+    for key in rest.keys() {
+        if let Some(near) = nearest(key, ["variables", "scope", "replace"]) {
+            return Err(Error::field(&format!("/{key}"), format!("is not known; did you mean {near:?}?")));
+        }
+    }
+    check_document(rest).map_err(|reason| Error::field("", reason))
+}
+
+/// Returns the host that an entry leads to; `None` for this machine.
+fn destination(config: &ServerConfig) -> Option<String> {
+    match &config.transport {
+        ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => None,
+        ServerTransport::Http { url, .. } => Some(crate::service::records::providers::origin(url)),
+    }
+}
+
+/// Returns whether a principal may see what has gone wrong inside of a server. Errors of the operator's servers name hosts, programs and
+/// settings of theirs, and a server may write anything on its standard error stream.
+fn sees_inside(principal: &Principal, owner: Option<&UserId>) -> bool {
+    match principal.role {
+        UserRole::Admin => true,
+        UserRole::Member => owner == Some(&principal.user_id),
+    }
+}
+
+/// Returns a status as a principal may see it. That a server is in error is shown to all who may use it.
+fn shown(status: ServerStatus, principal: &Principal) -> ServerStatus {
+    let sees = sees_inside(principal, status.owner.as_ref());
+    ServerStatus { error: status.error.filter(|_| sees), stderr: status.stderr.filter(|_| sees), ..status }
+}
+
+/// Shortens the standard error stream in a status, for lists.
+fn cut(status: ServerStatus) -> ServerStatus {
+    ServerStatus { stderr: status.stderr.map(|said| last_words(&said).to_owned()), ..status }
+}
+
+fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> ShownMcpServer {
+    let McpServerCursor { name, id } = server.cursor();
+    let owner = server.owner().cloned();
+    let unknown = || ServerStatus {
+        id,
+        name,
+        status: "unknown".to_owned(),
+        since: None,
+        error: None,
+        stderr: None,
+        tools: 0,
+        left_out: false,
+        auth: AuthState::None,
+        owner,
+    };
+    let status = shown(status.unwrap_or_else(unknown), principal);
+    ShownMcpServer { server, status, warnings: Vec::new() }
+}
+
+/// Returns what a server lists, or why it does not, as far as the principal may know that.
+fn listed_or<T>(principal: &Principal, server: &AnyMcpServer, all: Option<std::result::Result<Vec<T>, String>>) -> Result<Vec<T>> {
+    match all {
+        Some(Ok(all)) => Ok(all),
+        Some(Err(reason)) if sees_inside(principal, server.owner()) => {
+            Err(Error::Conflict(format!("what it offers cannot be listed: {reason}")))
+        }
+        Some(Err(_)) => Err(Error::conflict("what it offers cannot be listed; an administrator can see why")),
+        None => Err(Error::conflict("this MCP server is not enabled; change that first")),
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let is_fit = (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && !name.contains(char::is_control) && name.trim() == name;
+    let detail = || format!("must have 1 to {MAX_NAME_CHARS} characters, no control characters, and no space at its ends");
+    if is_fit { Ok(()) } else { Err(Error::field("/name", detail())) }
+}
+
+fn opened(vault: &Vault, record: &McpServerRecord) -> std::result::Result<Secrets, SealError> {
+    let Some(sealed) = &record.secrets else { return Ok(Secrets::new()) };
+    let secrets = vault.open(&record.secrets_place(), sealed)?;
+    serde_json::from_str(secrets.expose_secret()).map_err(|_| SealError::Damaged { key_id: sealed.key_id.clone() })
+}
+
+/// Returns a record as it is connected to, by the present settings.
+pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRules) -> KeptServer {
+    let secrets = opened(vault, record).map_err(|error| {
+        tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be opened");
+        "its secrets cannot be opened by this server, whose log says why; give them anew".to_owned()
+    });
+    let entry = Value::Object(record.entry.clone());
+    let config = secrets.and_then(|secrets| read_kept(&entry, &secrets)).and_then(|config| rules.apply(config, record.reach));
+    KeptServer {
+        id: record.id.clone(),
+        owner: record.owner.clone(),
+        name: record.name.clone(),
+        config,
+        revision: record.version + record.generation,
+    }
+}

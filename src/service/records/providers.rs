@@ -1,0 +1,569 @@
+//! Providers that users keep: making, changing, listing models, testing.
+//!
+//! A user may use a provider that they may see, but its key goes only to the host that it was given for, and is never shown.
+
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use crate::domain::access::principal::{Principal, UserRole};
+use crate::domain::ids::{ProviderId, UserId};
+use crate::domain::model::ModelError;
+use crate::domain::model::provider::{CallLimits, MAX_LIMIT_MS, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
+use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::records::configured::AnyProvider;
+use crate::service::records::endpoints::{ProviderDeps, Target, Unfit};
+use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all, yes};
+use crate::service::{Error, Result, Service};
+use crate::store::{Page, PageRequest, ProviderChanged, ProviderCursor};
+use crate::support::redact::names_secret;
+use crate::support::seal::{Place, SealError, Sealed, Vault};
+
+const MAX_NAME_CHARS: usize = 64;
+const MAX_URL_BYTES: usize = 2_048;
+const MAX_KEY_BYTES: usize = 8_192;
+const MAX_MODELS: usize = 500;
+/// The largest accent, as JSON.
+const MAX_ACCENT_BYTES: usize = 16 * 1024;
+const MAX_MODEL_CHARS: usize = 200;
+/// A shorter key has no hint.
+const MIN_HINTED_CHARS: usize = 20;
+const HINT_CHARS: usize = 4;
+
+const PROVIDERS: Kind =
+    Kind { one: "a provider", many: "providers", refusal: "providers of the server are an administrator's to change" };
+
+/// A provider to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateProviderBody)]
+pub struct NewProvider {
+    /// What stands before the slash of its models: `name/model`.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: String,
+    /// The wire that it speaks.
+    kind: ProviderKind,
+    /// Where its API is; the kind's own API if absent.
+    #[schema(max_length = 2048)]
+    base_url: Option<String>,
+    /// The key. It is never shown again.
+    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
+    key: Option<SecretString>,
+    /// What is to be known of its models, where the provider's own list does not say it.
+    #[serde(default)]
+    #[schema(max_items = 500)]
+    models: Vec<ModelEntry>,
+    /// How long its calls may take.
+    #[serde(default)]
+    limits: CallLimits,
+    /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Map<String, Value>>,
+    /// Whether runs may use it.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    enabled: bool,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: OwnerScope,
+}
+
+/// What to change of a provider. What is absent stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateProviderBody)]
+pub struct ProviderPatch {
+    /// The name.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: Option<String>,
+    /// The wire.
+    kind: Option<ProviderKind>,
+    /// Where its API is. Another host wants the key again.
+    #[schema(max_length = 2048)]
+    base_url: Option<String>,
+    /// A new key; `null` takes the old one away.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
+    key: Option<Option<SecretString>>,
+    /// What is to be known of its models, all of it.
+    #[schema(max_items = 500)]
+    models: Option<Vec<ModelEntry>>,
+    /// How long its calls may take, all of it.
+    limits: Option<CallLimits>,
+    /// How its chat completions differ from OpenAI's own; `null` takes it away.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Option<Map<String, Value>>>,
+    /// Whether runs may use it.
+    enabled: Option<bool>,
+}
+
+/// What came of a test.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TestedProvider {
+    /// Whether the model answered.
+    ok: bool,
+    /// The model that was asked; empty if none could be found.
+    model: String,
+    /// How long it took, in milliseconds.
+    latency_ms: u64,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ProblemBody>,
+}
+
+impl Service {
+    pub fn with_providers(mut self, providers: ProviderDeps) -> Self {
+        self.providers = Some(providers);
+        self
+    }
+
+    pub(in crate::service) fn provider_deps(&self) -> Result<&ProviderDeps> {
+        self.providers.as_ref().ok_or_else(|| Error::conflict("this server keeps no providers"))
+    }
+
+    /// Returns whether the owner's runs can ask this model. The database is not asked about providers of the configuration.
+    pub(in crate::service) async fn serves(&self, owner: &UserId, model: &str) -> Result<bool> {
+        if (self.models)(model) {
+            return Ok(true);
+        }
+        match model.split_once('/') {
+            Some((provider, name)) if self.providers.is_some() && !name.is_empty() && is_name(provider) => {
+                Ok(self.store.provider_named(owner, provider).await?.is_some())
+            }
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    pub async fn create_provider(
+        &self,
+        principal: &Principal,
+        new: NewProvider,
+        key: Option<RequestKey>,
+    ) -> Result<(ProviderRecord, Replay)> {
+        let deps = self.provider_deps()?;
+        let NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = new;
+        let owner = new_owner(principal, scope, &PROVIDERS)?;
+        let base_url = base_url.or_else(|| deps.endpoints.usual_url(kind).map(str::to_owned));
+        let base_url = base_url.ok_or_else(|| Error::field("/base_url", "must be given for this kind"))?;
+        let now = self.clock.now();
+        let mut record = ProviderRecord {
+            id: ProviderId::generate(self.ids.as_ref()),
+            owner,
+            name,
+            kind,
+            base_url,
+            reach: reach_of(principal),
+            key: None,
+            models,
+            limits,
+            accent,
+            enabled,
+            created_at: now,
+            updated_at: now,
+            version: 1,
+        };
+        check(&record)?;
+        self.put_key(&mut record, secret).await?;
+        let claim = self.claim(&principal.user_id, key);
+        let (made, replay) = keyed(self.store.create_provider(&record, deps.max_per_owner, claim).await?)?;
+        let id = PROVIDERS.made(made, &record.name, deps.max_per_owner)?;
+        deps.endpoints.changed(&id);
+        Ok((self.record(principal, &id).await?, replay))
+    }
+
+    pub async fn provider(&self, principal: &Principal, id: &ProviderId) -> Result<AnyProvider> {
+        let configured = self.provider_deps()?.endpoints.configured();
+        if let Some(provider) = configured.iter().find(|provider| provider.id == *id) {
+            return Ok(AnyProvider::Configured(provider.clone()));
+        }
+        Ok(AnyProvider::Stored(Box::new(self.record(principal, id).await?)))
+    }
+
+    async fn record(&self, principal: &Principal, id: &ProviderId) -> Result<ProviderRecord> {
+        self.store.provider(&principal.user_id, id).await?.ok_or(Error::NotFound("provider"))
+    }
+
+    pub async fn providers(&self, principal: &Principal, page: &PageRequest<ProviderCursor>) -> Result<Page<AnyProvider>> {
+        let configured = self.provider_deps()?.endpoints.configured();
+        let kept = self.store.providers(&principal.user_id, page).await?;
+        let configured = configured.iter().cloned().map(AnyProvider::Configured).collect();
+        Ok(page_of_all(kept, AnyProvider::Stored, configured, page, AnyProvider::cursor))
+    }
+
+    /// Changes a provider, of one of these versions if any are named.
+    pub async fn update_provider(
+        &self,
+        principal: &Principal,
+        id: &ProviderId,
+        patch: &ProviderPatch,
+        versions: Option<&[i64]>,
+    ) -> Result<ProviderRecord> {
+        let deps = self.provider_deps()?;
+        for _ in 0..TRIES {
+            let before = self.changeable(principal, id, versions).await?;
+            let mut after = self.patched(principal, &before, patch).await?;
+            after.updated_at = self.clock.now().max(before.updated_at);
+            match self.store.change_provider(&after).await? {
+                ProviderChanged::Changed(version) => {
+                    deps.endpoints.changed(id);
+                    return Ok(ProviderRecord { version, ..after });
+                }
+                ProviderChanged::NameTaken => return Err(PROVIDERS.name_taken(&after.name)),
+                ProviderChanged::Stale => {}
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    pub async fn delete_provider(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<()> {
+        let deps = self.provider_deps()?;
+        for _ in 0..TRIES {
+            let record = self.changeable(principal, id, versions).await?;
+            if self.store.delete_provider(record.owner.as_ref(), id, record.version).await? {
+                deps.endpoints.changed(id);
+                return Ok(());
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Returns the name of a provider and its models: those that it lists, completed from other sources, and those that only its record
+    /// knows.
+    pub async fn provider_models(&self, principal: &Principal, id: &ProviderId) -> Result<(String, Vec<ModelEntry>)> {
+        let provider = self.provider(principal, id).await?;
+        let endpoints = &self.provider_deps()?.endpoints;
+        let mut models = Vec::new();
+        let listed = match &provider {
+            AnyProvider::Configured(provider) => endpoints.models_of_configured(&provider.name).await,
+            AnyProvider::Stored(record) => {
+                models.clone_from(&record.models);
+                endpoints.models(&self.target(record)?).await
+            }
+        };
+        let listed = match listed {
+            Ok(listed) => listed,
+            // Not every endpoint has a list.
+            Err(error) if matches!(error.status, Some(404 | 405 | 501)) && !models.is_empty() => Vec::new(),
+            Err(error) => return Err(Error::Provider(error)),
+        };
+        for model in listed {
+            match models.iter_mut().find(|known| known.name == model.name) {
+                Some(known) => *known = known.clone().or(&model),
+                None => models.push(model),
+            }
+        }
+        for model in &mut models {
+            *model = model.clone().or(&endpoints.known(&model.name));
+        }
+        models.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok((provider.name().to_owned(), models))
+    }
+
+    /// Asks a provider's model for one word: the named one, or the first that is known.
+    pub async fn test_provider(&self, principal: &Principal, id: &ProviderId, model: Option<String>) -> Result<TestedProvider> {
+        let provider = self.provider(principal, id).await?;
+        let endpoints = &self.provider_deps()?.endpoints;
+        let (target, said) = match &provider {
+            AnyProvider::Configured(_) => (None, None),
+            AnyProvider::Stored(record) => (Some(self.target(record)?), record.models.first().map(|model| model.name.clone())),
+        };
+        let begun = Instant::now();
+        let done = |model: String, error: Option<ModelError>| {
+            let latency_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let error = error.map(|error| ProblemCode::from(error.kind).body(error.message));
+            TestedProvider { ok: error.is_none(), model, latency_ms, error }
+        };
+        let model = match model.or(said) {
+            Some(model) => model,
+            None => {
+                let listed = match &target {
+                    Some(target) => endpoints.models(target).await,
+                    None => endpoints.models_of_configured(provider.name()).await,
+                };
+                match listed.map(|listed| listed.into_iter().next()) {
+                    Ok(Some(first)) => first.name,
+                    Ok(None) => return Err(Error::field("/model", "must be given: the provider lists no models")),
+                    Err(error) => return Ok(done(String::new(), Some(error))),
+                }
+            }
+        };
+        let outcome = match &target {
+            Some(target) => endpoints.test(target, &model).await,
+            None => endpoints.test_configured(provider.name(), &model).await,
+        };
+        Ok(done(model, outcome.err()))
+    }
+
+    /// Returns the record, if the principal may change it and it is of one of the named versions.
+    async fn changeable(&self, principal: &Principal, id: &ProviderId, versions: Option<&[i64]>) -> Result<ProviderRecord> {
+        let record = match self.provider(principal, id).await? {
+            AnyProvider::Stored(record) => *record,
+            AnyProvider::Configured(_) => return Err(Error::Forbidden("providers of the configuration are changed there")),
+        };
+        may_change(principal, record.owner.as_ref(), &PROVIDERS)?;
+        check_version(versions, record.version)?;
+        Ok(record)
+    }
+
+    async fn patched(&self, principal: &Principal, before: &ProviderRecord, patch: &ProviderPatch) -> Result<ProviderRecord> {
+        let mut after = before.clone();
+        after.name = patch.name.clone().unwrap_or(after.name);
+        after.kind = patch.kind.unwrap_or(after.kind);
+        if let Some(url) = &patch.base_url {
+            after.base_url.clone_from(url);
+            after.reach = reach_of(principal);
+        }
+        after.models = patch.models.clone().unwrap_or(after.models);
+        after.limits = patch.limits.unwrap_or(after.limits);
+        after.accent = patch.accent.clone().unwrap_or(after.accent);
+        after.enabled = patch.enabled.unwrap_or(after.enabled);
+        check(&after)?;
+        if patch.key.is_none() && after.key.is_some() && origin(&after.base_url) != origin(&before.base_url) {
+            let detail = "leads to another host, and the key was not given for it: give the key again, or null to take it away";
+            return Err(Error::field("/base_url", detail));
+        }
+        match &patch.key {
+            Some(key) => self.put_key(&mut after, key.clone()).await?,
+            None => self.check_target(&after, after.key.as_ref().map(|_| SecretString::from("key")))?,
+        }
+        Ok(after)
+    }
+
+    /// Puts a key into a record, sealed, or removes the one that it has.
+    pub(in crate::service) async fn put_key(&self, record: &mut ProviderRecord, key: Option<SecretString>) -> Result<()> {
+        let key = key.map(|key| SecretString::from(key.expose_secret().trim()));
+        if let Some(key) = &key {
+            let key = key.expose_secret();
+            if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let detail =
+                    format!("must be 1 to {MAX_KEY_BYTES} visible ASCII characters; leave it out for a provider without one");
+                return Err(Error::field("/key", detail));
+            }
+        }
+        self.check_target(record, key.clone())?;
+        record.key = None;
+        if let Some(key) = key {
+            record.key =
+                Some(StoredSecret { sealed: self.seal(&record.key_place(), &key).await?, hint: hint(key.expose_secret()) });
+        }
+        Ok(())
+    }
+
+    fn check_target(&self, record: &ProviderRecord, key: Option<SecretString>) -> Result<()> {
+        let deps = self.provider_deps()?;
+        let target = Target { record, reach: now(record.reach, deps.reach_of_members), key };
+        deps.endpoints.check(&target).map_err(|Unfit { pointer, reason }| Error::field(pointer, reason))
+    }
+
+    /// Seals a secret. The first one makes the master key, if the server was given none and no other process can be on the database. A new
+    /// master key is not made where there are secrets of another one: it would split them.
+    pub(in crate::service) async fn seal(&self, place: &Place<'_>, secret: &SecretString) -> Result<Sealed> {
+        let vault = &self.provider_deps()?.vault;
+        let sealed = match vault.seal(place, secret) {
+            Err(SealError::NoKey(_)) if self.store.is_shared() => {
+                let detail = "this server has no master key to seal keys with, and makes none by itself, because other processes may be \
+                              on its database: its operator sets CAPSTAN_SECRET_KEY, the same for all of them, or runs `capstan \
+                              secrets rotate --new-key` with the data folder that they share";
+                return Err(Error::conflict(detail));
+            }
+            Err(SealError::NoKey(_)) => {
+                let id = vault.make_first_key().map_err(Error::Sealing)?;
+                tracing::info!(key.id = id, file = ?vault.file(), "made the first master key; keep a copy of the file");
+                vault.seal(place, secret)
+            }
+            sealed => sealed,
+        };
+        let sealed = sealed.map_err(Error::Sealing)?;
+        let in_use = self.store.master_keys_in_use().await?;
+        match in_use.into_iter().find(|(id, _)| !vault.has_key(id)) {
+            Some((id, _)) => Err(Error::Conflict(format!(
+                "the database holds keys that are sealed with the master key {id}, which this process does not have: its operator \
+                 gives it to every process, as CAPSTAN_SECRET_KEY or in CAPSTAN_SECRET_KEY_PREVIOUS"
+            ))),
+            None => Ok(sealed),
+        }
+    }
+
+    fn target<'a>(&self, record: &'a ProviderRecord) -> Result<Target<'a>> {
+        let deps = self.provider_deps()?;
+        open_target(&deps.vault, record, deps.reach_of_members).map_err(Error::Sealing)
+    }
+}
+
+/// Opens the key of a record. `reach_of_members` is where URLs of members may lead. Fails if the key cannot be opened.
+pub fn open_target<'a>(
+    vault: &Vault,
+    record: &'a ProviderRecord,
+    reach_of_members: Reach,
+) -> std::result::Result<Target<'a>, SealError> {
+    let key = record.key.as_ref().map(|key| vault.open(&record.key_place(), &key.sealed)).transpose()?;
+    Ok(Target { record, reach: now(record.reach, reach_of_members), key })
+}
+
+/// Returns where a URL may lead by the role of the user who gives it.
+pub(in crate::service) fn reach_of(principal: &Principal) -> Reach {
+    match principal.role {
+        UserRole::Admin => Reach::Anywhere,
+        UserRole::Member => Reach::Public,
+    }
+}
+
+/// Returns where a URL may lead by the present settings.
+fn now(by_role: Reach, of_members: Reach) -> Reach {
+    match by_role {
+        Reach::Anywhere => Reach::Anywhere,
+        Reach::Public | Reach::Listed(_) => of_members,
+    }
+}
+
+pub fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    name.len() <= MAX_NAME_CHARS
+        && bytes.next().is_some_and(|first| first.is_ascii_lowercase() || first.is_ascii_digit())
+        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// Checks what does not depend on the kind.
+fn check(record: &ProviderRecord) -> Result<()> {
+    if !is_name(&record.name) {
+        let detail = format!("must have 1 to {MAX_NAME_CHARS} of a-z, 0-9, -, _ and ., and begin with a letter or digit");
+        return Err(Error::field("/name", detail));
+    }
+    if record.base_url.len() > MAX_URL_BYTES {
+        return Err(Error::field("/base_url", format!("must have at most {MAX_URL_BYTES} bytes")));
+    }
+    // A URL that others read more leniently would lead elsewhere than it seems to.
+    let host = record.base_url.split_once("://").map(|(_, rest)| authority(rest));
+    if host.is_none_or(str::is_empty) || record.base_url.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err(Error::field("/base_url", "must be a URL such as https://api.example.com/v1"));
+    }
+    if host.is_some_and(|host| host.contains('@')) {
+        return Err(Error::field("/base_url", "must not hold a user or password; give the key as key"));
+    }
+    if record.base_url.contains('#') || !has_plain_query(&record.base_url) {
+        let detail = "may have no query but api-version=..., and no fragment: everybody who may use the provider sees it; give a \
+                      key as key";
+        return Err(Error::field("/base_url", detail));
+    }
+    check_limits("/limits", &record.limits)?;
+    check_accent(record)?;
+    if record.models.len() > MAX_MODELS {
+        return Err(Error::field("/models", format!("must be at most {MAX_MODELS}")));
+    }
+    for (index, model) in record.models.iter().enumerate() {
+        let pointer = format!("/models/{index}/name");
+        if !(1..=MAX_MODEL_CHARS).contains(&model.name.chars().count()) || model.name.contains(char::is_control) {
+            let detail = format!("must have 1 to {MAX_MODEL_CHARS} characters, and no control characters");
+            return Err(Error::field(&pointer, detail));
+        }
+        if record.models.iter().take(index).any(|other| other.name == model.name) {
+            return Err(Error::field(&pointer, "stands there twice"));
+        }
+        for (field, tokens) in [("context", model.context), ("max_output", model.max_output)] {
+            if tokens == Some(0) {
+                return Err(Error::field(&format!("/models/{index}/{field}"), "must be at least 1"));
+            }
+        }
+        if let Some(limits) = &model.limits {
+            check_limits(&format!("/models/{index}/limits"), limits)?;
+            if limits.connect_ms.is_some() {
+                let detail = "is the same for all models of a provider: say it in its limits";
+                return Err(Error::field(&format!("/models/{index}/limits/connect_ms"), detail));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_limits(pointer: &str, limits: &CallLimits) -> Result<()> {
+    match limits.named().into_iter().find(|(_, ms)| ms.is_some_and(|ms| !(1..=MAX_LIMIT_MS).contains(&ms))) {
+        Some((name, _)) => Err(Error::field(&format!("{pointer}/{name}"), format!("must be 1 to {MAX_LIMIT_MS}"))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that it can be an accent of this provider. Its content is checked by the wire.
+fn check_accent(record: &ProviderRecord) -> Result<()> {
+    let Some(accent) = &record.accent else { return Ok(()) };
+    match record.kind {
+        ProviderKind::Openai => {}
+        ProviderKind::OpenaiResponses | ProviderKind::Anthropic | ProviderKind::Gemini | ProviderKind::Ollama => {
+            return Err(Error::field("/accent", "is of the kind openai alone"));
+        }
+    }
+    let whole = Value::Object(accent.clone());
+    if whole.to_string().len() > MAX_ACCENT_BYTES {
+        return Err(Error::field("/accent", format!("must have at most {MAX_ACCENT_BYTES} bytes")));
+    }
+    let url = accent.get("url").and_then(Value::as_str).unwrap_or_default();
+    if !has_plain_query(url) || holds_secret(&whole) {
+        return Err(Error::field("/accent", "must hold no secret: everybody who may use the provider sees it; give a key as key"));
+    }
+    Ok(())
+}
+
+/// Returns whether a URL has a query that can hold no key.
+fn has_plain_query(url: &str) -> bool {
+    let is_plain = |value: &str| value.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    match url.split_once('?') {
+        None => true,
+        Some((_, query)) => query.strip_prefix("api-version=").is_some_and(|value| value.len() <= 32 && is_plain(value)),
+    }
+}
+
+fn holds_secret(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().any(|(name, value)| names_secret(name) || holds_secret(value)),
+        Value::Array(items) => items.iter().any(holds_secret),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// Returns scheme, host and port of a URL as it was written.
+pub(in crate::service) fn origin(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    format!("{scheme}://{}", authority(rest)).to_ascii_lowercase()
+}
+
+fn authority(rest: &str) -> &str {
+    rest.split(['/', '?', '#', '\\']).next().unwrap_or_default()
+}
+
+fn hint(key: &str) -> Option<String> {
+    // ASCII only: see `put_key`.
+    let end = key.get(key.len().checked_sub(HINT_CHARS)?..)?;
+    (key.len() >= MIN_HINTED_CHARS).then(|| format!("…{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_can_stand_before_a_slash() {
+        for name in ["openai", "my-own_2.x", "0"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "-x", "A", "a/b", "a b", "ä", &"x".repeat(65)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn of_long_keys_the_end_is_shown() {
+        assert_eq!(hint("sk-0123456789abcdefg"), Some("…defg".to_owned()));
+        assert_eq!(hint("sk-0123456789abcdef"), None);
+    }
+
+    #[test]
+    fn a_key_was_given_for_a_host() {
+        assert_eq!(origin("https://Host:1/a?b"), origin("HTTPS://host:1?c"));
+        assert_ne!(origin("https://host/a"), origin("http://host/a"));
+        assert_ne!(origin("https://host/a"), origin("https://host.evil/a"));
+        assert_eq!(origin("https://host"), origin("https://host\\.evil"), "which is a path");
+    }
+}

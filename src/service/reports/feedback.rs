@@ -1,0 +1,69 @@
+//! Ratings of answers.
+
+use crate::domain::access::principal::{Principal, UserRole};
+use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::ids::{ConversationId, MessageId};
+use crate::service::idempotency::{Replay, RequestKey, keyed};
+use crate::service::reports::audit::owner_of;
+use crate::service::runs::input::bounded;
+use crate::service::{Error, Result, Service};
+use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, GiveFeedback, Page, PageRequest};
+
+impl Service {
+    /// Stores a rating, which replaces an earlier one. Only messages of a model can be rated.
+    pub async fn give_feedback(
+        &self,
+        principal: &Principal,
+        (conversation_id, message_id): (ConversationId, MessageId),
+        rating: Rating,
+        comment: Option<String>,
+        key: Option<RequestKey>,
+    ) -> Result<(Feedback, Replay)> {
+        let comment = self.comment("/comment", comment)?;
+        let (owner, now) = (principal.user_id.clone(), self.clock.now());
+        let give = GiveFeedback { owner, conversation_id: conversation_id.clone(), message_id, rating, comment, now };
+        let claim = self.claim(&principal.user_id, key);
+        let (given, replay) = keyed(self.store.give_feedback(give, claim).await?)?;
+        let feedback = match given {
+            FeedbackGiven::Kept(feedback) => feedback,
+            FeedbackGiven::NotAnAnswer => return Err(Error::conflict("only what a model has said can be rated")),
+            FeedbackGiven::NoMessage => return Err(Error::NotFound("message in this conversation")),
+        };
+        match replay {
+            Replay::Fresh => metrics::counter!("capstan_feedback_total", "rating" => rating.as_str()).increment(1),
+            // The record of the earlier request outlives the conversation.
+            Replay::Replayed => drop(self.conversation(principal, &conversation_id).await?),
+        }
+        Ok((feedback, replay))
+    }
+
+    pub async fn withdraw_feedback(&self, principal: &Principal, of: &ConversationId, message: &MessageId) -> Result<()> {
+        let is_gone = self.store.withdraw_feedback(&principal.user_id, of, message).await?;
+        is_gone.then_some(()).ok_or(Error::NotFound("feedback on a message in this conversation"))
+    }
+
+    pub async fn feedback(
+        &self,
+        principal: &Principal,
+        owner: Option<&str>,
+        (rating, reviewed): (Option<Rating>, Option<bool>),
+        page: &PageRequest<FeedbackCursor>,
+    ) -> Result<Page<FeedbackRecord>> {
+        let owner = owner_of(principal, owner, "the feedback of others is an administrator's to see")?;
+        Ok(self.store.feedback(&FeedbackFilter { owner, rating, reviewed }, page).await?)
+    }
+
+    pub async fn review_feedback(&self, principal: &Principal, message: &MessageId, is_reviewed: bool) -> Result<FeedbackRecord> {
+        if principal.role != UserRole::Admin {
+            return Err(Error::Forbidden("feedback is reviewed by administrators"));
+        }
+        let by = is_reviewed.then_some(&principal.user_id);
+        let found = self.store.review_feedback(message, by, self.clock.now()).await?;
+        found.ok_or(Error::NotFound("feedback on this message"))
+    }
+
+    pub(in crate::service) fn comment(&self, pointer: &str, comment: Option<String>) -> Result<Option<String>> {
+        let Some(comment) = comment.as_deref().map(str::trim).filter(|comment| !comment.is_empty()) else { return Ok(None) };
+        bounded(pointer, comment, self.limits.max_feedback_chars).map(Some)
+    }
+}

@@ -1,0 +1,26 @@
+//! Usage of runs, for their owners and for administrators.
+
+use crate::domain::access::principal::Principal;
+use crate::domain::run::usage::DayUsage;
+use crate::service::reports::audit::owner_of;
+use crate::service::{Result, Service};
+use crate::store::{DAY_MS, Page, PageRequest, UsageCursor, UsageFilter};
+use crate::support::clock::UnixMillis;
+
+pub const MAX_USAGE_DAYS: u32 = 366;
+
+impl Service {
+    /// Returns a page of the usage of the last days, today among them.
+    pub async fn usage(
+        &self,
+        principal: &Principal,
+        owner: Option<&str>,
+        days: u32,
+        page: &PageRequest<UsageCursor>,
+    ) -> Result<Page<DayUsage>> {
+        let owner = owner_of(principal, owner, "what the runs of others have used is an administrator's to see")?;
+        let today = self.clock.now().0.div_euclid(DAY_MS);
+        let since = UnixMillis((today - i64::from(days.clamp(1, MAX_USAGE_DAYS)) + 1) * DAY_MS);
+        Ok(self.store.usage(&UsageFilter { owner, since }, page).await?)
+    }
+}

@@ -1,0 +1,372 @@
+//! Explains why a run is or is not moving, for people and for programs.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::ids::{InputId, NodeId, RunId};
+use crate::domain::problem::ProblemBody;
+use crate::domain::run::input::InputKind;
+use crate::domain::run::{Run, RunStatus, WaitReason};
+use crate::store::Explanation;
+
+/// Why a run is or is not moving.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct RunExplanation {
+    /// In one or a few sentences.
+    pub summary: String,
+    /// Whether the run moves now, or will without anybody doing anything.
+    pub moving: bool,
+    /// The run.
+    pub run: Run,
+    /// Who works on it.
+    pub lease: Option<LeaseInfo>,
+    /// How often it was taken up.
+    pub attempt: u32,
+    /// How many of those times ended with the worker's death.
+    pub crashes: u32,
+    /// Runs that will be taken up first, if it can be taken up now.
+    pub queue_position: Option<i64>,
+    /// Milliseconds until it can be taken up; negative: since when it could have been.
+    pub claimable_in_ms: Option<i64>,
+    /// The active run of the same conversation that it is queued behind.
+    pub behind_run: Option<String>,
+    /// What it waits for.
+    pub waiting_for: Option<WaitReason>,
+    /// What it asks a human, and nobody has answered.
+    pub questions: Vec<OpenQuestion>,
+    /// Who asked for it to be cancelled.
+    pub cancel_requested_by: Option<String>,
+    /// What it is doing.
+    pub step: Option<StepInfo>,
+    /// Tools whose calls have begun and have no outcome.
+    pub tools_under_way: Vec<String>,
+    /// The last error.
+    pub last_error: Option<ProblemBody>,
+}
+
+/// The lease of the worker that has the run.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct LeaseInfo {
+    /// The server process.
+    pub node: String,
+    /// For how long it has the run, in milliseconds.
+    pub age_ms: i64,
+    /// When the lease ends unless it is renewed, in milliseconds from now; negative if it has ended.
+    pub expires_in_ms: i64,
+}
+
+/// A question that nobody has answered.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct OpenQuestion {
+    /// Its id, for the answer.
+    pub id: InputId,
+    /// What it is about; an `approval` is answered as one.
+    pub kind: InputKind,
+    /// The question.
+    pub text: String,
+}
+
+/// The newest step.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct StepInfo {
+    /// Its number.
+    pub number: u32,
+    /// `model` or `tools`.
+    pub kind: String,
+    /// `started`, `completed` or `abandoned`.
+    pub status: String,
+    /// Milliseconds since it began.
+    pub age_ms: i64,
+}
+
+impl RunExplanation {
+    /// Explains a run. `ahead` is what is known of the run that it is queued behind.
+    pub fn new(known: Explanation, ahead: Option<&Explanation>) -> Self {
+        let (summary, moving) = summary(&known, ahead);
+        let lease = known.lease_node.map(|node| LeaseInfo {
+            node: node.as_str().to_owned(),
+            age_ms: known.lease_age_ms.unwrap_or_default(),
+            expires_in_ms: known.lease_expires_in_ms.unwrap_or_default(),
+        });
+        Self {
+            summary,
+            moving,
+            lease,
+            attempt: known.run.attempt,
+            crashes: known.crashes,
+            queue_position: known.queue_position,
+            claimable_in_ms: known.claimable_in_ms,
+            behind_run: known.behind_run.map(|run| run.as_str().to_owned()),
+            waiting_for: known.run.reason,
+            questions: known.questions.into_iter().map(|(id, kind, text)| OpenQuestion { id, kind, text }).collect(),
+            cancel_requested_by: known.cancel_requested_by,
+            step: known.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
+            tools_under_way: known.tools_under_way,
+            last_error: known.run.error.clone(),
+            run: known.run,
+        }
+    }
+}
+
+/// A run that could be taken up for longer than this waits for more than the next look of a worker.
+const TAKEN_UP_WITHIN_MS: i64 = 3_000;
+
+/// No sweep looks any more for a run whose lease ended longer ago than this: workers sweep every 2 s, and wait for one more lease, 10 s,
+/// if many leases ended at once, which looks like an outage.
+const SWEPT_WITHIN_MS: i64 = 15_000;
+
+/// Returns why the run is or is not moving, and whether it moves without any action from outside.
+fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
+    let run = &known.run;
+    let (mut text, moving) = match run.status {
+        RunStatus::Completed => ("The run is completed.".to_owned(), false),
+        RunStatus::Cancelled => {
+            let by = known.cancel_requested_by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
+            (format!("The run was cancelled{by}."), false)
+        }
+        RunStatus::Failed => {
+            let why = run.error.as_ref().map_or("the cause was not kept", |error| error.detail.as_str());
+            let then = if known.resumable { " POST .../resume goes on from what is stored." } else { "" };
+            (format!("The run failed: {why}.{then}"), false)
+        }
+        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => not_over(known, ahead),
+    };
+    if run.status.is_terminal() {
+        return (text, moving);
+    }
+    if let Some(by) = &known.cancel_requested_by {
+        let who = match known.lease_expires_in_ms {
+            Some(left) if left > 0 => "its worker ends it as soon as it notices",
+            Some(_) | None => "whoever takes it up ends it",
+        };
+        text.push_str(&format!(" Cancellation was asked for by {by}; {who}."));
+    }
+    match known.crashes {
+        0 => {}
+        1 => text.push_str(" Its worker died once so far."),
+        times => {
+            text.push_str(&format!(" Its workers died {times} times so far; a process works on one such run at a time."));
+        }
+    }
+    (text, moving)
+}
+
+fn not_over(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
+    if let Some(node) = &known.lease_node {
+        return held(known, node);
+    }
+    if let Some(behind) = &known.behind_run {
+        return queued_behind(behind, ahead);
+    }
+    match known.claimable_in_ms {
+        Some(wait) if wait > 0 => later(known, wait),
+        Some(wait) => in_line(known, -wait),
+        None => match known.run.reason {
+            Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
+                (format!("The run waits for {}.{}", awaited(reason), questions(known)), false)
+            }
+            Some(WaitReason::Backoff) | None => {
+                ("No worker has the run and none can take it up: this should not last.".to_owned(), false)
+            }
+        },
+    }
+}
+
+/// The run moves when the one ahead of it has ended, so it moves if that one does.
+fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) {
+    let text = format!("The run is queued behind {behind} in the same conversation");
+    // A run that has ended in the meantime no longer holds it back.
+    let Some(ahead) = ahead.filter(|ahead| !ahead.run.status.is_terminal()) else { return (format!("{text}."), true) };
+    let (why, moving) = not_over(ahead, None);
+    let waits = ahead.run.reason.filter(|_| ahead.lease_node.is_none());
+    let text = match (waits, moving) {
+        (Some(WaitReason::Backoff), true) => format!("{text}, which waits to try again."),
+        (Some(reason @ WaitReason::Budget), true) => format!("{text}, which waits for {}.", awaited(reason)),
+        (Some(WaitReason::Approval | WaitReason::Input) | None, true) => format!("{text}."),
+        (Some(reason @ (WaitReason::Approval | WaitReason::Input)), false) if ahead.claimable_in_ms.is_none_or(|wait| wait > 0) => {
+            format!("{text}, which waits for {}.", awaited(reason))
+        }
+        (Some(_) | None, false) => format!("{text}, which does not move either. Of that one: {why}"),
+    };
+    (text, moving)
+}
+
+fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
+    let left = known.lease_expires_in_ms.unwrap_or_default();
+    if left <= 0 {
+        let lost = format!("Worker {node} has lost the run {} s ago", seconds(-left));
+        if known.live_leases == 0 && -left > SWEPT_WITHIN_MS {
+            return (format!("{lost}, and no worker has any run: it seems that none is alive to take it up."), false);
+        }
+        return (format!("{lost}; another takes it up at the next sweep."), true);
+    }
+    let doing = match &known.step {
+        Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
+            match known.tools_under_way.join(", ") {
+                // A step is as old as its first call, over which a person may have thought for days.
+                none if none.is_empty() => format!("is about to go on with the calls of step {step}"),
+                tools => format!("runs tools ({tools}) in step {step} for {} s", seconds(*age)),
+            }
+        }
+        Some((step, _, status, age)) if status == "started" => {
+            format!("waits for the model in step {step} for {} s", seconds(*age))
+        }
+        Some((step, ..)) => format!("is past step {step}"),
+        None => "is about to begin".to_owned(),
+    };
+    // A server may ask in the middle of a call, which then stands still together with its time limit.
+    let under_way = i64::try_from(known.tools_under_way.len()).unwrap_or(i64::MAX);
+    if known.calls_asking > 0 && under_way <= known.calls_asking {
+        return (format!("Worker {node} has the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
+    }
+    (format!("Worker {node} has the run and {doing}."), true)
+}
+
+fn later(known: &Explanation, wait: i64) -> (String, bool) {
+    let wait = seconds(wait);
+    match known.run.reason {
+        Some(WaitReason::Backoff) => {
+            (format!("The model call failed and will be made again in {wait} s; POST .../resume tries at once."), true)
+        }
+        Some(reason @ WaitReason::Budget) => {
+            let text = format!("The run waits for {} and asks again in {wait} s; POST .../resume asks at once.", awaited(reason));
+            (text, true)
+        }
+        Some(reason @ (WaitReason::Approval | WaitReason::Input)) => {
+            let text = format!("The run waits for {}, for at most {wait} s more.{}", awaited(reason), questions(known));
+            (text, false)
+        }
+        None => (format!("The run can be taken up in {wait} s."), true),
+    }
+}
+
+/// Explains a run that could have been claimed `since` milliseconds ago.
+fn in_line(known: &Explanation, since: i64) -> (String, bool) {
+    let what = match (known.run.reason, known.questions.is_empty()) {
+        (Some(WaitReason::Backoff), _) => "The model call that failed can be made again, and the run",
+        (Some(WaitReason::Input | WaitReason::Approval), true) => "The answer is there, and the run",
+        (Some(_) | None, _) => "The run",
+    };
+    if let Some((running, cap)) = known.owner_cap {
+        let text = format!(
+            "{what} is queued because of the owner's cap: {running} runs of its owner are worked on, and at most {cap} may be; it is \
+             taken up when one of them ends or waits."
+        );
+        return (text, true);
+    }
+    let place = match known.queue_position.unwrap_or_default() {
+        0 => "is the next in the queue".to_owned(),
+        1 => "is in the queue; 1 run comes first".to_owned(),
+        before => format!("is in the queue; {before} runs come first"),
+    };
+    if since <= TAKEN_UP_WITHIN_MS {
+        return (format!("{what} {place}."), true);
+    }
+    let since = seconds(since);
+    match known.live_leases {
+        0 => (format!("{what} {place}, for {since} s, and no worker has any run: it seems that none is alive."), false),
+        live => (format!("{what} {place}, for {since} s; no worker has room, it seems: they have {live} at the moment."), true),
+    }
+}
+
+fn awaited(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Approval => "a human to approve a tool call",
+        WaitReason::Input => "a human's answer",
+        WaitReason::Backoff => "its next try",
+        WaitReason::Budget => "the budget of the day, which is used up or held by calls that are under way,",
+    }
+}
+
+fn questions(known: &Explanation) -> String {
+    let resource = |kind: InputKind| match kind {
+        InputKind::Approval => "approvals",
+        InputKind::Question | InputKind::UnknownOutcome | InputKind::Elicitation => "input-requests",
+    };
+    let hint = |(id, kind, text): &(InputId, InputKind, String)| format!(" POST /api/v1/{}/{id} answers: {text}", resource(*kind));
+    known.questions.iter().map(hint).collect()
+}
+
+fn seconds(ms: i64) -> String {
+    format!("{}.{}", ms / 1000, (ms % 1000).abs() / 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::ConversationId;
+
+    fn known(status: RunStatus) -> Explanation {
+        Explanation {
+            run: Run {
+                id: RunId::parse("run_01980000000070008000000000000001").unwrap(),
+                conversation_id: ConversationId::parse("conv_01980000000070008000000000000003").unwrap(),
+                status,
+                reason: None,
+                agent: "default".into(),
+                agent_version: 1,
+                model: "demo/demo".into(),
+                attempt: 1,
+                finish_reason: None,
+                usage: None,
+                error: None,
+                trace_id: None,
+                created_at: String::new(),
+                started_at: None,
+                finished_at: None,
+            },
+            lease_node: None,
+            lease_expires_in_ms: None,
+            lease_age_ms: None,
+            crashes: 0,
+            queue_position: None,
+            owner_cap: None,
+            claimable_in_ms: None,
+            behind_run: None,
+            live_leases: 0,
+            resumable: false,
+            questions: Vec::new(),
+            cancel_requested_by: None,
+            step: None,
+            tools_under_way: Vec::new(),
+            calls_asking: 0,
+        }
+    }
+
+    #[test]
+    fn a_run_that_nobody_can_take_up_is_called_stuck() {
+        let said = RunExplanation::new(known(RunStatus::Processing), None);
+        assert!(!said.moving, "{}", said.summary);
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_is_named_with_its_end() {
+        let mut waiting = Explanation { claimable_in_ms: Some(3_600_000), ..known(RunStatus::Waiting) };
+        waiting.run.reason = Some(WaitReason::Budget);
+        let said = RunExplanation::new(waiting, None);
+        assert!(said.moving, "it goes on by itself when the next day begins");
+        assert_eq!(
+            said.summary,
+            "The run waits for the budget of the day, which is used up or held by calls that are under way, and asks again in 3600.0 s; \
+             POST .../resume asks at once."
+        );
+    }
+
+    #[test]
+    fn what_a_worker_does_is_said() {
+        let working = Explanation {
+            lease_node: Some(NodeId::from_stored("node_1".into())),
+            lease_expires_in_ms: Some(9_000),
+            step: Some((2, "tools".into(), "started".into(), 1_540)),
+            tools_under_way: vec!["files__read".into()],
+            crashes: 1,
+            ..known(RunStatus::ToolLoop)
+        };
+        let said = RunExplanation::new(working, None);
+        assert_eq!(
+            said.summary,
+            "Worker node_1 has the run and runs tools (files__read) in step 2 for 1.5 s. Its worker died once so far."
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Content of new messages, checked and brought into the domain's form.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::domain::agent::agent_record::RunLimits;
+use crate::domain::conversation::file::{MAX_FILE_NAME, content_url, is_media_type, whole_picture};
+use crate::domain::conversation::message::{FilePart, Part, TextPart};
+use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, UserId};
+use crate::domain::model::ModelOptions;
+use crate::domain::run::OnBusy;
+use crate::domain::trace::TraceId;
+use crate::service::conversations::inline::inline_file;
+use crate::service::{Error, Result, Service};
+use crate::support::text;
+
+/// The most parts of one message.
+const MAX_PARTS: usize = 64;
+
+/// The content of a new message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    Text(String),
+    Parts(Vec<NewPart>),
+}
+
+/// A part of a new message.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schema(as = PartBody)]
+pub enum NewPart {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture: `url` with `media_type`, or `file_id`.
+    Image {
+        /// Its media type, such as `image/png`; needed with `url`.
+        media_type: Option<String>,
+        /// An `https:` or `data:` URL.
+        url: Option<String>,
+        /// A picture that was uploaded.
+        file_id: Option<FileId>,
+        /// A name to show.
+        name: Option<String>,
+    },
+    /// A file: `url` with `media_type`, or `file_id`.
+    File {
+        /// Its media type, such as `application/pdf`; needed with `url`.
+        media_type: Option<String>,
+        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
+        url: Option<String>,
+        /// A file that was uploaded.
+        file_id: Option<FileId>,
+        /// A name to show.
+        name: Option<String>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartRun {
+    pub content: Content,
+    /// The JSON name of the field that holds the content, for error messages.
+    pub content_field: &'static str,
+    /// A new conversation if absent.
+    pub conversation_id: Option<ConversationId>,
+    /// By name or id; if absent, the one that the conversation keeps, or else the default one.
+    pub agent: Option<String>,
+    /// As `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
+    pub model: Option<String>,
+    pub options: Option<ModelOptions>,
+    pub limits: Option<RunLimits>,
+    pub on_busy: OnBusy,
+    /// Whether a missing conversation is made.
+    pub create: bool,
+    /// The message of the conversation that this one replaces, with all that came after it.
+    pub edits: Option<MessageId>,
+    pub trace: TraceId,
+}
+
+impl Service {
+    /// Returns the parts of a new message: not empty, within the limits, storable, and with files of the owner's.
+    pub(in crate::service) async fn parts(
+        &self,
+        owner: &UserId,
+        content: &Content,
+        field: &str,
+        max_chars: u64,
+    ) -> Result<Vec<Part>> {
+        let mut parts = self.parts_alone(content, field, max_chars)?;
+        self.bound_files(parts.iter(), &BTreeSet::new(), &format!("/{field}"))?;
+        // A picture is recognised by its bytes alone: no process has to read it.
+        let _permit = match parts.iter().any(|part| inline_file(part).is_some()) {
+            true => Some(self.begin_upload(owner).await?),
+            false => None,
+        };
+        self.keep_inline(owner, &mut parts, &format!("/{field}")).await?;
+        self.attach(owner, &mut parts, field).await?;
+        Ok(parts)
+    }
+
+    fn parts_alone(&self, content: &Content, field: &str, limit: u64) -> Result<Vec<Part>> {
+        let parts = match content {
+            Content::Text(text) => vec![self.text_part(text)],
+            Content::Parts(parts) if parts.len() > MAX_PARTS => {
+                return Err(Error::field(
+                    &format!("/{field}"),
+                    format!("has {} parts; at most {MAX_PARTS} are accepted", parts.len()),
+                ));
+            }
+            Content::Parts(parts) => {
+                let mut made = Vec::with_capacity(parts.len());
+                for (index, part) in parts.iter().enumerate() {
+                    made.push(self.part(part, &format!("/{field}/{index}"))?);
+                }
+                made
+            }
+        };
+        let mut chars = 0_u64;
+        let mut says_something = false;
+        for part in &parts {
+            if let Part::Text(part) = part {
+                chars += part.text.chars().count() as u64;
+                says_something |= !part.text.trim().is_empty();
+            } else {
+                says_something = true;
+            }
+        }
+        if !says_something {
+            return Err(Error::field(&format!("/{field}"), "is empty; say something"));
+        }
+        if chars > limit {
+            return Err(Error::field(&format!("/{field}"), format!("has {chars} characters; at most {limit} are accepted")));
+        }
+        Ok(parts)
+    }
+
+    fn text_part(&self, text: &str) -> Part {
+        Part::Text(TextPart { id: PartId::generate(self.ids.as_ref()), text: text::storable(text).into_owned() })
+    }
+
+    fn part(&self, part: &NewPart, pointer: &str) -> Result<Part> {
+        match part {
+            NewPart::Text { text } => Ok(self.text_part(text)),
+            NewPart::Image { media_type, url, file_id, name } => {
+                let file = self.file_part(media_type.as_ref(), url.as_ref(), file_id.as_ref(), name.as_deref(), pointer)?;
+                Ok(Part::Image(picture(file, pointer)?))
+            }
+            NewPart::File { media_type, url, file_id, name } => {
+                let file = self.file_part(media_type.as_ref(), url.as_ref(), file_id.as_ref(), name.as_deref(), pointer)?;
+                Ok(Part::File(file))
+            }
+        }
+    }
+
+    pub(in crate::service) fn file_part(
+        &self,
+        media_type: Option<&String>,
+        url: Option<&String>,
+        file_id: Option<&FileId>,
+        name: Option<&str>,
+        pointer: &str,
+    ) -> Result<FilePart> {
+        let id = PartId::generate(self.ids.as_ref());
+        let name = name.map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
+        let (media_type, url) = match (url, file_id, media_type) {
+            (Some(url), None, Some(media_type)) => (media_type, url),
+            // The type of an uploaded file is found from its bytes. Messages show the path of its bytes as `url`, so that it may come back.
+            (url, Some(file), _) if url.is_none_or(|url| *url == content_url(file)) => {
+                let file_id = Some(file.as_str().to_owned());
+                return Ok(FilePart { file_id, name, ..FilePart::of(id, "") });
+            }
+            (Some(_), None, None) => {
+                return Err(Error::field(pointer, "missing field `media_type`: a url comes with the type of what is there"));
+            }
+            (Some(_), Some(_), _) => return Err(Error::field(pointer, "has a url and a file_id; give one of them")),
+            (None, _, _) => {
+                return Err(Error::field(pointer, "missing field `url`: give a url, or the file_id of an uploaded file"));
+            }
+        };
+        if !(url.starts_with("https://") || url.starts_with("data:")) {
+            return Err(Error::field(&format!("{pointer}/url"), "must be an https: or data: URL"));
+        }
+        if !is_media_type(media_type) {
+            return Err(Error::field(&format!("{pointer}/media_type"), "must be a media type such as image/png"));
+        }
+        let url = Some(text::storable(url).into_owned());
+        Ok(FilePart { url, name, ..FilePart::of(id, media_type) })
+    }
+}
+
+/// Returns a text as it may be stored, if it is not too long.
+pub(in crate::service) fn bounded(pointer: &str, text: &str, most: usize) -> Result<String> {
+    let chars = text.chars().count();
+    if chars > most {
+        return Err(Error::field(pointer, format!("has {chars} characters; at most {most} are accepted")));
+    }
+    Ok(text::storable(text).into_owned())
+}
+
+/// Checks a picture as far as can be told: a provider would refuse another one in each turn of its conversation from then on. The type of a
+/// `data:` URL is found from its bytes, as with an upload.
+pub(in crate::service) fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
+    let Some(url) = &part.url else { return Ok(part) };
+    if !part.media_type.starts_with("image/") {
+        let words = format!("{} is no picture; send it as a part of type \"file\"", part.media_type);
+        return Err(Error::field(&format!("{pointer}/media_type"), words));
+    }
+    if !url.starts_with("data:") {
+        return Ok(part);
+    }
+    let Some((kind, data)) = url.split_once(";base64,").and_then(|(_, data)| whole_picture(data)) else {
+        let words = "must hold a whole PNG, JPEG, GIF or WebP picture in base64, as in data:image/png;base64,iVBORw0KGgo...";
+        return Err(Error::field(&format!("{pointer}/url"), words));
+    };
+    (part.media_type, part.url) = (kind.to_owned(), Some(format!("data:{kind};base64,{data}")));
+    Ok(part)
+}

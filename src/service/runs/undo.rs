@@ -1,0 +1,116 @@
+//! Undo of tool calls, by the call that the rule of the tool names.
+//!
+//! A run of its own makes that one call, through the tool executor and with a durable row, and ends.
+
+use crate::domain::access::principal::Principal;
+use crate::domain::conversation::message::{Message, Part, TextPart, ToolCallPart};
+use crate::domain::ids::{CallId, MessageId, PartId, RunId};
+use crate::domain::run::Run;
+use crate::domain::tool::{ToolCall, ToolCallState};
+use crate::domain::trace::TraceId;
+use crate::service::idempotency::{Replay, RequestKey};
+use crate::service::questions::approvals::arguments_for;
+use crate::service::{Error, Result, Service};
+use crate::store::{CallBatch, GoOn};
+use crate::support::json;
+
+impl Service {
+    /// Undoes a call of a terminal run, with the call that its tool has for that. All rules of calls hold for it.
+    pub async fn undo_call(
+        &self,
+        principal: &Principal,
+        id: &RunId,
+        call: &CallId,
+        confirmed: bool,
+        key: Option<RequestKey>,
+        trace: TraceId,
+    ) -> Result<(Run, Replay)> {
+        let batch = self.ended_call_batch(principal, id, call).await?;
+        let new = RunId::generate(self.ids.as_ref());
+        let batch = self.taken_back(batch, call, confirmed, &new)?;
+        self.go_on(principal, id, new, GoOn::Undo { batch: Box::new(batch), confirmed }, key, trace).await
+    }
+
+    /// Returns the call that undoes a call, as the new run begins with it.
+    fn taken_back(&self, batch: CallBatch, id: &CallId, confirmed: bool, run: &RunId) -> Result<CallBatch> {
+        let CallBatch { original, message, calls, tools, twin: _ } = batch;
+        let undone = calls.iter().find(|call| call.id == *id).ok_or(Error::NotFound("tool call"))?;
+        check_undoable(undone, confirmed)?;
+        let tool = tools.iter().find(|tool| tool.name == undone.name);
+        let Some((tool, rule)) = tool.and_then(|tool| Some((tool, tool.undo.as_ref()?))) else {
+            let detail = format!(
+                "nothing is known that takes a call of {} back: its server's entry says so with capstan.undo, for calls of runs that \
+                 begin after that",
+                undone.name
+            );
+            return Err(Error::Conflict(detail));
+        };
+        let undoing = tools.iter().find(|other| other.server == tool.server && other.tool == rule.tool);
+        let undoing = undoing.ok_or_else(|| {
+            Error::Conflict(format!("{} would take the call back, and is none of the tools that its run has", rule.tool))
+        })?;
+        let unfit = |why: String| Error::Conflict(format!("no call of {} can be made that takes it back: {why}", undoing.name));
+        let arguments = rule.arguments_for(undone).map_err(|error| unfit(error.to_string()))?;
+        let arguments = arguments_for(undoing, arguments).map_err(|error| unfit(error.to_string()))?;
+        let (call_id, message_id) = (CallId::generate(self.ids.as_ref()), MessageId::generate(self.ids.as_ref()));
+        let part_id = || PartId::generate(self.ids.as_ref());
+        let said = format!("The user wants a call of {} taken back.", undone.name);
+        let parts = vec![
+            Part::Text(TextPart { id: part_id(), text: said }),
+            Part::ToolCall(ToolCallPart {
+                id: part_id(),
+                call_id: call_id.clone(),
+                name: undoing.name.clone(),
+                arguments: arguments.clone(),
+                provider_call_id: None,
+                raw: None,
+                undoes: Some(undone.id.clone()),
+            }),
+        ];
+        let call = ToolCall {
+            id: call_id,
+            run_id: run.clone(),
+            message_id: message_id.clone(),
+            step: 1,
+            position: 0,
+            provider_call_id: String::new(),
+            name: undoing.name.clone(),
+            server: undoing.server.clone(),
+            repair: None,
+            key: None,
+            undoes: Some(undone.key().clone()),
+            handle: None,
+            arguments_hash: json::hash(&arguments),
+            arguments,
+            replay: undoing.replay.clone(),
+            state: ToolCallState::Planned,
+            outcome: None,
+        };
+        let message = Message {
+            id: message_id,
+            run_id: run.clone(),
+            parts,
+            // No model has written it.
+            model: None,
+            usage: None,
+            created_at: self.clock.now().to_rfc3339(),
+            ..message
+        };
+        Ok(CallBatch { original, message, calls: vec![call], tools, twin: None })
+    }
+}
+
+fn check_undoable(call: &ToolCall, confirmed: bool) -> Result<()> {
+    match call.state {
+        ToolCallState::Done => Ok(()),
+        ToolCallState::Failed | ToolCallState::Cancelled | ToolCallState::Unknown if confirmed => Ok(()),
+        ToolCallState::Failed | ToolCallState::Cancelled | ToolCallState::Unknown => Err(Error::Conflict(format!(
+            "the call is {}, and may not have taken effect: look for yourself, and send \"confirm\": true if it is to be taken back all \
+             the same",
+            call.state.as_str()
+        ))),
+        ToolCallState::Denied | ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Started => {
+            Err(Error::Conflict(format!("the call is {}: there is nothing to take back", call.state.as_str())))
+        }
+    }
+}

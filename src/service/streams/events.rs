@@ -1,0 +1,191 @@
+//! Pages of the event log, and streams of it.
+
+use std::sync::Arc;
+
+use crate::domain::access::principal::Principal;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, RunId};
+use crate::live::Subscription;
+use crate::service::reports::owned_log::{OwnedLog, PAGE};
+use crate::service::streams::snapshot::take_snapshot;
+use crate::service::streams::stream::{Reader, ResetReason, Restart, Scope, StreamItem, is_gone};
+use crate::service::{Error, Result, Service};
+use crate::store::{LogBounds, LogStore, PAGE_BYTES, is_full_page};
+
+/// The `seq` of the last event that a client has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor(pub i64);
+
+impl Cursor {
+    /// Reads the decimal digits of a `seq`, or 0 for the beginning.
+    pub fn parse(text: &str) -> Result<Self> {
+        let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
+        match text.parse() {
+            Ok(seq) if digits => Ok(Self(seq)),
+            Ok(_) | Err(_) => Err(Error::InvalidCursor("a cursor is the seq of an event, in decimal digits".to_owned())),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventPage {
+    pub events: Vec<StoredEvent>,
+    /// The cursor of the next page, if there is one now.
+    pub next: Option<i64>,
+}
+
+/// The beginning of a stream. `Finished`: the client has every event and the run is over, so it need not come back.
+pub enum StreamStart {
+    Stream(Reader),
+    Finished { scope: Scope, last_seq: i64 },
+}
+
+impl Service {
+    fn log(&self, principal: &Principal) -> OwnedLog {
+        OwnedLog::new(Arc::clone(&self.store) as Arc<dyn LogStore>, principal.user_id.clone())
+    }
+
+    pub async fn conversation_events(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<EventPage> {
+        self.conversation(principal, id).await?;
+        let after = after.map_or(0, |Cursor(seq)| seq);
+        let log = self.log(principal);
+        let bounds = bounds(&log, id).await?;
+        within(after, bounds)?;
+        let events = log.events(id, after, limit + 1).await?;
+        goes_on(&log, id, after, &events, bounds).await?;
+        Ok(page(events, limit, bounds.head))
+    }
+
+    pub async fn run_events(&self, principal: &Principal, id: &RunId, after: Option<Cursor>, limit: u32) -> Result<EventPage> {
+        let view = self.run_view(principal, id).await?;
+        let conversation = &view.run.conversation_id;
+        let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
+        let log = self.log(principal);
+        let bounds = bounds(&log, conversation).await?;
+        within(cursor, bounds)?;
+        let end = view.last_seq.unwrap_or(bounds.head);
+        let mut events = Vec::new();
+        while !is_full_page(&events, limit + 1) && view.last_seq.is_none_or(|last| cursor < last) {
+            let page = log.events(conversation, cursor, PAGE).await?;
+            goes_on(&log, conversation, cursor, &page, bounds).await?;
+            let Some(last) = page.last() else { break };
+            cursor = last.seq;
+            events.extend(page.into_iter().filter(|event| event.run_id.as_ref() == Some(id)));
+        }
+        Ok(page(events, limit, end))
+    }
+
+    /// Streams a conversation: from a cursor, or with a snapshot first.
+    pub async fn stream_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        after: Option<Cursor>,
+    ) -> Result<StreamStart> {
+        self.conversation(principal, id).await?;
+        let tail = self.hub.subscribe(id);
+        let log = self.log(principal);
+        let bounds = bounds(&log, id).await?;
+        let mut first = Vec::new();
+        let scope = Scope::Conversation(id.clone());
+        let afresh = Restart::Snapshot(Arc::clone(&self.store));
+        if let Some(Cursor(after)) = after {
+            if after <= bounds.head {
+                let mut reader = Reader::new(log, tail, scope, after, afresh);
+                reader.head = bounds.head;
+                return Ok(StreamStart::Stream(reader));
+            }
+            first.push(in_future(bounds));
+        }
+        let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
+        let cursor = snapshot.head;
+        first.push(StreamItem::Snapshot(Box::new(snapshot)));
+        let mut reader = Reader::new(log, tail, scope, cursor, afresh);
+        reader.first = first;
+        Ok(StreamStart::Stream(reader))
+    }
+
+    /// Streams a run: from a cursor, or from its first event.
+    pub async fn stream_run(&self, principal: &Principal, id: &RunId, after: Option<Cursor>) -> Result<StreamStart> {
+        let view = self.run_view(principal, id).await?;
+        let conversation_id = view.run.conversation_id.clone();
+        let tail = self.hub.subscribe(&conversation_id);
+        let log = self.log(principal);
+        let bounds = bounds(&log, &conversation_id).await?;
+        let begin = view.first_seq - 1;
+        let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
+        let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
+        if cursor > bounds.head {
+            let mut reader = Reader::new(log, tail, scope, begin, Restart::From(begin));
+            (reader.head, reader.first) = (bounds.head, vec![in_future(bounds)]);
+            return Ok(StreamStart::Stream(reader));
+        }
+        if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
+            return Ok(StreamStart::Finished { scope, last_seq });
+        }
+        let mut reader = Reader::new(log, tail, scope, cursor, Restart::From(begin));
+        reader.head = bounds.head;
+        Ok(StreamStart::Stream(reader))
+    }
+
+    /// Streams a run that was just accepted, with a subscription from before its commit.
+    pub(in crate::service) fn stream_accepted(
+        &self,
+        principal: &Principal,
+        tail: Subscription,
+        scope: Scope,
+        first_seq: i64,
+        replay: crate::service::Replay,
+    ) -> Reader {
+        let begin = first_seq - 1;
+        let reader = Reader::new(self.log(principal), tail, scope, begin, Restart::From(begin));
+        match replay {
+            crate::service::Replay::Fresh => reader.at_the_tail(),
+            crate::service::Replay::Replayed => reader,
+        }
+    }
+}
+
+async fn bounds(log: &OwnedLog, conversation: &ConversationId) -> Result<LogBounds> {
+    log.bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
+}
+
+/// Refuses a cursor that the log does not continue from. `page` is what follows it.
+async fn goes_on(log: &OwnedLog, conversation: &ConversationId, after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
+    let LogBounds { oldest, head } = bounds;
+    match is_gone(log, conversation, after, page, head).await? {
+        true => Err(Error::CursorGone { after, oldest, head }),
+        false => Ok(()),
+    }
+}
+
+fn in_future(bounds: LogBounds) -> StreamItem {
+    StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: bounds.oldest, head: bounds.head }
+}
+
+fn within(after: i64, bounds: LogBounds) -> Result<()> {
+    let LogBounds { oldest, head } = bounds;
+    if after > head { Err(Error::CursorGone { after, oldest, head }) } else { Ok(()) }
+}
+
+/// Cuts off what was read beyond the limits, and names the cursor of the next page. `end` is the last known `seq`.
+fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
+    let mut bytes = 0;
+    let fitting = events.iter().take(limit as usize).take_while(|event| {
+        let fits = bytes < PAGE_BYTES;
+        bytes += event.data.len();
+        fits
+    });
+    let count = fitting.count();
+    let cut = events.len() > count;
+    events.truncate(count);
+    // A page that reached its bytes was not read any further.
+    let next = events.last().map(|event| event.seq).filter(|last| cut || (bytes >= PAGE_BYTES && *last < end));
+    EventPage { events, next }
+}

@@ -1,0 +1,271 @@
+//! Follows, for all streams of this process, the logs that other processes write to.
+//!
+//! Each log is read once, however many streams follow it. A stream that is behind, or finds a gap, reads the store by itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::event::SharedEvent;
+use crate::domain::ids::ConversationId;
+use crate::live::Hub;
+use crate::store::{LogStore, ServiceStore, StoreResult, is_full_page};
+
+/// How often the heads of watched logs are read where other processes may write to them.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// The same for a process that is alone: what it stores it also publishes, unless a task dies between the two.
+const EVERY_ALONE: Duration = Duration::from_secs(2);
+
+/// Events of a log that are read at a time: the capacity of a subscriber's queue.
+const NEWS: u32 = 256;
+
+/// Logs that are read with one query. Together they are 16 MiB at most.
+const LOGS: usize = 16;
+
+const AT_A_TIME: usize = 4;
+
+/// How long one query may take. Then the subscribers read for themselves: a connection that hangs must stop only the streams that wait
+/// for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Reads the logs that are known to have grown, and polls the store every 250 ms (2 s if it is not
+/// [`CommonStore::is_shared`](crate::store::CommonStore::is_shared)), in one query, for the heads of the logs with subscribers here.
+/// Notifications are faster, and only an addition to it. Neither waits for the other. Ends with `stop`.
+pub async fn follow_logs(store: Arc<dyn ServiceStore>, hub: Arc<Hub>, stop: CancellationToken) {
+    let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
+    stop.run_until_cancelled(follow(store.as_ref(), &hub, every)).await;
+}
+
+async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {
+    let polling = async {
+        let mut poll = Poll { store, hub, seen: HashMap::new(), failing: false };
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            poll.heads().await;
+        }
+    };
+    let relaying = async {
+        loop {
+            let grown = hub.grown().await;
+            let relayed = |logs| relay_in_time(store, hub, logs);
+            stream::iter(grown.chunks(LOGS)).for_each_concurrent(AT_A_TIME, relayed).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        never = relaying => never,
+        never = polling => never,
+    }
+}
+
+/// Relays new events of some logs, or has their subscribers read for themselves.
+async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) {
+    match tokio::time::timeout(PATIENCE, relay_news(store, hub, logs)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "streams read for themselves"),
+        Err(_elapsed) => tracing::debug!(logs = logs.len(), "streams read for themselves: the news does not come"),
+    }
+    logs.iter().for_each(|(conversation, _)| hub.hint(conversation));
+}
+
+pub(in crate::service) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) -> StoreResult<()> {
+    let (known, unknown): (Vec<_>, Vec<_>) = logs.iter().cloned().partition(|(_, published)| *published > 0);
+    if !unknown.is_empty() {
+        // How far the subscribers have read is not known here, so each reads once; from there on events are relayed.
+        let unknown: Vec<ConversationId> = unknown.into_iter().map(|(conversation, _)| conversation).collect();
+        for (conversation, head) in store.heads(&unknown).await? {
+            hub.read_until(&conversation, head);
+        }
+    }
+    if known.is_empty() {
+        return Ok(());
+    }
+    for (conversation, events) in store.news(&known, NEWS).await? {
+        let goes_on = is_full_page(&events, NEWS);
+        let events: Vec<SharedEvent> = events.into_iter().map(Arc::new).collect();
+        hub.relay(&conversation, &events);
+        if goes_on {
+            hub.has_grown(&conversation);
+        }
+    }
+    Ok(())
+}
+
+struct Poll<'a> {
+    store: &'a dyn LogStore,
+    hub: &'a Hub,
+    /// The heads of the last poll.
+    seen: HashMap<ConversationId, i64>,
+    failing: bool,
+}
+
+impl Poll<'_> {
+    async fn heads(&mut self) {
+        let hub = self.hub;
+        let watched = hub.watched();
+        if watched.is_empty() {
+            self.seen.clear();
+            return;
+        }
+        // Before the heads are read: what was published by now is in the log.
+        let published: Vec<i64> = watched.iter().map(|conversation| hub.published(conversation)).collect();
+        let heads = match self.store.heads(&watched).await {
+            Ok(heads) => heads,
+            Err(error) => {
+                if !self.failing {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot poll for events that were not published here");
+                }
+                self.failing = true;
+                return;
+            }
+        };
+        self.failing = false;
+        let heads: HashMap<ConversationId, i64> = heads.into_iter().collect();
+        for (conversation, published) in watched.iter().zip(published) {
+            let before = self.seen.get(conversation).copied().unwrap_or(-1);
+            match heads.get(conversation) {
+                // Logs only grow.
+                Some(head) if *head < before.max(published) => {
+                    tracing::error!(conversation.id = %conversation, head, "the database has lost events that it had confirmed");
+                    hub.went_back(conversation, *head);
+                }
+                // Events that this process published need no hint: the subscribers have them.
+                Some(head) if *head > before.max(hub.published(conversation)) => hub.has_grown(conversation),
+                // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made here at
+                // this moment. The subscribers read the store, which knows.
+                None => hub.hint(conversation),
+                Some(_) => {}
+            }
+        }
+        self.seen = heads;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::domain::event::StoredEvent;
+    use crate::domain::ids::UserId;
+    use crate::domain::run::record::RunWrite;
+    use crate::live::{HubLimits, Tail};
+    use crate::store::{Committed, LogBounds, Refused};
+    use crate::support::clock::UnixMillis;
+
+    /// A store that is slow to say how far logs reach, and has one more event of each log that is asked for, or never answers.
+    struct Slow {
+        heads: Duration,
+        hangs: Option<ConversationId>,
+        asked: Mutex<usize>,
+        newest: Mutex<i64>,
+    }
+
+    impl Slow {
+        fn new(heads: Duration, hangs: Option<ConversationId>) -> Self {
+            Self { heads, hangs, asked: Mutex::default(), newest: Mutex::new(1) }
+        }
+    }
+
+    #[async_trait]
+    impl LogStore for Slow {
+        async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+            Ok(Vec::new())
+        }
+
+        async fn events(&self, _: &UserId, _: &ConversationId, _: i64, _: u32) -> StoreResult<Vec<StoredEvent>> {
+            Ok(Vec::new())
+        }
+
+        async fn log_bounds(&self, _: &UserId, _: &ConversationId) -> StoreResult<Option<LogBounds>> {
+            Ok(None)
+        }
+
+        async fn heads(&self, logs: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+            *self.asked.lock().unwrap() += 1;
+            tokio::time::sleep(self.heads).await;
+            Ok(logs.iter().map(|log| (log.clone(), *self.newest.lock().unwrap())).collect())
+        }
+
+        async fn news(&self, after: &[(ConversationId, i64)], _: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+            if after.iter().any(|(log, _)| Some(log) == self.hangs.as_ref()) {
+                std::future::pending::<()>().await;
+            }
+            *self.newest.lock().unwrap() = after.iter().map(|(_, seq)| seq + 1).max().unwrap();
+            Ok(after.iter().map(|(log, seq)| (log.clone(), vec![event(log, seq + 1)])).collect())
+        }
+    }
+
+    fn log(number: u8) -> ConversationId {
+        ConversationId::parse(&format!("conv_019800000000700080000000000000{number:02x}")).unwrap()
+    }
+
+    fn event(log: &ConversationId, seq: i64) -> StoredEvent {
+        StoredEvent {
+            seq,
+            kind: "part.delta".into(),
+            conversation_id: log.clone(),
+            run_id: None,
+            attempt: 1,
+            at: UnixMillis(0),
+            data: "{}".into(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_grown_is_told_however_slow_the_look_at_all_logs_is() {
+        let store = Slow::new(Duration::from_millis(400), None);
+        let hub = Hub::new(HubLimits::default());
+        let tail = hub.subscribe(&log(0));
+        hub.publish(&log(0), &[Arc::new(event(&log(0), 1))]);
+        tail.next().await;
+        let told = async {
+            for seq in 2..20 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let grown = Instant::now();
+                hub.has_grown(&log(0));
+                assert_eq!(tail.next().await, Tail::Events(vec![Arc::new(event(&log(0), seq))]));
+                assert!(grown.elapsed() < Duration::from_millis(50), "{:?} for event {seq}", grown.elapsed());
+            }
+        };
+        tokio::select! {
+            () = told => {}
+            () = follow(&store, &hub, EVERY) => {}
+        }
+        assert!(*store.asked.lock().unwrap() >= 4, "it was looked at all logs meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_read_that_hangs_stops_nobody_for_long() {
+        let store = Slow::new(Duration::ZERO, Some(log(0)));
+        let hub = Hub::new(HubLimits::default());
+        // One more than is read at a time: the last one is in another query than the first.
+        let tails: Vec<_> = (0..=16).map(|number| hub.subscribe(&log(number))).collect();
+        for (number, tail) in (0..).zip(&tails) {
+            hub.publish(&log(number), &[Arc::new(event(&log(number), 1))]);
+            tail.next().await;
+            hub.has_grown(&log(number));
+        }
+        let told = async {
+            let began = Instant::now();
+            assert_eq!(tails[16].next().await, Tail::Events(vec![Arc::new(event(&log(16), 2))]));
+            assert!(began.elapsed() < Duration::from_millis(50), "{:?}", began.elapsed());
+            assert_eq!(tails[0].next().await, Tail::Reread);
+            assert!(began.elapsed() <= PATIENCE + Duration::from_millis(50), "{:?}", began.elapsed());
+        };
+        tokio::select! {
+            () = told => {}
+            () = follow(&store, &hub, Duration::from_secs(3_600)) => {}
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Removes and compacts old data: deltas of ended runs, old conversations, expired rows.
+
+pub(super) mod retention;
+pub(super) mod tidy;

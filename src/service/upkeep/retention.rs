@@ -1,0 +1,109 @@
+//! Delta compaction: the deltas of runs that ended long ago are folded.
+//!
+//! Each piece is one page of a log, read without a lock and written in one short transaction, which is refused if the log has changed
+//! since. Every piece leaves a whole log, so a process that dies leaves nothing to repair, and the next pass continues.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::domain::conversation::fold::fold_deltas;
+use crate::service::reports::owned_log::PAGE;
+use crate::store::{EndedRun, ServiceStore, StoreResult, is_full_page};
+
+/// Runs that are looked up at a time.
+const RUNS: u32 = 100;
+
+/// Whether a pass writes, or only counts what it would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoldMode {
+    Fold,
+    Count,
+}
+
+/// The outcome of one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoldStep {
+    Went,
+    /// Another process folds at this moment: it will do the rest.
+    Taken,
+    /// Nothing is left.
+    Done,
+}
+
+/// One pass over all runs that ended long enough ago.
+pub struct Folder {
+    store: Arc<dyn ServiceStore>,
+    age_ms: u64,
+    mode: FoldMode,
+    waiting: VecDeque<EndedRun>,
+    /// The last run that was looked up.
+    last: Option<EndedRun>,
+    /// The current run, and how far its log was read.
+    at: Option<(EndedRun, i64)>,
+    runs: u64,
+    events: u64,
+}
+
+impl Folder {
+    /// Begins a pass over runs that ended at least `age_ms` ago by the database's clock.
+    #[must_use]
+    pub fn new(store: Arc<dyn ServiceStore>, age_ms: u64, mode: FoldMode) -> Self {
+        Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
+    }
+
+    /// Returns how many runs are through.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// Returns how many events were removed, or would be. Their text is in others.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Counts the runs that are still to go through. No log is read for that.
+    pub async fn left(&self) -> StoreResult<u64> {
+        let (mut count, mut last) = (self.waiting.len() as u64 + u64::from(self.at.is_some()), self.last.clone());
+        loop {
+            let found = self.store.runs_to_fold(self.age_ms, last.as_ref(), RUNS).await?;
+            count += found.len() as u64;
+            if found.len() < RUNS as usize {
+                return Ok(count);
+            }
+            last = found.into_iter().next_back();
+        }
+    }
+
+    /// Does one piece: at most one page of a log and one transaction. A pass whose step fails may be continued.
+    pub async fn step(&mut self) -> StoreResult<FoldStep> {
+        let Some((run, cursor)) = self.next().await? else { return Ok(FoldStep::Done) };
+        let mut page = self.store.events(&run.owner, &run.conversation_id, cursor, PAGE).await?;
+        let is_full = is_full_page(&page, PAGE);
+        page.retain(|event| event.seq <= run.last_seq);
+        let is_last = !is_full || page.last().is_none_or(|event| event.seq == run.last_seq);
+
+        let folds = fold_deltas(&page, &run.id);
+        let through = is_last.then_some(&run.id);
+        let is_idle = folds.is_empty() && through.is_none();
+        if self.mode == FoldMode::Fold && !is_idle && !self.store.fold_deltas(&run.conversation_id, &folds, through).await? {
+            return Ok(FoldStep::Taken);
+        }
+        self.events += folds.iter().map(|fold| fold.gone.len() as u64).sum::<u64>();
+        self.runs += u64::from(is_last);
+        // The next page begins with the last event of this one, so that deltas on both sides of the border meet.
+        let overlap = i64::from(page.len() > 1);
+        self.at = page.last().filter(|_| !is_last).map(|last| (run, last.seq - overlap));
+        Ok(FoldStep::Went)
+    }
+
+    async fn next(&mut self) -> StoreResult<Option<(EndedRun, i64)>> {
+        if self.at.is_none() {
+            if self.waiting.is_empty() {
+                self.waiting = self.store.runs_to_fold(self.age_ms, self.last.as_ref(), RUNS).await?.into();
+                self.last = self.waiting.back().or(self.last.as_ref()).cloned();
+            }
+            self.at = self.waiting.pop_front().map(|run| (run.clone(), run.first_seq - 1));
+        }
+        Ok(self.at.clone())
+    }
+}

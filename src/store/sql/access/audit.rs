@@ -1,0 +1,74 @@
+//! The audit of tool calls, as it is read and removed. The log writers add to it, with the outcomes of calls.
+//!
+//! Owns how `tool_audit` is read. Must not know how a call ends.
+
+use async_trait::async_trait;
+
+use crate::domain::access::audit::{AuditOutcome, AuditRecord};
+use crate::domain::ids::{CallId, ConversationId, GrantId, RunId, UserId};
+use crate::store::pages::page_by_time;
+use crate::store::rows::word;
+use crate::store::sql::backend::Backend;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::values;
+use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
+use crate::support::clock::UnixMillis;
+
+statements! {
+    PAGE = ["SELECT call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by, grant_id,
+             duration_ms, at
+         FROM tool_audit
+         WHERE (CAST($1 AS text) IS NULL OR owner_id = $1) AND (at, call_id) < ($2, $3) AND (CAST($4 AS text) IS NULL OR run_id = $4)
+             AND (CAST($5 AS text) IS NULL OR name = $5) AND (CAST($6 AS text) IS NULL OR outcome = $6)
+         ORDER BY at DESC, call_id DESC LIMIT $7"];
+
+    DELETE_OLD = ["DELETE FROM tool_audit WHERE call_id IN (
+             SELECT call_id FROM tool_audit WHERE at <= ", now, " - $1 ORDER BY at, call_id LIMIT $2
+         )"];
+}
+
+#[async_trait]
+impl<B: Backend> AuditStore for B {
+    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
+        let limit = page.limit.clamp(1, 100);
+        let (at, call) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
+        let values = values![
+            filter.owner.as_ref().map(UserId::as_str),
+            at,
+            call,
+            filter.run.as_ref().map(RunId::as_str),
+            filter.tool.as_deref(),
+            filter.outcome.map(AuditOutcome::as_str),
+            limit + 1,
+        ];
+        let rows = self.database().fetch_all(PAGE, values).await?;
+        let calls = rows.iter().map(read_call).collect::<StoreResult<Vec<_>>>()?;
+        Ok(page_by_time(calls, limit, |call| &call.call_id))
+    }
+
+    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
+        self.chores().execute(DELETE_OLD, values![age_ms, AUDIT_PIECE]).await
+    }
+}
+
+/// Reads a call with the time that pages are ordered by.
+fn read_call(row: &Row) -> StoreResult<(i64, AuditRecord)> {
+    let (call, at): (String, i64) = (row.get("call_id")?, row.get("at")?);
+    let record = AuditRecord {
+        owner_id: UserId::from_stored(row.get("owner_id")?),
+        run_id: RunId::from_stored(row.get("run_id")?),
+        conversation_id: ConversationId::from_stored(row.get("conversation_id")?),
+        agent: row.get("agent")?,
+        name: row.get("name")?,
+        server: row.get("server")?,
+        arguments_hash: row.get("arguments_hash")?,
+        outcome: word("tool_audit", "outcome", &call, row.get("outcome")?, AuditOutcome::from_word)?,
+        decided_by: row.get::<Option<String>>("decided_by")?.map(UserId::from_stored),
+        grant_id: row.get::<Option<String>>("grant_id")?.map(GrantId::from_stored),
+        duration_ms: row.count("duration_ms")?,
+        at: UnixMillis(at).to_rfc3339(),
+        call_id: CallId::from_stored(call),
+    };
+    Ok((at, record))
+}

@@ -1,0 +1,140 @@
+//! Feedback on answers. It stands in the row of the message, so that it goes with it, and beside the body, so that no model reads it.
+//!
+//! Owns the columns for feedback in `messages`. Must not know what is done about feedback.
+
+use async_trait::async_trait;
+
+use crate::domain::conversation::feedback::{FeedbackRecord, Rating, Review};
+use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
+use crate::store::conversations::feedback::{FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback, is_answer};
+use crate::store::pages::page_by_time;
+use crate::store::rows::word;
+use crate::store::sql::backend::Backend;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{FeedbackCursor, IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
+use crate::support::clock::UnixMillis;
+
+/// Feedback of messages `m`. The runs of a conversation that is being deleted go first, and its messages with them.
+macro_rules! select_feedback {
+    ($dialect:ident) => {
+        "SELECT m.id, m.conversation_id, m.run_id, m.owner_id, m.rating, m.comment, m.rated_at, m.reviewed_at, m.reviewed_by, r.agent,
+             r.agent_version, r.model
+         FROM messages m JOIN runs r ON r.id = m.run_id WHERE m.rated_at IS NOT NULL"
+    };
+}
+
+macro_rules! page_filter {
+    ($dialect:ident) => {
+        " AND (m.rated_at, m.id) < ($1, $2) AND (CAST($3 AS text) IS NULL OR m.rating = $3)
+          AND (CAST($4 AS boolean) IS NULL OR (m.reviewed_at IS NOT NULL) = $4)"
+    };
+}
+
+statements! {
+    // A request with the same key waits here for the one that came first. A conversation that is being deleted has no owner, though
+    // its messages still have.
+    BODY = ["SELECT m.body FROM messages m JOIN conversations c ON c.id = m.conversation_id
+         WHERE m.id = $1 AND m.conversation_id = $2 AND c.owner_id = $3 AND m.superseded_by IS NULL",
+        { postgres: " FOR NO KEY UPDATE OF m", sqlite: "" }];
+
+    GIVE = ["UPDATE messages SET rating = $1, comment = $2, rated_at = $3, reviewed_at = NULL, reviewed_by = NULL WHERE id = $4"];
+
+    WITHDRAW = ["UPDATE messages SET rating = NULL, comment = NULL, rated_at = NULL, reviewed_at = NULL, reviewed_by = NULL
+         WHERE id = $1 AND conversation_id = $2 AND rated_at IS NOT NULL
+             AND EXISTS (SELECT 1 FROM conversations c WHERE c.id = $2 AND c.owner_id = $3)"];
+
+    REVIEW = ["UPDATE messages SET reviewed_at = $2, reviewed_by = $3 WHERE id = $1 AND rated_at IS NOT NULL"];
+
+    BY_MESSAGE = [select_feedback, " AND m.id = $1"];
+
+    PAGE = [select_feedback, page_filter, " ORDER BY m.rated_at DESC, m.id DESC LIMIT $5"];
+
+    PAGE_OF_OWNER = [select_feedback, page_filter, " AND m.owner_id = $6 ORDER BY m.rated_at DESC, m.id DESC LIMIT $5"];
+}
+
+#[async_trait]
+impl<B: Backend> FeedbackStore for B {
+    async fn give_feedback(&self, give: GiveFeedback, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let given = give_in(&mut tx, &give, key).await?;
+                tx.finish(given, |given| matches!(given, FeedbackGiven::Kept(_))).await
+            })
+            .await
+    }
+
+    async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool> {
+        let values = values![message.as_str(), conversation.as_str(), owner.as_str()];
+        Ok(self.database().execute(WITHDRAW, values).await? > 0)
+    }
+
+    async fn review_feedback(
+        &self,
+        message: &MessageId,
+        by: Option<&UserId>,
+        now: UnixMillis,
+    ) -> StoreResult<Option<FeedbackRecord>> {
+        let values = values![message.as_str(), by.map(|_| now.0), by.map(UserId::as_str)];
+        let row = self.database().change(REVIEW, values, BY_MESSAGE, values![message.as_str()]).await?;
+        Ok(row.as_ref().map(read_feedback).transpose()?.map(|(_, record)| record))
+    }
+
+    async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
+        let limit = page.limit.clamp(1, 100);
+        let (at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
+        let rating = filter.rating.map(Rating::as_str);
+        let rows = match &filter.owner {
+            None => self.database().fetch_all(PAGE, values![at, id, rating, filter.reviewed, limit + 1]).await?,
+            Some(owner) => {
+                let values = values![at, id, rating, filter.reviewed, limit + 1, owner.as_str()];
+                self.database().fetch_all(PAGE_OF_OWNER, values).await?
+            }
+        };
+        let records = rows.iter().map(read_feedback).collect::<StoreResult<Vec<_>>>()?;
+        Ok(page_by_time(records, limit, |record| &record.message_id))
+    }
+}
+
+async fn give_in(tx: &mut Transaction, give: &GiveFeedback, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+    let message = give.message_id.as_str();
+    let row = tx.fetch_optional(BODY, values![message, give.conversation_id.as_str(), give.owner.as_str()]).await?;
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    let Some(row) = row else { return Ok(Keyed::Fresh(FeedbackGiven::NoMessage)) };
+    if !is_answer(&give.message_id, row.only()?)? {
+        return Ok(Keyed::Fresh(FeedbackGiven::NotAnAnswer));
+    }
+    tx.execute(GIVE, values![give.rating.as_str(), give.comment.as_deref(), give.now, message]).await?;
+    let given = FeedbackGiven::Kept(give.feedback());
+    tx.record(key, &given).await?;
+    Ok(Keyed::Fresh(given))
+}
+
+/// Reads feedback with the time that pages are ordered by.
+fn read_feedback(row: &Row) -> StoreResult<(i64, FeedbackRecord)> {
+    let (id, at): (String, i64) = (row.get("id")?, row.get("rated_at")?);
+    let review = match (row.get::<Option<i64>>("reviewed_at")?, row.get::<Option<String>>("reviewed_by")?) {
+        (Some(at), Some(by)) => Some(Review { by: UserId::from_stored(by), at: UnixMillis(at).to_rfc3339() }),
+        (None, _) | (_, None) => None,
+    };
+    let record = FeedbackRecord {
+        conversation_id: ConversationId::from_stored(row.get("conversation_id")?),
+        run_id: RunId::from_stored(row.get("run_id")?),
+        owner_id: UserId::from_stored(row.get("owner_id")?),
+        agent: row.get("agent")?,
+        agent_version: u32::try_from(row.count("agent_version")?).unwrap_or(0),
+        model: row.get("model")?,
+        rating: word("messages", "rating", &id, row.get("rating")?, Rating::from_word)?,
+        comment: row.get("comment")?,
+        at: UnixMillis(at).to_rfc3339(),
+        review,
+        message_id: MessageId::from_stored(id),
+    };
+    Ok((at, record))
+}

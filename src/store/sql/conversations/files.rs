@@ -1,0 +1,178 @@
+//! Uploaded files and their pieces.
+//!
+//! Owns the tables `files` and `file_chunks`. Must not know what a file is used for.
+
+use async_trait::async_trait;
+
+use crate::domain::conversation::file::{FileOrigin, StoredFile};
+use crate::domain::ids::{FileId, UserId};
+use crate::store::conversations::files::{AttachedFile, FILES_PIECE, FileStore, NewFile};
+use crate::store::pages::page_of;
+use crate::store::sql::backend::Backend;
+use crate::store::sql::database::Database;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::{Value, values};
+use crate::store::{FileCursor, Page, PageRequest, StoreResult};
+use crate::support::clock::UnixMillis;
+
+macro_rules! columns {
+    ($dialect:ident) => {
+        "id, name, media_type, size, sha256, origin, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
+    };
+}
+
+/// Holds for files `f` that no message has and that are older than `$1` milliseconds.
+macro_rules! is_unused {
+    ($dialect:ident) => {
+        concat!(
+            "f.created_at <= ",
+            crate::store::sql::statement::piece!($dialect now),
+            " - $1 AND NOT EXISTS (SELECT 1 FROM file_uses u WHERE u.file_id = f.id)"
+        )
+    };
+}
+
+statements! {
+    // Each of two uploads at once may be the last that there is room for: the limit is against piling up, not exact.
+    INSERT = ["INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin)
+         SELECT $1, $2, $3, $4, CAST($5 AS bigint), $6, ", now, ", CAST($7 AS bigint), CAST($8 AS boolean), $9, $11
+         WHERE (SELECT count(*) FROM files WHERE owner_id = $2 AND origin = $11) < $10"];
+
+    INSERT_CHUNK = ["INSERT INTO file_chunks (file_id, number, bytes) VALUES ($1, $2, $3)"];
+
+    FINISH = ["UPDATE files SET is_whole = true WHERE id = $1 AND owner_id = $2 RETURNING ", columns];
+
+    BY_ID = ["SELECT ", columns, " FROM files WHERE id = $1 AND owner_id = $2 AND is_whole"];
+
+    BY_CONTENT = ["SELECT ", columns, " FROM files WHERE owner_id = $1 AND is_whole AND sha256 = $2 AND name = $3
+         ORDER BY id DESC LIMIT 1"];
+
+    PAGE = ["SELECT ", columns, " FROM files WHERE owner_id = $1 AND is_whole AND (CAST($2 AS text) IS NULL OR id < $2)
+         ORDER BY id DESC LIMIT $3"];
+
+    CHUNK = ["SELECT c.bytes FROM files f JOIN file_chunks c ON c.file_id = f.id
+         WHERE f.id = $1 AND f.owner_id = $2 AND f.is_whole AND c.number = $3"];
+
+    ATTACHED = ["SELECT ", columns, ", text FROM files WHERE id ", (in_list "$1"), " AND owner_id = $2 AND is_whole"];
+
+    DELETE = ["DELETE FROM files WHERE id = $1 AND owner_id = $2 AND is_whole"];
+
+    COUNT_UNUSED = ["SELECT count(*) FROM files f WHERE ", is_unused];
+
+    // Files that a message is about to have are locked.
+    UNUSED = ["SELECT f.id FROM files f WHERE ", is_unused, " ORDER BY f.created_at LIMIT $2",
+        { postgres: " FOR UPDATE SKIP LOCKED", sqlite: "" }];
+
+    // Whether a message has one of them by now is seen when none can take them any more.
+    DELETE_UNUSED = ["DELETE FROM files AS f WHERE f.id ", (in_list "$2"), " AND ", is_unused];
+
+    BYTES = ["SELECT CAST(coalesce(sum(size), 0) AS bigint) FROM files"];
+}
+
+#[async_trait]
+impl<B: Backend> FileStore for B {
+    async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
+        let text_chars = new.text.as_ref().map(|text| text.words.chars().count() as u64);
+        let insert = values![
+            new.id.as_str(),
+            new.owner.as_str(),
+            &new.name,
+            &new.media_type,
+            new.size,
+            &new.sha256,
+            text_chars,
+            new.text.as_ref().is_some_and(|text| text.is_cut),
+            new.text.as_ref().map(|text| text.words.as_str()),
+            most,
+            new.origin.as_str(),
+        ];
+        Ok(self.database().execute(INSERT, insert).await? > 0)
+    }
+
+    async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()> {
+        self.database().execute(INSERT_CHUNK, values![id.as_str(), number, bytes]).await?;
+        Ok(())
+    }
+
+    async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        let row = self.database().returning(FINISH, values![id.as_str(), owner.as_str()]).await?;
+        row.as_ref().map(read_file).transpose()
+    }
+
+    async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
+        row.as_ref().map(read_file).transpose()
+    }
+
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        let row = self.database().fetch_optional(BY_CONTENT, values![owner.as_str(), sha256, name]).await?;
+        row.as_ref().map(read_file).transpose()
+    }
+
+    async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
+        let limit = page.limit.clamp(1, 100);
+        let before = page.after.as_ref().map(|after| after.0.as_str());
+        let rows = self.database().fetch_all(PAGE, values![owner.as_str(), before, limit + 1]).await?;
+        let cursor = |file: &StoredFile| file.id.to_string();
+        Ok(page_of(rows.iter().map(read_file).collect::<StoreResult<_>>()?, limit, cursor))
+    }
+
+    async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
+        let row = self.database().fetch_optional(CHUNK, values![id.as_str(), owner.as_str(), number]).await?;
+        Ok(row.map(|row| row.only()).transpose()?)
+    }
+
+    async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
+        let ids: Value<'_> = ids.iter().map(FileId::as_str).collect();
+        let rows = self.database().fetch_all(ATTACHED, &[ids, Value::from(owner.as_str())]).await?;
+        rows.iter().map(|row| Ok(AttachedFile { file: read_file(row)?, text: row.get("text")? })).collect()
+    }
+
+    async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
+        Ok(self.database().execute(DELETE, values![id.as_str(), owner.as_str()]).await? > 0)
+    }
+
+    async fn count_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        count(&self.chores().fetch_one(COUNT_UNUSED, values![age_ms]).await?)
+    }
+
+    async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        let database = self.chores();
+        database.retry(|| remove_unused(database, age_ms)).await
+    }
+
+    async fn file_bytes(&self) -> StoreResult<u64> {
+        count(&self.chores().fetch_one(BYTES, &[]).await?)
+    }
+}
+
+async fn remove_unused(database: Database<'_>, age_ms: u64) -> StoreResult<u64> {
+    let mut tx = database.begin().await?;
+    let rows = tx.fetch_all(UNUSED, values![age_ms, FILES_PIECE]).await?;
+    let ids = rows.iter().map(|row| row.get::<&str>("id")).collect::<Result<Vec<_>, _>>()?;
+    let removed = tx.execute(DELETE_UNUSED, &[age_ms.into(), ids.into_iter().collect()]).await?;
+    tx.commit().await?;
+    Ok(removed)
+}
+
+fn count(row: &Row) -> StoreResult<u64> {
+    Ok(u64::try_from(row.only::<i64>()?).unwrap_or(0))
+}
+
+fn read_file(row: &Row) -> StoreResult<StoredFile> {
+    let size = |stored: i64| u64::try_from(stored).unwrap_or(0);
+    Ok(StoredFile {
+        id: FileId::from_stored(row.get("id")?),
+        name: row.get("name")?,
+        media_type: row.get("media_type")?,
+        size: row.count("size")?,
+        sha256: row.get("sha256")?,
+        text_chars: row.get::<Option<i64>>("text_chars")?.map(size),
+        text_bytes: row.get::<Option<i64>>("text_bytes")?.map(size),
+        text_cut: row.get("text_cut")?,
+        // A word that a newer version has stored counts as an upload.
+        origin: FileOrigin::from_word(row.get("origin")?).unwrap_or_default(),
+        created_at: UnixMillis(row.get("created_at")?).to_rfc3339(),
+    })
+}

@@ -1,0 +1,150 @@
+//! The event log of a conversation, as use cases append to it and as it is read.
+//!
+//! Owns the lock of a log's head. Must not know what the events say: workers append to the log through [`PerBackend::commit`].
+
+use async_trait::async_trait;
+
+use crate::domain::event::{EventBody, NewEvent, StoredEvent};
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::run::record::RunWrite;
+use crate::store::rows::{encode, unsigned};
+use crate::store::runs::compose;
+use crate::store::sql::per_backend::PerBackend;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, StoreResult};
+use crate::support::clock::UnixMillis;
+
+statements! {
+    // The owner of a conversation changes only when it is deleted, and its head goes in the same moment: it may be read without a lock.
+    LOCK_HEAD = ["SELECT h.last_seq FROM conversation_heads h JOIN conversations c ON c.id = h.conversation_id
+         WHERE h.conversation_id = $1 AND c.owner_id = $2", { postgres: " FOR UPDATE OF h", sqlite: "" }];
+
+    RAISE_HEAD = ["UPDATE conversation_heads SET last_seq = $2 WHERE conversation_id = $1"];
+
+    APPEND = ["INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+         SELECT h.conversation_id, h.owner_id, CAST(e.value ->> 0 AS bigint), e.value ->> 1, CAST(e.value ->> 2 AS bigint),
+             e.value ->> 3, CAST(e.value ->> 4 AS bigint), e.value ->> 5
+         FROM conversation_heads h CROSS JOIN ", (elements "$2"), " WHERE h.conversation_id = $1"];
+
+    EVENTS = ["SELECT seq, run_id, attempt, kind, at, data FROM (
+             SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
+                 SELECT seq, run_id, attempt, kind, at, data FROM events
+                 WHERE conversation_id = $1 AND owner_id = $2 AND seq > $3 ORDER BY seq LIMIT $4
+             ) AS page
+         ) AS page WHERE before < $5 ORDER BY seq"];
+
+    BOUNDS = ["SELECT last_seq, (SELECT min(seq) FROM events e WHERE e.conversation_id = h.conversation_id) AS oldest
+         FROM conversation_heads h WHERE conversation_id = $1 AND owner_id = $2"];
+
+    HEADS = ["SELECT conversation_id, last_seq FROM conversation_heads WHERE conversation_id ", (in_list "$1"), " AND last_seq > 0"];
+
+    // `$1` is a JSON array of pairs of conversation and sequence number.
+    NEWS = [{
+        postgres: "SELECT w.value ->> 0 AS id, e.seq, e.run_id, e.attempt, e.kind, e.at, e.data
+             FROM json_array_elements(CAST($1 AS json)) AS w (value) CROSS JOIN LATERAL (
+                 SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
+                     SELECT seq, run_id, attempt, kind, at, data FROM events
+                     WHERE conversation_id = w.value ->> 0 AND seq > CAST(w.value ->> 1 AS bigint) ORDER BY seq LIMIT $2
+                 ) AS page
+             ) AS e WHERE e.before < $3 ORDER BY id, e.seq",
+        sqlite: "SELECT id, seq, run_id, attempt, kind, at, data FROM (
+                 SELECT w.value ->> 0 AS id, e.*, row_number() OVER log AS place,
+                     sum(octet_length(e.data)) OVER log - octet_length(e.data) AS before
+                 FROM json_each($1) AS w JOIN events e ON e.conversation_id = w.value ->> 0 AND e.seq > w.value ->> 1
+                 WINDOW log AS (PARTITION BY e.conversation_id ORDER BY e.seq)
+             ) WHERE place <= $2 AND before < $3 ORDER BY id, seq"
+    }];
+}
+
+impl Transaction {
+    /// Locks the head of a conversation. Returns its newest sequence number; `None` if there is no such conversation.
+    ///
+    /// The head protects the conversation's runs. They are read by a later statement: one that waited for the lock still sees other
+    /// tables as they were when it began.
+    pub async fn lock_head(&mut self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<i64>> {
+        let row = self.fetch_optional(LOCK_HEAD, values![conversation.as_str(), owner.as_str()]).await?;
+        Ok(row.map(|row| row.only()).transpose()?)
+    }
+
+    /// Appends events to the log of a conversation, whose head is locked and stands at `base`.
+    pub async fn append(
+        &mut self,
+        conversation: &ConversationId,
+        base: i64,
+        events: Vec<NewEvent>,
+    ) -> StoreResult<Vec<StoredEvent>> {
+        let events = compose::numbered(conversation, base, events);
+        let Some(last) = events.last() else { return Ok(events) };
+        let rows: Vec<_> =
+            events.iter().map(|event| (event.seq, &event.run_id, event.attempt, &event.kind, event.at, &event.data)).collect();
+        let rows = encode("events", "data", conversation.as_str(), &rows)?;
+        self.execute(RAISE_HEAD, values![conversation.as_str(), last.seq]).await?;
+        self.execute(APPEND, values![conversation.as_str(), rows]).await?;
+        Ok(events)
+    }
+}
+
+#[async_trait]
+impl<B: PerBackend> LogStore for B {
+    async fn ready(&self) -> StoreResult<()> {
+        PerBackend::ready(self).await
+    }
+
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+        PerBackend::commit(self, writes).await
+    }
+
+    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        let page = values![conversation.as_str(), owner.as_str(), after, limit.clamp(1, 1_000), SQL_PAGE_BYTES];
+        let rows = self.database().fetch_all(EVENTS, page).await?;
+        rows.iter().map(|row| Ok(read_event(row, conversation)?)).collect()
+    }
+
+    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        let row = self.database().fetch_optional(BOUNDS, values![conversation.as_str(), owner.as_str()]).await?;
+        let Some(row) = row else { return Ok(None) };
+        let head = row.get("last_seq")?;
+        Ok(Some(LogBounds { oldest: row.get::<Option<i64>>("oldest")?.unwrap_or(head + 1), head }))
+    }
+
+    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+        if conversations.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.chores().fetch_all(HEADS, &[conversations.iter().map(ConversationId::as_str).collect()]).await?;
+        rows.iter().map(|row| Ok((ConversationId::from_stored(row.get("conversation_id")?), row.get("last_seq")?))).collect()
+    }
+
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        let page = values![serde_json::json!(after).to_string(), limit.clamp(1, 1_000), SQL_PAGE_BYTES];
+        let mut news: Vec<(ConversationId, Vec<StoredEvent>)> = Vec::new();
+        for row in self.chores().fetch_all(NEWS, page).await? {
+            let id = ConversationId::from_stored(row.get("id")?);
+            let event = read_event(&row, &id)?;
+            match news.last_mut().filter(|(last, _)| *last == id) {
+                Some((_, events)) => events.push(event),
+                None => news.push((id, vec![event])),
+            }
+        }
+        Ok(news)
+    }
+}
+
+fn read_event(row: &Row, conversation: &ConversationId) -> Result<StoredEvent, sqlx::Error> {
+    let kind: &str = row.get("kind")?;
+    Ok(StoredEvent {
+        seq: row.get("seq")?,
+        kind: match EventBody::KINDS.iter().find(|known| **known == kind) {
+            Some(known) => (*known).into(),
+            None => kind.to_owned().into(),
+        },
+        conversation_id: conversation.clone(),
+        run_id: row.get::<Option<String>>("run_id")?.map(RunId::from_stored),
+        attempt: unsigned(row.get("attempt")?),
+        at: UnixMillis(row.get("at")?),
+        data: row.get("data")?,
+    })
+}

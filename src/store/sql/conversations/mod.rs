@@ -1,0 +1,340 @@
+//! Conversations and their messages.
+//!
+//! Owns the statements of use cases on conversations. Must not know what a run does in one.
+
+pub(super) mod conversation_rows;
+pub(super) mod copy;
+pub(super) mod feedback;
+pub(super) mod files;
+pub(super) mod input;
+pub(super) mod log;
+pub(super) mod retention;
+pub(super) mod rewind;
+pub(super) mod search;
+pub(super) mod summaries;
+pub(super) mod titles;
+
+use async_trait::async_trait;
+
+use crate::domain::conversation::Conversation;
+use crate::domain::conversation::message::Message;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::run::change::StepKind;
+use crate::store::conversations::messages::listed;
+use crate::store::pages::page_by_time;
+use crate::store::rows::{encode_storable, new_conversation, read_word};
+use crate::store::runs::compose;
+use crate::store::sql::conversations::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
+use crate::store::sql::conversations::copy::copy_in;
+use crate::store::sql::conversations::rewind::rewind_in;
+use crate::store::sql::conversations::summaries::compact_in;
+use crate::store::sql::database::Database;
+use crate::store::sql::per_backend::PerBackend;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{
+    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied,
+    CopyConversation, Created, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyClaim, Keyed, MessageCursor,
+    NewConversation, Page, PageRequest, Rewind, Rewound, SQL_PAGE_BYTES, StoreResult,
+};
+use crate::support::clock::UnixMillis;
+use crate::support::text::storable;
+
+/// Rows that a search of SQLite reads at a time.
+const SEARCHED_ROWS: u32 = 500;
+
+statements! {
+    REACHED = ["SELECT run_id, max(kind", { postgres: " COLLATE \"C\"", sqlite: "" }, ") AS kind FROM run_steps
+         WHERE owner_id = $1 AND run_id ", (in_list "$2"), " GROUP BY run_id"];
+
+    CHANGE = ["UPDATE conversations SET title = coalesce($2, title), updated_at = $3, pinned = coalesce($4, pinned),
+             archived_at = CASE WHEN CAST($5 AS boolean) IS NULL THEN archived_at WHEN $5 THEN coalesce(archived_at, $3) END,
+             tags = coalesce($6, tags), system_prompt = nullif(coalesce($7, system_prompt), ''),
+             instructions = nullif(coalesce($8, instructions), ''), agent = nullif(coalesce($9, agent), ''),
+             model = nullif(coalesce($10, model), ''), title_by = CASE WHEN CAST($2 AS text) IS NULL THEN title_by END
+         WHERE id = $1"];
+
+    // The conversation comes as a row even if the page is empty. A message beyond the limit of bytes comes without its body, and
+    // shows that there is more.
+    MESSAGES = ["SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END AS body, m.rating, m.comment, m.rated_at
+         FROM conversations c LEFT JOIN (
+             SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
+                 SELECT id, position, body, rating, comment, rated_at FROM messages
+                 WHERE conversation_id = $1 AND superseded_by IS NULL AND position > $3 ORDER BY position LIMIT $4
+             ) AS page
+         ) AS m ON true
+         WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position"];
+
+    EARLIER_MESSAGES = ["SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END AS body, m.rating, m.comment, m.rated_at
+         FROM conversations c LEFT JOIN (
+             SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
+                 SELECT id, position, body, rating, comment, rated_at FROM messages
+                 WHERE conversation_id = $1 AND superseded_by IS NULL AND position < $3 ORDER BY position DESC LIMIT $4
+             ) AS page
+         ) AS m ON true
+         WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position DESC"];
+}
+
+#[async_trait]
+impl<B: PerBackend> ConversationStore for B {
+    async fn create_conversation(
+        &self,
+        new: NewConversation,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Created>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let created = create_in(&mut tx, &new, key).await?;
+                tx.finish(created, |created| matches!(created, Created::Conversation(_))).await
+            })
+            .await
+    }
+
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
+        row.as_ref().map(read_conversation).transpose()
+    }
+
+    async fn conversations(
+        &self,
+        owner: &UserId,
+        filter: &ConversationFilter,
+        page: &PageRequest<ConversationCursor>,
+    ) -> StoreResult<Page<Conversation>> {
+        let limit = page.limit.clamp(1, 100);
+        let found = list(self.database(), owner, filter, page.after.as_ref(), limit + 1).await?;
+        Ok(page_by_time(found, limit, |last| &last.id))
+    }
+
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        let runs = runs.iter().map(RunId::as_str).collect();
+        let rows = self.database().fetch_all(REACHED, &[owner.as_str().into(), runs]).await?;
+        let read = |row: &Row| {
+            let run: String = row.get("run_id")?;
+            let kind = read_word(row, "run_steps", "kind", &run, StepKind::from_word)?;
+            Ok((RunId::from_stored(run), kind))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    async fn change_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        change: &ConversationChange,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        let database = self.database();
+        database.retry(|| change_once(database, owner, id, change, now)).await
+    }
+
+    async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let compacted = compact_in(&mut tx, &compact, key).await?;
+                tx.finish(compacted, |compacted| matches!(compacted, Compacted::Done { .. })).await
+            })
+            .await
+    }
+
+    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let rewound = rewind_in(&mut tx, &rewind, key).await?;
+                tx.finish(rewound, |rewound| matches!(rewound, Rewound::Conversation { .. })).await
+            })
+            .await
+    }
+
+    async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+        let (database, key) = (self.database(), idempotency.as_ref());
+        database
+            .once(key, || async {
+                let mut tx = database.begin().await?;
+                let outcome = copy_in(&mut tx, &copy, key).await?;
+                tx.finish(outcome, Copied::is_made).await
+            })
+            .await
+    }
+
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        self.delete(owner, id, None).await
+    }
+
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>> {
+        let after = page.after.map_or(0, |MessageCursor(position)| position);
+        let limit = page.limit.clamp(1, 100);
+        let page = values![id.as_str(), owner.as_str(), after, limit + 1, SQL_PAGE_BYTES];
+        let Some(rows) = message_rows(self.database().fetch_all(MESSAGES, page).await?)? else { return Ok(None) };
+        let mut items = Vec::new();
+        let mut last = None;
+        for row in rows.iter().take(limit as usize) {
+            let Some(message) = listed(row)? else { break };
+            last = Some(row.get("position")?);
+            items.push(message);
+        }
+        let next = last.filter(|_| rows.len() > items.len()).map(|position| MessageCursor(position).to_string());
+        Ok(Some(Page { items, next }))
+    }
+
+    async fn earlier_messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: EarlierPage,
+    ) -> StoreResult<Option<EarlierMessages>> {
+        let BeforeCursor(before) = page.before.unwrap_or(BeforeCursor(i64::MAX));
+        let bytes = u64::try_from(page.bytes).unwrap_or(u64::MAX);
+        let values = values![id.as_str(), owner.as_str(), before, i64::from(page.limit) + 1, bytes];
+        let Some(rows) = message_rows(self.database().fetch_all(EARLIER_MESSAGES, values).await?)? else { return Ok(None) };
+        let mut items = Vec::new();
+        for row in rows.iter().take(page.limit as usize) {
+            let Some(message) = listed(row)? else { break };
+            items.push((BeforeCursor(row.get("position")?), message));
+        }
+        items.reverse();
+        Ok(Some(EarlierMessages { earlier: rows.len() > items.len(), items }))
+    }
+}
+
+async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    if has_all(tx, &new.owner, new.max_conversations).await? {
+        return Ok(Keyed::Fresh(Created::TooMany));
+    }
+    let made = new_conversation(new);
+    if !insert_conversation(tx, &new.owner, &made, new.now).await? {
+        // The insert waited for a request with the same key, if that has made it.
+        return Ok(tx.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::Exists)));
+    }
+    let created = Created::Conversation(Box::new(made));
+    tx.record(key, &created).await?;
+    Ok(Keyed::Fresh(created))
+}
+
+/// Lists at most `limit` conversations, newest first, each with the time that orders the list.
+///
+/// The statement has only the conditions that the filter needs: the planner takes one that is always true for one that leaves out most
+/// rows. SQLite folds the case of ASCII only, so its titles are compared here, until the page is full.
+async fn list(
+    database: Database<'_>,
+    owner: &UserId,
+    filter: &ConversationFilter,
+    after: Option<&ConversationCursor>,
+    limit: u32,
+) -> StoreResult<Vec<(i64, Conversation)>> {
+    let (text, tag, title, rows_read) = match database {
+        Database::Postgres(_) => (LIST.postgres, " AND c.tags::jsonb ? $6", " AND c.title ILIKE $7", limit),
+        Database::Sqlite(_) => {
+            (LIST.sqlite, " AND EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = $6)", "", limit.max(SEARCHED_ROWS))
+        }
+    };
+    let wanted = filter.query.as_deref().map(|query| storable(query).to_lowercase());
+    let rows_read = if wanted.is_some() { rows_read } else { limit };
+    let conditions = [
+        filter.archived.map(|is| if is { " AND c.archived_at IS NOT NULL" } else { " AND c.archived_at IS NULL" }),
+        filter.pinned.map(|_| " AND c.pinned = $5"),
+        filter.tag.as_ref().map(|_| tag),
+        filter.query.as_ref().map(|_| title),
+    ];
+    let conditions: String = conditions.into_iter().flatten().collect();
+    let text = format!("{text}{conditions} ORDER BY c.created_at DESC, c.id DESC LIMIT $4");
+    let query = filter.query.as_deref().map(like_pattern);
+    // The first page begins before the latest possible time.
+    let (mut created_at, mut id) = after.map_or((i64::MAX, String::new()), |after| (after.at, after.id.to_string()));
+    let mut found = Vec::new();
+    loop {
+        let values = values![owner.as_str(), created_at, &id, rows_read, filter.pinned, filter.tag.as_deref(), query.as_deref()];
+        let rows = database.fetch_list(text.clone(), values).await?;
+        for row in &rows {
+            let conversation = read_conversation(row)?;
+            (created_at, id) = (row.get("created_at")?, conversation.id.to_string());
+            let is_wanted = match (database, &wanted) {
+                (Database::Postgres(_), _) | (_, None) => true,
+                (Database::Sqlite(_), Some(wanted)) => conversation.title.to_lowercase().contains(wanted),
+            };
+            if is_wanted {
+                found.push((created_at, conversation));
+            }
+        }
+        if found.len() >= limit as usize || rows.len() < rows_read as usize {
+            found.truncate(limit as usize);
+            return Ok(found);
+        }
+    }
+}
+
+/// Returns a `LIKE` pattern, with `\` as its escape, for titles that contain `query`.
+fn like_pattern(query: &str) -> String {
+    let mut pattern = String::from("%");
+    for c in query.chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}
+
+async fn change_once(
+    database: Database<'_>,
+    owner: &UserId,
+    id: &ConversationId,
+    change: &ConversationChange,
+    now: UnixMillis,
+) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+    let mut tx = database.begin().await?;
+    let Some(base) = tx.lock_head(owner, id).await? else {
+        tx.rollback().await?;
+        return Ok(None);
+    };
+    let tags = change.tags.as_ref().map(|tags| encode_storable("conversations", "tags", id.as_str(), tags)).transpose()?;
+    let values = values![
+        id.as_str(),
+        change.title.as_deref(),
+        now,
+        change.pinned,
+        change.archived,
+        tags,
+        change.system_prompt.as_deref(),
+        change.instructions.as_deref(),
+        change.agent.as_deref(),
+        change.model.as_deref(),
+    ];
+    tx.execute(CHANGE, values).await?;
+    let Some(mut changed) = find(&mut tx, owner, id).await? else {
+        tx.rollback().await?;
+        return Ok(None);
+    };
+    let event = compose::conversation_updated(&changed.title, changed.status, now);
+    let events = tx.append(id, base, vec![event]).await?;
+    changed.last_seq = base + 1;
+    tx.commit().await?;
+    Ok(Some((changed, events)))
+}
+
+/// Returns the rows of messages; `None` if there is not even the row of their conversation.
+fn message_rows(mut rows: Vec<Row>) -> StoreResult<Option<Vec<Row>>> {
+    let Some(first) = rows.first() else { return Ok(None) };
+    if first.get::<Option<&str>>("id")?.is_none() {
+        rows.clear();
+    }
+    Ok(Some(rows))
+}

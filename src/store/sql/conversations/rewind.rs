@@ -1,0 +1,97 @@
+//! Rewinds: a conversation is taken back to an earlier message, and a message is replaced.
+//!
+//! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
+
+use crate::domain::ids::{MessageId, RunId};
+use crate::store::conversations::rewind::{TakenOut, before_edit, is_the_users, taken_for_edit, taken_out};
+use crate::store::runs::compose;
+use crate::store::sql::conversations::conversation_rows::find;
+use crate::store::sql::row::Row;
+use crate::store::sql::runs::accept::accept_in;
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{AcceptRun, Accepted, Edited, IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult};
+
+statements! {
+    OPEN_RUN = ["SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1"];
+
+    PLACE = ["SELECT r.first_seq, m.position FROM messages m JOIN runs r ON r.id = m.run_id
+         WHERE m.id = $1 AND m.conversation_id = $2 AND m.superseded_by IS NULL"];
+
+    LATER = ["SELECT r.first_seq, m.position, m.id, m.role FROM messages m JOIN runs r ON r.id = m.run_id
+         WHERE m.conversation_id = $1 AND m.superseded_by IS NULL
+             AND ((r.first_seq, m.position) > ($2, $3) OR ($4 AND m.id = $5))"];
+
+    SUPERSEDE = ["UPDATE messages SET superseded_by = $1 WHERE id ", (in_list "$2")];
+
+    SET_IDLE = ["UPDATE conversations SET status = 'idle', updated_at = $2 WHERE id = $1"];
+
+    BODY = ["SELECT body FROM messages WHERE id = $1"];
+}
+
+/// Replaces a message: those from it on are superseded, and another one is accepted.
+pub(in crate::store::sql) async fn edit_in(
+    tx: &mut Transaction,
+    accept: &AcceptRun,
+    message: &MessageId,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Edited>> {
+    // A request with the same key waits here for the one that came first.
+    tx.lock_head(&accept.owner, &accept.conversation_id).await?;
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    let Keyed::Fresh(rewound) = rewind_in(tx, &before_edit(accept, message), None).await? else { return Ok(Keyed::Mismatch) };
+    let events = match taken_for_edit(rewound) {
+        Ok(events) => events,
+        Err(refused) => return Ok(Keyed::Fresh(refused)),
+    };
+    if !is_the_users(message, tx.fetch_one(BODY, values![message.as_str()]).await?.only()?)? {
+        return Ok(Keyed::Fresh(Edited::NotTheUsers));
+    }
+    Ok(match accept_in(tx, accept, key).await? {
+        Some(Keyed::Fresh(accepted)) => Keyed::Fresh(Edited::from(accepted).after(events)),
+        None => Keyed::Fresh(Accepted::NoConversation.into()),
+        Some(Keyed::Replayed(_) | Keyed::Mismatch) => Keyed::Mismatch,
+    })
+}
+
+pub(in crate::store::sql) async fn rewind_in(
+    tx: &mut Transaction,
+    rewind: &Rewind,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Rewound>> {
+    let Rewind { owner, conversation_id: id, from, now } = rewind;
+    let base = tx.lock_head(owner, id).await?;
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    let Some(base) = base else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
+    if let Some(row) = tx.fetch_optional(OPEN_RUN, values![id.as_str()]).await? {
+        return Ok(Keyed::Fresh(Rewound::Active { run_id: RunId::from_stored(row.only()?) }));
+    }
+    let message = from.message().as_str();
+    let Some(place) = tx.fetch_optional(PLACE, values![message, id.as_str()]).await? else {
+        return Ok(Keyed::Fresh(Rewound::NoMessage));
+    };
+    let (first_seq, position): (i64, i64) = (place.get("first_seq")?, place.get("position")?);
+    let later = tx.fetch_all(LATER, values![id.as_str(), first_seq, position, from.takes_it(), message]).await?;
+    let later = later.iter().map(read_taken_out).collect::<Result<Vec<_>, _>>()?;
+    let Some(superseded) = taken_out(later, first_seq) else { return Ok(Keyed::Fresh(Rewound::PartsCalls)) };
+    if !superseded.is_empty() {
+        tx.execute(SUPERSEDE, &[message.into(), superseded.iter().map(MessageId::as_str).collect()]).await?;
+        tx.execute(SET_IDLE, values![id.as_str(), *now]).await?;
+    }
+    let Some(conversation) = find(tx, owner, id).await? else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
+    let mut conversation = Box::new(conversation);
+    let events = tx.append(id, base, compose::rewound(&conversation.title, &superseded, *now)).await?;
+    conversation.last_seq = events.last().map_or(base, |event| event.seq);
+    let rewound = Rewound::Conversation { conversation, superseded, events };
+    tx.record(key, &rewound).await?;
+    Ok(Keyed::Fresh(rewound))
+}
+
+fn read_taken_out(row: &Row) -> Result<TakenOut, sqlx::Error> {
+    Ok(TakenOut { first_seq: row.get("first_seq")?, position: row.get("position")?, id: row.get("id")?, role: row.get("role")? })
+}

@@ -1,0 +1,74 @@
+//! Titles that models make.
+//!
+//! Owns the columns of `conversations` that tell how a title came about. Must not know when a title is made.
+
+use async_trait::async_trait;
+
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, UserId};
+use crate::store::rows::{encode, word};
+use crate::store::runs::budget;
+use crate::store::runs::compose;
+use crate::store::sql::backend::Backend;
+use crate::store::sql::database::Database;
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::values;
+use crate::store::{StoreResult, TitleMade, TitleStore};
+
+const TABLE: &str = "conversations";
+
+statements! {
+    CLAIM = ["UPDATE conversations SET title_by = 'asked' WHERE id = $1 AND owner_id = $2 AND title_by = 'words' RETURNING title"];
+
+    BOOK_USAGE = ["UPDATE conversations SET title_usage = $2, title_model = $3, title_at = $4 WHERE id = $1"];
+
+    // A title has no bounds of its own: what it used is added to the spending of its run's day.
+    BOOK_SPENDING = ["INSERT INTO spending AS s (owner_id, day, run_id, conversation_id, tokens, cost)
+         VALUES ($1, ", now, " / 86400000, $2, $3, $4, $5)
+         ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
+             tokens = ", least, "(s.tokens + excluded.tokens, $6), cost = ", least, "(s.cost + excluded.cost, $6)"];
+
+    SET_TITLE = ["UPDATE conversations SET title = $2, updated_at = $3 WHERE id = $1 AND title_by = 'asked' AND title = $4
+         RETURNING status"];
+}
+
+#[async_trait]
+impl<B: Backend> TitleStore for B {
+    async fn claim_title(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<String>> {
+        let row = self.chores().returning(CLAIM, values![conversation.as_str(), owner.as_str()]).await?;
+        Ok(row.map(|row| row.only()).transpose()?)
+    }
+
+    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        let database = self.chores();
+        database.retry(|| finish(database, &made)).await
+    }
+}
+
+async fn finish(database: Database<'_>, made: &TitleMade) -> StoreResult<Vec<StoredEvent>> {
+    let id = made.conversation.as_str();
+    let mut tx = database.begin().await?;
+    let head = tx.lock_head(&made.owner, &made.conversation).await?;
+    // The spending of the day counts whether or not the conversation is still there.
+    if let Some((run, amount)) = made.booked() {
+        let (tokens, cost) = budget::parts(amount);
+        tx.execute(BOOK_SPENDING, values![made.owner.as_str(), run.as_str(), id, tokens, cost, budget::MOST]).await?;
+    }
+    let mut events = Vec::new();
+    if let Some(base) = head {
+        if let Some(usage) = &made.usage {
+            let usage = encode(TABLE, "title_usage", id, usage)?;
+            tx.execute(BOOK_USAGE, values![id, usage, &made.model, made.now]).await?;
+        }
+        if let Some(title) = &made.title
+            && let Some(row) = tx.fetch_optional(SET_TITLE, values![id, title, made.now, &made.was]).await?
+        {
+            let status = word(TABLE, "status", id, row.only()?, ConversationStatus::from_word)?;
+            let updated = vec![compose::conversation_updated(title, status, made.now)];
+            events = tx.append(&made.conversation, base, updated).await?;
+        }
+    }
+    tx.commit().await?;
+    Ok(events)
+}

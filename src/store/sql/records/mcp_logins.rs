@@ -1,0 +1,158 @@
+//! Logins at MCP servers, and the tokens that they brought.
+//!
+//! Owns the tables `mcp_logins` and `mcp_tokens`. Must not know how a token is refreshed.
+
+use async_trait::async_trait;
+
+use crate::domain::ids::{McpServerId, UserId};
+use crate::store::records::mcp_logins::{McpLoginStore, McpTokens};
+use crate::store::sql::backend::Backend;
+use crate::store::sql::records::providers::{read_login, read_sealed};
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::{Value, values};
+use crate::store::{LoginTaker, ProviderLogin, StoreResult};
+use crate::support::seal::Sealed;
+
+statements! {
+    INSERT_LOGIN = ["INSERT INTO mcp_logins (owner_id, server_id, state_hash, browser_hash, key_hash, key_id, key_data, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, ", now, " + $8)
+         ON CONFLICT (owner_id, server_id) DO UPDATE SET state_hash = excluded.state_hash,
+             browser_hash = excluded.browser_hash, key_hash = excluded.key_hash, key_id = excluded.key_id,
+             key_data = excluded.key_data, expires_at = excluded.expires_at"];
+
+    LOGIN_EXISTS = ["SELECT EXISTS (SELECT 1 FROM mcp_logins WHERE state_hash = $1)"];
+
+    TAKE_LOGIN = ["DELETE FROM mcp_logins WHERE state_hash = $1 AND (owner_id = $2 OR browser_hash = $3)
+         RETURNING server_id, owner_id, browser_hash, key_hash, key_id, key_data, expires_at > ", now, " AS is_valid"];
+
+    TOKENS = ["SELECT server_id, owner_id, key_id, key_data, fresh_until - ", now, " AS fresh_for, version
+         FROM mcp_tokens WHERE server_id = $1"];
+
+    PUT_TOKENS = ["INSERT INTO mcp_tokens (server_id, owner_id, key_id, key_data, fresh_until, seen_at)
+         VALUES ($1, $2, $3, $4, ", now, " + $5, ", now, ")
+         ON CONFLICT (server_id) DO UPDATE SET owner_id = excluded.owner_id, key_id = excluded.key_id,
+             key_data = excluded.key_data, fresh_until = excluded.fresh_until, claimed_until = 0, seen_at = excluded.seen_at,
+             version = mcp_tokens.version + 1"];
+
+    CLAIM_TOKENS = ["UPDATE mcp_tokens SET claimed_until = ", now, " + $3
+         WHERE server_id = $1 AND version = $2 AND claimed_until <= ", now];
+
+    RELEASE_TOKENS = ["UPDATE mcp_tokens SET claimed_until = 0 WHERE server_id = $1 AND version = $2"];
+
+    REFRESH_TOKENS = ["UPDATE mcp_tokens SET claimed_until = 0, version = version + 1, key_id = $3, key_data = $4,
+             fresh_until = ", now, " + $5
+         WHERE server_id = $1 AND version = $2"];
+
+    DELETE_TOKENS = ["DELETE FROM mcp_tokens WHERE server_id = $1"];
+
+    DELETE_TOKENS_OF_VERSION = ["DELETE FROM mcp_tokens WHERE server_id = $1 AND version = $2"];
+
+    DELETE_LOGINS = ["DELETE FROM mcp_logins WHERE server_id = $1"];
+
+    SEE_TOKENS = ["UPDATE mcp_tokens SET seen_at = ", now, " WHERE server_id ", (in_list "$1")];
+
+    DELETE_EXPIRED_LOGINS = ["DELETE FROM mcp_logins WHERE expires_at <= ", now];
+
+    DELETE_UNSEEN_TOKENS = ["DELETE FROM mcp_tokens
+         WHERE seen_at <= ", now, " - $1 AND NOT EXISTS (SELECT 1 FROM mcp_servers s WHERE s.id = mcp_tokens.server_id)"];
+}
+
+#[async_trait]
+impl<B: Backend> McpLoginStore for B {
+    async fn create_mcp_login(
+        &self,
+        state_hash: &str,
+        server: &McpServerId,
+        login: &ProviderLogin,
+        lifetime_ms: u32,
+    ) -> StoreResult<()> {
+        let insert = values![
+            login.owner.as_str(),
+            server.as_str(),
+            state_hash,
+            &login.browser_hash,
+            login.key_hash.as_deref(),
+            &login.verifier.key_id,
+            &login.verifier.data,
+            lifetime_ms,
+        ];
+        self.database().execute(INSERT_LOGIN, insert).await?;
+        Ok(())
+    }
+
+    async fn take_mcp_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<(McpServerId, ProviderLogin)>> {
+        let (owner, browser) = taker.parts();
+        let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
+        let Some(row) = row else { return Ok(None) };
+        let server = McpServerId::from_stored(row.get("server_id")?);
+        Ok(read_login(&row)?.map(|login| (server, login)))
+    }
+
+    async fn mcp_tokens(&self, server: &McpServerId) -> StoreResult<Option<McpTokens>> {
+        let row = self.database().fetch_optional(TOKENS, values![server.as_str()]).await?;
+        row.as_ref().map_or(Ok(None), read_tokens)
+    }
+
+    async fn put_mcp_tokens(&self, tokens: &McpTokens) -> StoreResult<()> {
+        let put = values![
+            tokens.server.as_str(),
+            tokens.owner.as_ref().map(UserId::as_str),
+            &tokens.sealed.key_id,
+            &tokens.sealed.data,
+            tokens.fresh_for_ms,
+        ];
+        self.database().execute(PUT_TOKENS, put).await?;
+        Ok(())
+    }
+
+    async fn claim_mcp_tokens(&self, server: &McpServerId, version: i64, for_ms: u32) -> StoreResult<bool> {
+        Ok(self.database().execute(CLAIM_TOKENS, values![server.as_str(), version, for_ms]).await? > 0)
+    }
+
+    async fn end_mcp_refresh(&self, server: &McpServerId, version: i64, anew: Option<(&Sealed, Option<i64>)>) -> StoreResult<bool> {
+        let (database, server) = (self.database(), server.as_str());
+        let ended = match anew {
+            None => database.execute(RELEASE_TOKENS, values![server, version]).await?,
+            Some((sealed, fresh_for_ms)) => {
+                let refresh = values![server, version, &sealed.key_id, &sealed.data, fresh_for_ms];
+                database.execute(REFRESH_TOKENS, refresh).await?
+            }
+        };
+        Ok(ended > 0)
+    }
+
+    async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
+        let (database, server) = (self.database(), server.as_str());
+        if let Some(version) = version {
+            return Ok(database.execute(DELETE_TOKENS_OF_VERSION, values![server, version]).await? > 0);
+        }
+        let mut tx = database.begin().await?;
+        tx.execute(DELETE_LOGINS, values![server]).await?;
+        let deleted = tx.execute(DELETE_TOKENS, values![server]).await?;
+        tx.commit().await?;
+        Ok(deleted > 0)
+    }
+
+    async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
+        let servers: Value<'_> = servers.iter().map(McpServerId::as_str).collect();
+        self.database().execute(SEE_TOKENS, &[servers]).await?;
+        Ok(())
+    }
+
+    async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64> {
+        let mut tx = self.database().begin().await?;
+        tx.execute(DELETE_EXPIRED_LOGINS, &[]).await?;
+        let deleted = tx.execute(DELETE_UNSEEN_TOKENS, values![unseen_ms]).await?;
+        tx.commit().await?;
+        Ok(deleted)
+    }
+}
+
+/// Reads tokens, unless they were lost with their key.
+fn read_tokens(row: &Row) -> StoreResult<Option<McpTokens>> {
+    let server = McpServerId::from_stored(row.get("server_id")?);
+    let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);
+    let (fresh_for_ms, version) = (row.get("fresh_for")?, row.get("version")?);
+    Ok(read_sealed(row)?.map(|sealed| McpTokens { server, owner, sealed, fresh_for_ms, version }))
+}

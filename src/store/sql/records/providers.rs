@@ -1,0 +1,246 @@
+//! Providers, their logins, and the sealed secrets of every table.
+//!
+//! Owns the tables `providers` and `provider_logins`. Must not know how a secret is sealed.
+
+use async_trait::async_trait;
+
+use crate::domain::ids::{ProviderId, UserId};
+use crate::domain::model::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};
+use crate::store::pages::page_of;
+use crate::store::records::providers::{
+    LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow, SecretOf,
+};
+use crate::store::rows::{encode_storable, read_json, read_optional_json, read_word};
+use crate::store::sql::backend::Backend;
+use crate::store::sql::records::named::{NamedRow, owner_text};
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::{Statement, statements};
+use crate::store::sql::value::{Value, values};
+use crate::store::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
+use crate::support::clock::UnixMillis;
+use crate::support::seal::Sealed;
+
+const TABLE: &str = "providers";
+
+/// The number of the lock under which one request of an owner makes a provider at a time.
+const LOCK: i64 = 7;
+
+macro_rules! columns {
+    ($dialect:ident) => {
+        "id, owner_id, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits, accent, enabled, created_at,
+         updated_at, version"
+    };
+}
+
+statements! {
+    COUNT = ["SELECT count(*) FROM providers WHERE coalesce(owner_id, '') = $1"];
+
+    INSERT = ["INSERT INTO providers (id, version, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits, accent,
+             enabled, updated_at, owner_id, created_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+         ON CONFLICT (coalesce(owner_id, ''), name) DO NOTHING"];
+
+    BY_ID = ["SELECT ", columns, " FROM providers WHERE id = $1 AND coalesce(owner_id, '') IN ($2, '')"];
+
+    PAGE = ["SELECT ", columns, " FROM providers WHERE coalesce(owner_id, '') IN ($1, '') AND (name, id) > ($2, $3)
+         ORDER BY name, id LIMIT $4"];
+
+    BY_NAME = ["SELECT ", columns, " FROM providers
+         WHERE coalesce(owner_id, '') IN ($1, '') AND name = $2 AND enabled ORDER BY owner_id IS NULL LIMIT 1"];
+
+    UPDATE = ["UPDATE providers SET name = $3, kind = $4, base_url = $5, reach = $6, key_id = $7, key_data = $8, key_hint = $9,
+             models = $10, limits = $11, accent = $12, enabled = $13, updated_at = $14, version = version + 1
+         WHERE id = $1 AND version = $2 RETURNING version"];
+
+    DELETE = ["DELETE FROM providers WHERE id = $1 AND coalesce(owner_id, '') = $2 AND version = $3"];
+
+    INSERT_LOGIN = ["INSERT INTO provider_logins (owner_id, state_hash, browser_hash, key_hash, key_id, key_data, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, ", now, " + $7)
+         ON CONFLICT (owner_id) DO UPDATE SET state_hash = excluded.state_hash, browser_hash = excluded.browser_hash,
+             key_hash = excluded.key_hash, key_id = excluded.key_id, key_data = excluded.key_data, expires_at = excluded.expires_at"];
+
+    LOGIN_EXISTS = ["SELECT EXISTS (SELECT 1 FROM provider_logins WHERE state_hash = $1)"];
+
+    TAKE_LOGIN = ["DELETE FROM provider_logins WHERE state_hash = $1 AND (owner_id = $2 OR browser_hash = $3)
+         RETURNING owner_id, browser_hash, key_hash, key_id, key_data, expires_at > ", now, " AS is_valid"];
+
+    MASTER_KEYS = ["SELECT key_id, count(*) AS secrets
+         FROM (SELECT key_id FROM providers UNION ALL SELECT key_id FROM mcp_servers UNION ALL SELECT key_id FROM mcp_tokens)
+             AS secrets
+         WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id"];
+
+    SEALED_ROWS = ["SELECT 'provider' AS kind, id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1
+         UNION ALL
+         SELECT 'mcp_server', id, owner_id, key_id, key_data FROM mcp_servers WHERE key_id IS NOT NULL AND id > $1
+         UNION ALL
+         SELECT 'mcp_tokens', server_id || '.tokens', owner_id, key_id, key_data FROM mcp_tokens
+         WHERE key_id IS NOT NULL AND server_id || '.tokens' > $1
+         ORDER BY id LIMIT $2"];
+
+    RESEAL_PROVIDER = ["UPDATE providers SET key_id = $4, key_data = $5,
+             key_hint = CASE WHEN CAST($4 AS text) IS NULL THEN NULL ELSE key_hint END, version = version + 1
+         WHERE id = $1 AND key_id = $2 AND key_data = $3"];
+
+    RESEAL_MCP_SERVER = ["UPDATE mcp_servers SET key_id = $4, key_data = $5, version = version + 1
+         WHERE id = $1 AND key_id = $2 AND key_data = $3"];
+
+    RESEAL_MCP_TOKENS = ["UPDATE mcp_tokens SET key_id = $4, key_data = $5
+         WHERE server_id || '.tokens' = $1 AND key_id = $2 AND key_data = $3"];
+}
+
+#[async_trait]
+impl<B: Backend> ProviderStore for B {
+    async fn create_provider(
+        &self,
+        new: &ProviderRecord,
+        most: u32,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<ProviderMade>> {
+        let mut insert = values_of(new)?;
+        insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into()]);
+        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
+        let row = NamedRow { count: COUNT, lock: LOCK, owner, most, id: &new.id, key };
+        self.database().create_named(row, &[(INSERT, &insert)]).await
+    }
+
+    async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
+        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), viewer.as_str()]).await?;
+        row.as_ref().map(read_provider).transpose()
+    }
+
+    async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
+        let limit = page.limit.clamp(1, 100);
+        let (name, id) = page.after.as_ref().map_or(("", ""), |after| (&after.name, after.id.as_str()));
+        let rows = self.database().fetch_all(PAGE, values![viewer.as_str(), name, id, limit + 1]).await?;
+        let cursor =
+            |provider: &ProviderRecord| ProviderCursor { name: provider.name.clone(), id: provider.id.clone() }.to_string();
+        Ok(page_of(rows.iter().map(read_provider).collect::<StoreResult<_>>()?, limit, cursor))
+    }
+
+    async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
+        let row = self.database().fetch_optional(BY_NAME, values![owner.as_str(), name]).await?;
+        row.as_ref().map(read_provider).transpose()
+    }
+
+    async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
+        self.database().change_named(UPDATE, &values_of(changed)?).await
+    }
+
+    async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
+        Ok(self.database().execute(DELETE, values![id.as_str(), owner_text(owner), version]).await? > 0)
+    }
+
+    async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
+        let insert = values![
+            login.owner.as_str(),
+            state_hash,
+            &login.browser_hash,
+            login.key_hash.as_deref(),
+            &login.verifier.key_id,
+            &login.verifier.data,
+            lifetime_ms,
+        ];
+        self.database().execute(INSERT_LOGIN, insert).await?;
+        Ok(())
+    }
+
+    async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>> {
+        let (owner, browser) = taker.parts();
+        let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
+        Ok(row.as_ref().map(read_login).transpose()?.flatten())
+    }
+
+    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
+        let rows = self.database().fetch_all(MASTER_KEYS, &[]).await?;
+        rows.iter().map(|row| Ok((row.get("key_id")?, row.get("secrets")?))).collect()
+    }
+
+    async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+        let rows = self.database().fetch_all(SEALED_ROWS, values![after.unwrap_or_default(), limit]).await?;
+        let rows = rows.iter().map(read_sealed_row).collect::<StoreResult<Vec<_>>>()?;
+        Ok(rows.into_iter().flatten().collect())
+    }
+
+    async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
+        let reseal: Statement = match row.of {
+            // A new version, though it is the same key: a change that was made from the old version would restore the old seal.
+            SecretOf::Provider => RESEAL_PROVIDER,
+            SecretOf::McpServer => RESEAL_MCP_SERVER,
+            // No new generation: a refresh that is under way must not lose its tokens, which get the newest key, too.
+            SecretOf::McpTokens => RESEAL_MCP_TOKENS,
+        };
+        let values = values![
+            &row.id,
+            &row.sealed.key_id,
+            &row.sealed.data,
+            anew.map(|sealed| sealed.key_id.as_str()),
+            anew.map(|sealed| sealed.data.as_str()),
+        ];
+        Ok(self.database().execute(reseal, values).await? > 0)
+    }
+}
+
+/// Returns the values of [`UPDATE`], with which [`INSERT`] begins.
+fn values_of(record: &ProviderRecord) -> StoreResult<Vec<Value<'_>>> {
+    let (id, key) = (record.id.as_str(), record.key.as_ref());
+    let values = values![
+        id,
+        record.version,
+        &record.name,
+        record.kind.as_str(),
+        &record.base_url,
+        record.reach.as_str(),
+        key.map(|key| key.sealed.key_id.as_str()),
+        key.map(|key| key.sealed.data.as_str()),
+        key.and_then(|key| key.hint.as_deref()),
+        encode_storable(TABLE, "models", id, &record.models)?,
+        encode_storable(TABLE, "limits", id, &record.limits)?,
+        record.accent.as_ref().map(|accent| encode_storable(TABLE, "accent", id, accent)).transpose()?,
+        record.enabled,
+        record.updated_at,
+    ];
+    Ok(values.to_vec())
+}
+
+fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
+    let (id, hint) = (row.get::<String>("id")?, row.get("key_hint")?);
+    Ok(ProviderRecord {
+        owner: row.get::<Option<String>>("owner_id")?.map(UserId::from_stored),
+        name: row.get("name")?,
+        kind: read_word(row, TABLE, "kind", &id, ProviderKind::from_word)?,
+        base_url: row.get("base_url")?,
+        reach: read_word(row, TABLE, "reach", &id, Reach::from_word)?,
+        key: read_sealed(row)?.map(|sealed| StoredSecret { sealed, hint }),
+        models: read_json(row, TABLE, "models", &id)?,
+        limits: read_json(row, TABLE, "limits", &id)?,
+        accent: read_optional_json(row, TABLE, "accent", &id)?,
+        enabled: row.get("enabled")?,
+        created_at: UnixMillis(row.get("created_at")?),
+        updated_at: UnixMillis(row.get("updated_at")?),
+        version: row.get("version")?,
+        id: ProviderId::from_stored(id),
+    })
+}
+
+/// Reads `key_id` and `key_data`.
+pub(in crate::store::sql) fn read_sealed(row: &Row) -> Result<Option<Sealed>, sqlx::Error> {
+    let (key_id, data): (Option<String>, Option<String>) = (row.get("key_id")?, row.get("key_data")?);
+    Ok(key_id.zip(data).map(|(key_id, data)| Sealed { key_id, data }))
+}
+
+fn read_sealed_row(row: &Row) -> StoreResult<Option<SealedRow>> {
+    let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);
+    let id: String = row.get("id")?;
+    let of = read_word(row, "secrets", "kind", &id, SecretOf::from_word)?;
+    Ok(read_sealed(row)?.map(|sealed| SealedRow { of, owner, id, sealed }))
+}
+
+/// Reads a login that was taken, unless it has expired.
+pub(in crate::store::sql) fn read_login(row: &Row) -> Result<Option<ProviderLogin>, sqlx::Error> {
+    if !row.get::<bool>("is_valid")? {
+        return Ok(None);
+    }
+    let (owner, browser_hash) = (UserId::from_stored(row.get("owner_id")?), row.get("browser_hash")?);
+    let key_hash = row.get("key_hash")?;
+    Ok(read_sealed(row)?.map(|verifier| ProviderLogin { owner, browser_hash, key_hash, verifier }))
+}

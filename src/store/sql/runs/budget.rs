@@ -1,0 +1,156 @@
+//! Budgets of owners: reservations before model calls.
+//!
+//! Owns the reservations in `spending`. Settlements are part of the log. Must not know what a budget allows.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable as _};
+
+use crate::domain::ids::UserId;
+use crate::domain::run::budget::{Allowance, Amount, Reserve, Reserved, Standing};
+use crate::domain::run::record::Fence;
+use crate::store::StoreResult;
+use crate::store::postgres::answer::{ANSWER_LIMIT, within};
+use crate::store::runs::budget::{BudgetStore, OLD_PIECE, amount, parts};
+use crate::store::sql::backend::Backend;
+use crate::store::sql::database::Database;
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::value::values;
+
+/// The number of the lock under which one reservation of an owner is judged at a time.
+const LOCK: i64 = 0x6275_6467_6574;
+
+/// The longest wait for a turn among the reservations of an owner.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+
+statements! {
+    STANDING = ["WITH t AS (SELECT ", now, " AS now), d AS (
+             SELECT CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens, CAST(coalesce(sum(cost), 0) AS bigint) AS cost
+             FROM spending WHERE owner_id = $4 AND day = (SELECT now / 86400000 FROM t)
+         ), o AS (
+             SELECT CAST(coalesce(sum(s.held_tokens) FILTER (WHERE c.run_id <> $2), 0) AS bigint) AS held_tokens,
+                 CAST(coalesce(sum(s.held_cost) FILTER (WHERE c.run_id <> $2), 0) AS bigint) AS held_cost,
+                 CAST(coalesce(sum(s.held_tokens) FILTER (WHERE c.run_id IS NULL), 0) AS bigint) AS lost_tokens,
+                 CAST(coalesce(sum(s.held_cost) FILTER (WHERE c.run_id IS NULL), 0) AS bigint) AS lost_cost
+             FROM spending s LEFT JOIN conversation_heads c
+                 ON c.conversation_id = s.conversation_id AND c.run_id = s.run_id AND c.epoch = s.held_epoch
+             WHERE s.owner_id = $4 AND s.day = (SELECT now / 86400000 FROM t) AND s.held_epoch IS NOT NULL
+         )
+         SELECT t.now / 86400000 AS day, 86400000 - t.now % 86400000 AS left_ms,
+             d.tokens, d.cost, o.held_tokens, o.held_cost, o.lost_tokens, o.lost_cost
+         FROM conversation_heads h CROSS JOIN t CROSS JOIN d CROSS JOIN o
+         WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3"];
+
+    HOLD = ["INSERT INTO spending (owner_id, day, run_id, conversation_id, held_tokens, held_cost, held_epoch)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)
+         ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
+             held_tokens = excluded.held_tokens, held_cost = excluded.held_cost, held_epoch = excluded.held_epoch"];
+
+    LET_GO = ["UPDATE spending SET held_tokens = 0, held_cost = 0, held_epoch = NULL
+         WHERE owner_id = $1 AND day BETWEEN $2 - 1 AND $2 AND run_id = $3 AND held_epoch = $4"];
+
+    // SQLite has no exact decimals: the digits before and after the point are added up as whole numbers.
+    OF_CONVERSATION = [{
+        postgres: "SELECT coalesce(sum((u.used->>'input_tokens')::bigint + (u.used->>'output_tokens')::bigint), 0)::bigint AS tokens,
+                 (coalesce(sum((u.used->'cost'->>'amount')::numeric), 0) * 1000000000000)::bigint AS cost
+             FROM (
+                 SELECT usage::json AS used FROM runs WHERE conversation_id = $1 AND NOT is_copy
+                 UNION ALL SELECT title_usage::json FROM conversations WHERE id = $1 AND title_usage IS NOT NULL
+             ) u",
+        sqlite: "SELECT coalesce(sum(json_extract(usage, '$.input_tokens') + json_extract(usage, '$.output_tokens')), 0) AS tokens,
+                 coalesce(sum(CAST(amount AS INTEGER) * 1000000000000 + CASE WHEN instr(amount, '.') = 0 THEN 0 ELSE
+                     CAST(substr(substr(amount, instr(amount, '.') + 1) || '000000000000', 1, 12) AS INTEGER) END), 0) AS cost
+             FROM (
+                 SELECT usage, json_extract(usage, '$.cost.amount') AS amount FROM (
+                     SELECT usage FROM runs WHERE conversation_id = $1 AND is_copy = 0
+                     UNION ALL SELECT title_usage FROM conversations WHERE id = $1 AND title_usage IS NOT NULL
+                 )
+             )"
+    }];
+
+    REMOVE_OLD = ["DELETE FROM spending WHERE (owner_id, day, run_id) IN (
+             SELECT owner_id, day, run_id FROM spending WHERE day < ", now, " / 86400000 - 1 LIMIT $1
+         )"];
+}
+
+/// The outcome of one try to reserve.
+enum Attempt {
+    /// The reservation was judged. `None` if the fence is not the newest.
+    Judged(Option<Reserved>),
+    /// Another reservation of the owner is being judged.
+    Locked,
+}
+
+#[async_trait]
+impl<B: Backend> BudgetStore for B {
+    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
+        let database = self.worker();
+        // No connection is held while others have their turn: hundreds of runs of one owner would hold all of them.
+        let turn = || async {
+            let attempt = database.retry(|| judge_once(database, fence, owner, reserve));
+            let attempt = match database {
+                Database::Postgres(_) => Box::pin(within(ANSWER_LIMIT, attempt)).await,
+                Database::Sqlite(_) => attempt.await,
+            };
+            match attempt {
+                Ok(Attempt::Judged(answer)) => Ok(Ok(answer)),
+                Ok(Attempt::Locked) => Err(()),
+                Err(error) => Ok(Err(error)),
+            }
+        };
+        let waits = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(2))
+            .with_max_delay(Duration::from_millis(50))
+            .with_total_delay(Some(TURN_LIMIT))
+            .without_max_times()
+            .with_jitter();
+        Box::pin(turn.retry(waits)).await.unwrap_or(Ok(Some(Reserved::Busy)))
+    }
+
+    async fn remove_old_spending(&self) -> StoreResult<u64> {
+        self.chores().execute(REMOVE_OLD, values![OLD_PIECE]).await
+    }
+}
+
+async fn judge_once(database: Database<'_>, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Attempt> {
+    let mut tx = database.begin_at_once().await?;
+    // The reservations of others are read by a statement that begins after the lock was taken.
+    if !tx.try_lock(owner.as_str(), LOCK).await? {
+        tx.rollback().await?;
+        return Ok(Attempt::Locked);
+    }
+    let (conversation, run) = (fence.conversation_id.as_str(), fence.run_id.as_str());
+    let standing = tx.fetch_optional(STANDING, values![conversation, run, fence.epoch, owner.as_str()]).await?;
+    let Some(standing) = standing else {
+        tx.rollback().await?;
+        return Ok(Attempt::Judged(None));
+    };
+    let of_conversation = match reserve.conversation == Allowance::default() {
+        true => Amount::default(),
+        false => read_amount(&tx.fetch_one(OF_CONVERSATION, values![conversation]).await?, "tokens", "cost")?,
+    };
+    let of_day = Standing {
+        spent: read_amount(&standing, "tokens", "cost")?.plus(read_amount(&standing, "lost_tokens", "lost_cost")?),
+        held: read_amount(&standing, "held_tokens", "held_cost")?,
+    };
+    let (day, left_ms): (i64, i64) = (standing.get("day")?, standing.get("left_ms")?);
+    let answer = reserve.judge(of_conversation, of_day, day, u64::try_from(left_ms).unwrap_or(0));
+    match answer {
+        Reserved::Granted { .. } => {
+            let (tokens, cost) = parts(reserve.amount);
+            tx.execute(HOLD, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
+        }
+        // An earlier reservation of the run under this fence ends, too.
+        Reserved::Busy | Reserved::Spent { .. } => {
+            tx.execute(LET_GO, values![owner.as_str(), day, run, fence.epoch]).await?;
+        }
+    }
+    tx.commit().await?;
+    Ok(Attempt::Judged(Some(answer)))
+}
+
+fn read_amount(row: &Row, tokens: &'static str, cost: &'static str) -> Result<Amount, sqlx::Error> {
+    Ok(amount(row.get(tokens)?, row.get(cost)?))
+}

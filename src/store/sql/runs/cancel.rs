@@ -1,0 +1,114 @@
+//! Requests to end runs: of one run, or of all in a conversation that a message interrupts.
+//!
+//! Owns how a run ends that no worker has. Must not know how a worker ends its run.
+
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::NewEvent;
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::run::RunStatus;
+use crate::store::rows::unsigned;
+use crate::store::runs::compose;
+use crate::store::sql::runs::run_rows::{find_run, lock_head_of_run};
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{Cancelled, IdempotencyClaim, Keyed, StoreResult};
+use crate::support::clock::UnixMillis;
+
+statements! {
+    // A run has begun if a worker has started it, or holds its lease and may start it at any moment. A run that begins with calls
+    // is ended by a worker, which gives each call its outcome.
+    UNFINISHED = ["SELECT r.id, r.attempt, r.active, r.started_at IS NOT NULL OR l.run_id IS NOT NULL
+             OR EXISTS (SELECT 1 FROM tool_calls t WHERE t.run_id = r.id) AS begun
+         FROM runs r LEFT JOIN run_leases l ON l.run_id = r.id
+         WHERE r.conversation_id = $1 AND r.finished_at IS NULL AND (CAST($2 AS text) IS NULL OR r.id = $2) ORDER BY r.first_seq"];
+
+    END = ["UPDATE runs SET status = 'cancelled', reason = NULL, finish_reason = 'cancelled', active = false, claimable_at = NULL,
+             finished_at = ", now, ", last_seq = $2, cancel_requested_at = coalesce(cancel_requested_at, ", now, "),
+             cancel_requested_by = coalesce(cancel_requested_by, $3)
+         WHERE id = $1"];
+
+    FENCE_OFF = ["UPDATE conversation_heads SET run_id = NULL WHERE conversation_id = $1 AND run_id = $2"];
+
+    // A run without a lease waits, for a time or for an answer: it need not wait any longer.
+    MARK = ["UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, ", now, "),
+             cancel_requested_by = coalesce(cancel_requested_by, $2),
+             claimable_at = CASE WHEN leased THEN claimable_at ELSE ", least, "(coalesce(claimable_at, ", now, "), ", now, ") END,
+             claim_cause = CASE WHEN leased OR claimable_at <= ", now, " THEN claim_cause ELSE 'request' END
+         FROM (SELECT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1) AS leased) AS lease
+         WHERE id = $1"];
+
+    PROMOTE_NEXT = ["UPDATE runs SET active = true, claimable_at = ", now, ", claim_cause = 'first'
+         WHERE id = (SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1)"];
+
+    SET_STATUS = ["UPDATE conversations SET status = $2, updated_at = ", now, " WHERE id = $1 AND status <> $2 RETURNING title"];
+}
+
+/// The outcome of stopping runs.
+#[derive(Default)]
+pub(in crate::store::sql) struct Stopped {
+    /// The events of the runs that are over, to be appended before any others: the runs' `last_seq` is set accordingly.
+    pub events: Vec<NewEvent>,
+    /// Whether the conversation's active run is over.
+    pub ended_active: bool,
+    /// Runs that a worker will end.
+    pub requested: Vec<RunId>,
+}
+
+/// Cancels a run, or asks its worker to.
+pub(in crate::store::sql) async fn cancel_in(
+    tx: &mut Transaction,
+    owner: &UserId,
+    id: &RunId,
+    by: &str,
+    now: UnixMillis,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Cancelled>> {
+    let head = lock_head_of_run(tx, owner, id).await?;
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    let Some((conversation, base)) = head else { return Ok(Keyed::Fresh(Cancelled::NoRun)) };
+    let mut stopped = stop_runs(tx, &conversation, Some(id), base, by, now).await?;
+    if stopped.ended_active {
+        let is_queued = tx.execute(PROMOTE_NEXT, values![conversation.as_str()]).await? > 0;
+        let status = if is_queued { ConversationStatus::Queued } else { RunStatus::Cancelled.into() };
+        if let Some(row) = tx.fetch_optional(SET_STATUS, values![conversation.as_str(), status.as_str()]).await? {
+            stopped.events.push(compose::conversation_updated(row.only()?, status, now));
+        }
+    }
+    let events = tx.append(&conversation, base, stopped.events).await?;
+    let Some(run) = find_run(tx, owner, id).await? else { return Ok(Keyed::Fresh(Cancelled::NoRun)) };
+    let cancelled = if run.status.is_terminal() { Cancelled::Over { run, events } } else { Cancelled::Requested { run } };
+    tx.record(key, &cancelled).await?;
+    Ok(Keyed::Fresh(cancelled))
+}
+
+/// Ends the unfinished runs of a conversation that have not begun, and marks the others for their workers. With `only`, just that run.
+///
+/// The head is locked and stands at `base`.
+pub(in crate::store::sql) async fn stop_runs(
+    tx: &mut Transaction,
+    conversation: &ConversationId,
+    only: Option<&RunId>,
+    base: i64,
+    by: &str,
+    now: UnixMillis,
+) -> StoreResult<Stopped> {
+    let mut stopped = Stopped::default();
+    let mut last_seq = base;
+    for row in tx.fetch_all(UNFINISHED, values![conversation.as_str(), only.map(RunId::as_str)]).await? {
+        let id = RunId::from_stored(row.get("id")?);
+        if row.get("begun")? {
+            tx.execute(MARK, values![id.as_str(), by]).await?;
+            stopped.requested.push(id);
+        } else {
+            last_seq += 1;
+            tx.execute(END, values![id.as_str(), last_seq, by]).await?;
+            tx.execute(FENCE_OFF, values![conversation.as_str(), id.as_str()]).await?;
+            stopped.events.push(compose::run_cancelled(&id, unsigned(row.get("attempt")?), by, now));
+            stopped.ended_active |= row.get::<bool>("active")?;
+        }
+    }
+    Ok(stopped)
+}

@@ -1,0 +1,112 @@
+//! New runs, and what a message or a run that goes on writes into its conversation.
+//!
+//! Owns how a run and a message are inserted. Must not know why: accepting and resuming decide that.
+
+use crate::domain::conversation::message::Message;
+use crate::domain::conversation::{AgentChoice, ConversationStatus};
+use crate::domain::ids::{ConversationId, UserId};
+use crate::domain::model::Usage;
+use crate::domain::run::Run;
+use crate::domain::run::change::RunCounters;
+use crate::domain::trace::TraceId;
+use crate::store::rows::{encode, encode_storable};
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{AcceptRun, StoreResult};
+use crate::support::clock::UnixMillis;
+
+statements! {
+    // A title that was made of the first words is one that a model may replace.
+    UPDATE_CONVERSATION = ["UPDATE conversations SET title = $2, status = $3, updated_at = $4, archived_at = NULL,
+             title_by = CASE title WHEN '' THEN 'words' ELSE title_by END,
+             agent = coalesce($5, agent, $6), model = coalesce($7, model)
+         WHERE id = $1"];
+
+    INSERT_RUN = ["INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
+             agent_version, model, counters, usage, first_seq, created_at, trace_id, max_crashes)
+         VALUES ($1, $2, $3, 'queued', $4, CASE WHEN $4 THEN ", now, " END, 'first', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"];
+
+    INSERT_MESSAGE = ["INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"];
+}
+
+/// Title and status of a conversation from now on, and the agent and the model that it keeps.
+pub(in crate::store::sql) struct ConversationState<'a> {
+    pub title: &'a str,
+    pub status: ConversationStatus,
+    pub choice: &'a AgentChoice,
+    pub default_agent: Option<&'a str>,
+}
+
+pub(in crate::store::sql) async fn update_conversation(
+    tx: &mut Transaction,
+    id: &ConversationId,
+    state: ConversationState<'_>,
+    now: UnixMillis,
+) -> StoreResult<()> {
+    let (agent, model) = (state.choice.agent.as_deref(), state.choice.model.as_deref());
+    let values = values![id.as_str(), state.title, state.status.as_str(), now, agent, state.default_agent, model];
+    tx.execute(UPDATE_CONVERSATION, values).await?;
+    Ok(())
+}
+
+pub(in crate::store::sql) struct NewRun<'a> {
+    pub owner: &'a UserId,
+    pub run: &'a Run,
+    /// The frozen profile as JSON.
+    pub profile: &'a str,
+    pub max_crashes: u32,
+    /// Whether it is the active one, which can be claimed.
+    pub is_active: bool,
+    pub first_seq: i64,
+    pub now: UnixMillis,
+}
+
+pub(in crate::store::sql) async fn insert_run(tx: &mut Transaction, new: NewRun<'_>) -> StoreResult<()> {
+    let NewRun { owner, run, profile, max_crashes, is_active, first_seq, now } = new;
+    let values = values![
+        run.id.as_str(),
+        run.conversation_id.as_str(),
+        owner.as_str(),
+        is_active,
+        profile,
+        &run.agent,
+        run.agent_version,
+        &run.model,
+        fresh_counters()?,
+        fresh_usage()?,
+        first_seq,
+        now,
+        run.trace_id.as_ref().map(TraceId::as_str),
+        max_crashes,
+    ];
+    tx.execute(INSERT_RUN, values).await?;
+    Ok(())
+}
+
+/// Inserts a message, whose body is `body`, at a position in its conversation.
+pub(in crate::store::sql) async fn insert_message(
+    tx: &mut Transaction,
+    owner: &UserId,
+    message: &Message,
+    body: String,
+    position: i64,
+    now: UnixMillis,
+) -> StoreResult<()> {
+    let (id, conversation, run) = (message.id.as_str(), message.conversation_id.as_str(), message.run_id.as_str());
+    tx.execute(INSERT_MESSAGE, values![id, conversation, owner.as_str(), run, position, message.role.as_str(), body, now]).await?;
+    Ok(())
+}
+
+pub(in crate::store) fn profile_json(accept: &AcceptRun) -> StoreResult<String> {
+    encode_storable("runs", "profile", accept.run_id.as_str(), &accept.profile)
+}
+
+pub(in crate::store) fn fresh_counters() -> StoreResult<String> {
+    encode("runs", "counters", "", &RunCounters::default())
+}
+
+pub(in crate::store) fn fresh_usage() -> StoreResult<String> {
+    encode("runs", "usage", "", &Usage::default())
+}

@@ -1,0 +1,294 @@
+//! Resuming runs: waking one that waits, and continuing after one that has ended.
+//!
+//! Owns the statements that tell whether a run can be continued, and that supersede messages for that. Must not know how a run works.
+
+use crate::domain::conversation::{AgentChoice, ConversationStatus};
+use crate::domain::ids::{CallId, ConversationId, MessageId};
+use crate::domain::run::{Run, RunStatus};
+use crate::store::rows::{decode_profile, storable_message};
+use crate::store::runs::compose;
+use crate::store::sql::runs::calls::insert_call;
+use crate::store::sql::runs::new_run::{ConversationState, NewRun, insert_message, insert_run, update_conversation};
+use crate::store::sql::runs::run_rows::{find_run, has_all_runs, lock_head_of_run};
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::store::{CallBatch, GoOn, IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult};
+
+/// Holds if the message body in a column is one of the server's own hints.
+macro_rules! is_internal {
+    (postgres $body:literal) => {
+        concat!("(", $body, "::json ->> 'internal' IS NOT NULL)")
+    };
+    (sqlite $body:literal) => {
+        concat!("(", $body, " ->> 'internal' IS NOT NULL)")
+    };
+}
+
+macro_rules! is_internal_body {
+    ($dialect:ident) => {
+        is_internal!($dialect "body")
+    };
+}
+
+macro_rules! is_internal_message {
+    ($dialect:ident) => {
+        $crate::store::sql::runs::resume::is_internal!($dialect "m.body")
+    };
+}
+
+/// Holds if run `$run` was made to take a call back and has answered no message.
+macro_rules! only_undid {
+    ($dialect:ident $run:literal) => {
+        concat!(
+            "(EXISTS (SELECT 1 FROM tool_calls t WHERE t.run_id = ",
+            $run,
+            ".id AND t.undoes IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.run_id = ",
+            $run,
+            ".id AND m.role = 'user' AND NOT ",
+            $crate::store::sql::runs::resume::is_internal_message!($dialect),
+            "))"
+        )
+    };
+}
+
+/// Holds if a rewind has superseded the message that run `$run` had to answer: the first user message of the newest run, up to this
+/// one, that has any. Messages that were superseded before the run began do not count: `NOTE_REWINDS` marks them.
+macro_rules! turn_taken_out {
+    ($dialect:ident $run:literal) => {
+        concat!(
+            "coalesce((
+                 SELECT m.superseded_by IS NOT NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.role = 'user' AND NOT ",
+            $crate::store::sql::runs::resume::is_internal_message!($dialect),
+            " AND t.first_seq <= ",
+            $run,
+            ".first_seq AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by AND s.first_seq <= ",
+            $run,
+            ".first_seq)
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), false)"
+        )
+    };
+}
+
+/// Holds if run `$run` has messages that are not superseded.
+macro_rules! has_words {
+    ($run:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.run_id = ",
+            $run,
+            ".id AND m.superseded_by IS NULL)"
+        )
+    };
+}
+
+/// Holds if a rewind has superseded a message of run `$run`. Messages that a retry replaces name the run of the retry.
+macro_rules! was_rewound {
+    ($run:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.run_id = ",
+            $run,
+            ".id AND m.superseded_by IS NOT NULL AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by))"
+        )
+    };
+}
+
+/// Holds if the failed run `runs` can be continued: no other run answers the message that it had to answer, and no rewind has
+/// superseded that message.
+macro_rules! is_resumable {
+    ($dialect:ident) => {
+        concat!(
+            // A later run has answered the message, or has resumed this one already. A run that only took a call back answers no
+            // message, nor does one that a rewind has superseded as a whole.
+            "(NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = runs.conversation_id
+                 AND (n.finished_at IS NULL OR n.first_seq > runs.first_seq AND NOT ",
+            $crate::store::sql::runs::resume::only_undid!($dialect "n"),
+            " AND (",
+            $crate::store::sql::runs::resume::has_words!("n"),
+            " OR NOT (",
+            $crate::store::sql::runs::resume::turn_taken_out!($dialect "n"),
+            " OR ",
+            $crate::store::sql::runs::resume::was_rewound!("n"),
+            ")))) AND NOT ",
+            $crate::store::sql::runs::resume::only_undid!($dialect "runs"),
+            " AND (",
+            $crate::store::sql::runs::resume::has_words!("runs"),
+            " OR NOT ",
+            $crate::store::sql::runs::resume::turn_taken_out!($dialect "runs"),
+            "))"
+        )
+    };
+}
+
+pub(in crate::store) use {has_words, is_internal, is_internal_message, is_resumable, only_undid, turn_taken_out, was_rewound};
+
+statements! {
+    WAKE = ["UPDATE runs SET claim_cause = 'request', claimable_at = ", least, "(coalesce(claimable_at, ", now, "), ", now, ")
+         WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1)"];
+
+    // A call can be taken back once, even if other runs came after it.
+    ENDED = ["SELECT runs.profile, c.title, c.status, CASE WHEN CAST($3 AS text) IS NULL THEN ", is_resumable, " ELSE
+                 NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
+                 -- A duplicate call is answered without being made. A call that never began may have been made by a retry in its name.
+                 AND EXISTS (SELECT 1 FROM tool_calls t JOIN runs m ON m.id = t.run_id
+                     WHERE m.conversation_id = c.id AND (t.id = $3 OR t.key = $3) AND t.started_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT 1 FROM tool_calls t WHERE t.undoes = $3
+                     AND t.state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
+                 AND ($4 OR NOT EXISTS (SELECT 1 FROM tool_calls t WHERE t.undoes = $3 AND t.started_at IS NOT NULL
+                     AND t.state IN ('failed', 'cancelled', 'unknown')))
+             END
+             -- A rewind may have superseded the answer with which the new run begins.
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true) AS is_newest,
+             -- Its calls are taken over as they ended, or made again under their keys. Neither is possible for a call that was taken
+             -- back since.
+             EXISTS (SELECT 1 FROM tool_calls t JOIN tool_calls u ON u.undoes = coalesce(t.key, t.id)
+                 WHERE t.run_id = runs.id AND t.message_id = $2
+                     AND u.state <> 'denied' AND (u.started_at IS NOT NULL OR u.state = 'done')) AS is_taken_back
+         FROM runs JOIN conversations c ON c.id = runs.conversation_id WHERE runs.id = $1"];
+
+    // A turn begins with the newest run that has a user message which no rewind has superseded. Later runs have continued after
+    // another one, have taken a call back, or are superseded. Models continue to read calls of earlier turns that were taken back.
+    SUPERSEDE = ["WITH turn AS (
+             SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
+             WHERE m.conversation_id = $2 AND m.role = 'user' AND NOT ", is_internal_message, " AND m.superseded_by IS NULL
+         )
+         UPDATE messages SET superseded_by = $1
+         WHERE conversation_id = $2 AND (role <> 'user' OR ", is_internal_body, ") AND superseded_by IS NULL
+             AND CASE WHEN CAST($4 AS text) IS NULL THEN
+             run_id IN (SELECT r.id FROM runs r, turn WHERE r.conversation_id = $2 AND r.first_seq >= turn.begins AND NOT EXISTS (
+                 SELECT 1 FROM tool_calls u JOIN tool_calls undone ON undone.id = u.undoes JOIN runs earlier ON earlier.id = undone.run_id
+                 WHERE u.run_id = r.id AND earlier.first_seq < turn.begins))
+         ELSE run_id = $3 AND position >= (SELECT position FROM messages WHERE id = $4 AND run_id = $3) END
+         RETURNING id, position"];
+
+    // A summary that reaches into these runs tells of messages that have just been superseded.
+    DELETE_SUMMARY = ["DELETE FROM context_summaries WHERE conversation_id = $1 AND EXISTS (
+             SELECT 1 FROM messages m JOIN messages gone ON gone.run_id = m.run_id
+             WHERE m.id = context_summaries.covers AND gone.conversation_id = $1 AND gone.superseded_by = $2)"];
+
+    // Marks the messages that rewinds have superseded until now: the new run answers the messages that are left, and no earlier run does.
+    NOTE_REWINDS = ["UPDATE messages SET superseded_by = $1
+         WHERE conversation_id = $2 AND role = 'user' AND NOT ", is_internal_body, " AND superseded_by IS NOT NULL
+             AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = messages.superseded_by)"];
+
+    BEGIN_STEP = ["INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
+         VALUES ($1, $2, 1, 'tools', 'started', 1, ", now, ")"];
+
+    // The answer was the first round, and its request held all messages that had joined before it.
+    COUNT_ROUND = ["UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2), counters = ", {
+        postgres: "(counters::jsonb || jsonb_build_object('rounds', 1, 'heard',
+                 (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id)))::text",
+        sqlite: "json_set(counters, '$.rounds', 1, '$.heard',
+                 (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id))"
+    }, " WHERE id = $1"];
+}
+
+pub(in crate::store::sql) async fn resume_in(
+    tx: &mut Transaction,
+    resume: &ResumeRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Resumed>> {
+    let head = lock_head_of_run(tx, &resume.owner, &resume.run_id).await?;
+    if let Some(recorded) = tx.recorded(key).await? {
+        return Ok(recorded);
+    }
+    let Some((conversation, base)) = head else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
+    let Some(run) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
+    let resumed = match (&resume.how, run.status) {
+        (GoOn::Resume, RunStatus::Waiting) if compose::can_be_woken(&run) => {
+            tx.execute(WAKE, values![run.id.as_str()]).await?;
+            Resumed::Run { run, events: Vec::new() }
+        }
+        (how, status) if compose::can_be_gone_on_from(how, status) => continue_after(tx, resume, run, &conversation, base).await?,
+        _ => Resumed::NotResumable { run },
+    };
+    if let Resumed::Run { .. } = &resumed {
+        tx.record(key, &resumed).await?;
+    }
+    Ok(Keyed::Fresh(resumed))
+}
+
+/// Stores a new run with the profile of the one that has ended. It continues from the same history.
+async fn continue_after(
+    tx: &mut Transaction,
+    resume: &ResumeRun,
+    ended: Run,
+    conversation: &ConversationId,
+    base: i64,
+) -> StoreResult<Resumed> {
+    let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
+    let row = values![run_id.as_str(), how.original(), how.undone().map(CallId::as_str), how.is_confirmed()];
+    let row = tx.fetch_one(ENDED, row).await?;
+    if !row.get("is_newest")? {
+        return Ok(Resumed::NotResumable { run: ended });
+    }
+    if row.get("is_taken_back")? {
+        return Ok(Resumed::TakenBack);
+    }
+    if has_all_runs(tx, owner, *max_active_runs).await? {
+        return Ok(Resumed::TooManyRuns);
+    }
+    let (profile, title): (&str, &str) = (row.get("profile")?, row.get("title")?);
+    let max_crashes = decode_profile(run_id.as_str(), profile)?.max_crashes;
+    let run = Run {
+        id: new_run_id.clone(),
+        status: RunStatus::Queued,
+        attempt: 0,
+        finish_reason: None,
+        usage: None,
+        error: None,
+        trace_id: Some(trace.clone()),
+        created_at: now.to_rfc3339(),
+        started_at: None,
+        finished_at: None,
+        ..ended
+    };
+    let superseded = supersede(tx, resume, conversation).await?;
+    tx.execute(NOTE_REWINDS, values![new_run_id.as_str(), conversation.as_str()]).await?;
+    let is_changed = row.get::<&str>("status")? != ConversationStatus::Queued.as_str();
+    let events = compose::going_on(resume, superseded, is_changed.then_some(title));
+    let (status, default_agent) = (ConversationStatus::Queued, Some(run.agent.as_str()));
+    let state = ConversationState { title, status, choice: &AgentChoice::default(), default_agent };
+    update_conversation(tx, conversation, state, *now).await?;
+    let events = tx.append(conversation, base, events).await?;
+    let new = NewRun { owner, run: &run, profile, max_crashes, is_active: true, first_seq: base + 1, now: *now };
+    insert_run(tx, new).await?;
+    if let Some(batch) = how.batch() {
+        take_over(tx, resume, batch, base + 1).await?;
+    }
+    Ok(Resumed::Run { run, events })
+}
+
+/// Supersedes the messages that the new run replaces, with hints to the model among them. User messages stay.
+async fn supersede(tx: &mut Transaction, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
+    if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
+        return Ok(Vec::new());
+    }
+    let (new, conversation) = (resume.new_run_id.as_str(), conversation.as_str());
+    let rows = tx.fetch_all(SUPERSEDE, values![new, conversation, resume.run_id.as_str(), resume.how.original()]).await?;
+    tx.execute(DELETE_SUMMARY, values![conversation, new]).await?;
+    let superseded = rows.iter().map(|row| Ok((row.get("position")?, row.get("id")?)));
+    let mut superseded = superseded.collect::<StoreResult<Vec<(i64, String)>>>()?;
+    superseded.sort_unstable();
+    Ok(superseded.into_iter().map(|(_, id)| MessageId::from_stored(id)).collect())
+}
+
+/// Lets the new run begin where its predecessor had the answer with these calls.
+async fn take_over(tx: &mut Transaction, resume: &ResumeRun, batch: &CallBatch, position: i64) -> StoreResult<()> {
+    let (owner, new) = (&resume.owner, &resume.new_run_id);
+    let (message, body) = storable_message(batch.message.clone())?;
+    insert_message(tx, owner, &message, body, position, resume.now).await?;
+    for call in &batch.calls {
+        insert_call(tx, owner, new, call).await?;
+    }
+    tx.execute(BEGIN_STEP, values![new.as_str(), owner.as_str()]).await?;
+    tx.execute(COUNT_ROUND, values![new.as_str(), resume.run_id.as_str()]).await?;
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Runs as rows, for several aggregates.
+//!
+//! Owns how one run of an owner is read. Must not know what is done with it.
+
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::model::Usage;
+use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
+use crate::domain::trace::TraceId;
+use crate::store::StoreResult;
+use crate::store::rows::{read_json, read_optional_json, read_optional_word, read_time, read_word, unsigned};
+use crate::store::sql::row::Row;
+use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
+use crate::store::sql::value::values;
+use crate::support::clock::UnixMillis;
+
+/// Lists the columns of a [`RunRow`], of a table called `runs`.
+macro_rules! run_columns {
+    ($dialect:ident) => {
+        "runs.id, runs.conversation_id, runs.status, runs.reason, runs.active, runs.agent, runs.agent_version,
+         runs.model, runs.usage, runs.attempt, runs.crashes, runs.first_seq, runs.last_seq, runs.finish_reason, runs.error,
+         runs.cancel_requested_by, runs.trace_id, runs.created_at, runs.started_at, runs.finished_at"
+    };
+}
+pub(in crate::store::sql) use run_columns;
+
+statements! {
+    BY_ID = ["SELECT ", run_columns, " FROM runs WHERE id = $1 AND owner_id = $2"];
+
+    COUNT_UNFINISHED = ["SELECT count(*) FROM (SELECT 1 FROM runs WHERE owner_id = $1 AND finished_at IS NULL LIMIT $2) AS unfinished"];
+}
+
+/// A run with columns that clients do not see.
+pub(in crate::store::sql) struct RunRow {
+    pub run: Run,
+    pub crashes: u32,
+    pub first_seq: i64,
+    pub last_seq: Option<i64>,
+    pub cancel_requested_by: Option<String>,
+    pub created_at: i64,
+}
+
+impl RunRow {
+    pub(in crate::store::sql) fn read(row: &Row) -> StoreResult<Self> {
+        let (table, id, created_at) = ("runs", row.get::<String>("id")?, row.get("created_at")?);
+        let usage: Usage = read_json(row, table, "usage", &id)?;
+        let run = Run {
+            conversation_id: ConversationId::from_stored(row.get("conversation_id")?),
+            status: read_word(row, table, "status", &id, RunStatus::from_word)?,
+            reason: read_optional_word(row, table, "reason", &id, WaitReason::from_word)?,
+            agent: row.get("agent")?,
+            agent_version: unsigned(row.get("agent_version")?),
+            model: row.get("model")?,
+            attempt: unsigned(row.get("attempt")?),
+            finish_reason: read_optional_word(row, table, "finish_reason", &id, FinishReason::from_word)?,
+            usage: (usage != Usage::default()).then_some(usage),
+            error: read_optional_json(row, table, "error", &id)?,
+            trace_id: row.get::<Option<String>>("trace_id")?.map(TraceId::from_stored),
+            created_at: UnixMillis(created_at).to_rfc3339(),
+            started_at: read_time(row, "started_at")?,
+            finished_at: read_time(row, "finished_at")?,
+            id: RunId::from_stored(id),
+        };
+        Ok(Self {
+            run,
+            crashes: unsigned(row.get("crashes")?),
+            first_seq: row.get("first_seq")?,
+            last_seq: row.get("last_seq")?,
+            cancel_requested_by: row.get("cancel_requested_by")?,
+            created_at,
+        })
+    }
+}
+
+/// Reads a run, unless it is missing or belongs to another owner.
+pub(in crate::store::sql) async fn find_run(tx: &mut Transaction, owner: &UserId, id: &RunId) -> StoreResult<Option<Run>> {
+    let row = tx.fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
+    Ok(row.as_ref().map(RunRow::read).transpose()?.map(|row| row.run))
+}
+
+/// Locks the head of a run's conversation, unless the run is missing or belongs to another owner.
+///
+/// Returns the conversation and its newest sequence number. Rows that the head protects are read after this.
+pub(in crate::store::sql) async fn lock_head_of_run(
+    tx: &mut Transaction,
+    owner: &UserId,
+    id: &RunId,
+) -> StoreResult<Option<(ConversationId, i64)>> {
+    let Some(Run { conversation_id, .. }) = find_run(tx, owner, id).await? else { return Ok(None) };
+    Ok(tx.lock_head(owner, &conversation_id).await?.map(|base| (conversation_id, base)))
+}
+
+/// Returns whether the owner has as many unfinished runs as allowed; 0 allows any number.
+pub(in crate::store::sql) async fn has_all_runs(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
+    Ok(most > 0 && tx.fetch_one(COUNT_UNFINISHED, values![owner.as_str(), most]).await?.only::<i64>()? >= i64::from(most))
+}

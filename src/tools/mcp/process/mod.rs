@@ -1,0 +1,394 @@
+//! One child process: how it is started, watched and ended.
+//!
+//! A child leads its own process group, so that its children (`npx` starts `node`) end with it. It inherits only a few harmless
+//! variables. To end it, its standard input is closed, then the group gets TERM, then KILL. The same happens to processes that have
+//! left the group; a control group finds those that hide. If this program is killed, the standard input of its children ends,
+//! which tells them to exit, and a guard ends the others.
+
+pub(super) mod cgroup;
+pub(super) mod container;
+pub mod orphans;
+pub(super) mod processes;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::support::{redact, text};
+use crate::tools::Environment;
+use crate::tools::mcp::config::masks::{LONGEST_PIECE, Masks};
+use crate::tools::mcp::process::cgroup::Cgroup;
+use crate::tools::mcp::process::container::Removal;
+
+/// The inherited variables.
+const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ"];
+/// How much of the end of standard error is kept, in bytes.
+const STDERR_KEPT: usize = 64 * 1024;
+/// How much of it is shown in logs and lists, in characters.
+const STDERR_SHOWN: usize = 2_000;
+/// How long a child may take to exit after its standard input was closed.
+const GRACE_INPUT: Duration = Duration::from_secs(2);
+/// How long its group may take to exit after TERM.
+const GRACE_TERM: Duration = Duration::from_secs(5);
+/// How long output may still arrive after the child has exited.
+const GRACE_OUTPUT: Duration = Duration::from_millis(300);
+const LOOK: Duration = Duration::from_millis(20);
+/// TERM has this number on every Unix.
+const SIGTERM: i32 = 15;
+/// WINCH has this number on Linux, macOS and the BSDs. Processes ignore it unless they draw on a terminal, so sending it tests whether
+/// a group still has members.
+const SIGWINCH: i32 = 28;
+
+pub struct Program<'a> {
+    /// The program, looked up in `PATH`.
+    pub command: &'a str,
+    pub args: &'a [String],
+    pub env: &'a BTreeMap<String, SecretString>,
+    pub cwd: Option<&'a Path>,
+    /// The mark by which its descendants are found.
+    pub word: String,
+    /// Removes the container if the program is the command of an engine.
+    pub removal: Option<Removal>,
+    /// Holds a token until the process and its descendants have ended.
+    pub remains: &'a TaskTracker,
+}
+
+/// A running child process. Dropping it ends the process in the background.
+pub struct Process {
+    /// Ends the process when it is cancelled.
+    ending: CancellationToken,
+    _end_on_drop: DropGuard,
+    watched: Arc<Watched>,
+}
+
+/// The state that the tasks of a process share.
+struct Watched {
+    /// Cancelled once the child itself has exited and its last output had time to arrive.
+    exited: CancellationToken,
+    /// Cancelled once no member of the group is left.
+    gone: CancellationToken,
+    status: Mutex<Option<String>>,
+    stderr: Mutex<Tail>,
+    masks: Masks,
+    word: String,
+    removal: Option<Removal>,
+}
+
+/// The exit status and last output of a process.
+#[derive(Default)]
+pub struct LastWords {
+    /// The exit status as the end of a sentence; empty before the exit.
+    pub exit: String,
+    /// The redacted end of standard error. For operators only, because a server may write anything there.
+    pub stderr: Option<String>,
+}
+
+impl Process {
+    /// Starts the program, and returns its output and input.
+    pub fn start(
+        program: &Program<'_>,
+        masks: &Masks,
+        environment: &Environment,
+        tasks: &TaskTracker,
+    ) -> Result<(Self, ChildStdout, ChildStdin), String> {
+        let mut command = Command::new(program.command);
+        command.args(program.args).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.envs(INHERITED.iter().filter_map(|name| environment(name).map(|value| (*name, value))));
+        command.envs(program.env.iter().map(|(name, value)| (name, value.expose_secret())));
+        command.env(orphans::MARK, &program.word);
+        if let Some(cwd) = program.cwd {
+            command.current_dir(cwd);
+        }
+        let mut child = CommandWrap::from(command)
+            .wrap(ProcessGroup::leader())
+            .wrap(KillOnDrop)
+            .spawn()
+            .map_err(|error| not_started(program, &error))?;
+        let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin().take(), child.stdout().take(), child.stderr().take()) else {
+            return Err("the streams of the program are missing".to_owned());
+        };
+        let ending = CancellationToken::new();
+        let watched = Arc::new(Watched {
+            exited: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            status: Mutex::new(None),
+            stderr: Mutex::default(),
+            masks: masks.clone(),
+            word: program.word.clone(),
+            removal: program.removal.clone(),
+        });
+        let drained = tasks.spawn(watched.clone().drain(stderr));
+        // A container has limits of its own.
+        let (id, word) = (child.id().filter(|_| program.removal.is_none()), program.word.clone());
+        let cgroup = tasks.spawn_blocking(move || Cgroup::around(id?, &word));
+        let group = Group { child, gone: false };
+        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), cgroup, drained)));
+        let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
+        Ok((process, stdout, stdin))
+    }
+
+    /// Returns a token that is cancelled when the child has exited.
+    pub fn exit_token(&self) -> CancellationToken {
+        self.watched.exited.clone()
+    }
+
+    /// Ends the process with its descendants, and waits for that. The caller has closed its standard input.
+    pub async fn end(&self) {
+        self.ending.cancel();
+        self.watched.gone.cancelled().await;
+    }
+
+    pub fn said(&self) -> Option<String> {
+        let mut stderr = self.watched.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(stderr.shown(&self.watched.masks)).filter(|said| !said.is_empty())
+    }
+
+    pub fn last_words(&self) -> LastWords {
+        let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
+        LastWords { exit, stderr: self.said() }
+    }
+}
+
+impl Watched {
+    /// Reads standard error to its end: a child would block on a full pipe.
+    async fn drain(self: Arc<Self>, mut stderr: ChildStderr) {
+        let mut chunk = vec![0_u8; 8 * 1024];
+        loop {
+            let read = tokio::select! {
+                read = stderr.read(&mut chunk) => read,
+                // A process that has left the group may keep the stream open for ever.
+                () = self.gone.cancelled() => return,
+            };
+            let Ok(length @ 1..) = read else { return };
+            self.stderr.lock().unwrap_or_else(PoisonError::into_inner).add(&chunk[..length]);
+        }
+    }
+
+    /// Waits for the exit of the child or the order to end it, and then ends all its descendants.
+    async fn watch(
+        self: Arc<Self>,
+        mut group: Group,
+        ending: CancellationToken,
+        cgroup: JoinHandle<Option<Cgroup>>,
+        drained: JoinHandle<()>,
+    ) {
+        // Awaited before the child is reaped, because its pid may then be reused.
+        let cgroup = cgroup.await.ok().flatten();
+        // The wrapped child waits for the whole group; here the leader alone counts.
+        let exit = tokio::select! {
+            exit = group.child.inner_mut().wait() => Some(exit),
+            () = ending.cancelled() => None,
+        };
+        // Searched before anything ends: a process with a cleared environment is found by its parent only.
+        let unmarked = match &self.removal {
+            None => orphans::unmarked(group.child.id(), &self.word),
+            // The engine ends the processes of a container.
+            Some(_) => Vec::new(),
+        };
+        let exit = match exit {
+            Some(exit) => exit,
+            None => match tokio::time::timeout(GRACE_INPUT, group.child.inner_mut().wait()).await {
+                Ok(exit) => exit,
+                Err(_) => group.end().await,
+            },
+        };
+        // Output from before the exit may still be in the pipe.
+        let _ = tokio::time::timeout(GRACE_OUTPUT, drained).await;
+        let status = match exit {
+            Ok(status) => status.to_string(),
+            Err(error) => format!("an unknown status ({error})"),
+        };
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        self.exited.cancel();
+        let _ = group.end().await;
+        if let Some(removal) = &self.removal {
+            removal.carry_out().await;
+        }
+        let mut escaped = orphans::end(&self.word, &unmarked).await;
+        if let Some(cgroup) = cgroup {
+            escaped += cgroup.end().await;
+        }
+        if escaped > 0 {
+            metrics::counter!("capstan_mcp_escaped_total").increment(u64::try_from(escaped).unwrap_or(u64::MAX));
+            tracing::warn!(count = escaped, "processes had left the group of their MCP server and were ended");
+        }
+        self.gone.cancel();
+    }
+}
+
+/// The end of standard error.
+#[derive(Default)]
+struct Tail {
+    bytes: VecDeque<u8>,
+    /// Whether earlier bytes were dropped.
+    is_cut: bool,
+    /// Whether the process has ended, so that the last line is complete.
+    is_over: bool,
+}
+
+impl Tail {
+    fn add(&mut self, chunk: &[u8]) {
+        self.bytes.extend(chunk);
+        let excess = self.bytes.len().saturating_sub(LONGEST_PIECE + STDERR_KEPT);
+        self.is_cut |= excess > 0;
+        self.bytes.drain(..excess);
+    }
+
+    /// Returns the redacted text, without parts that may contain a part of a secret: bytes beside the cut, and an incomplete last line.
+    fn shown(&mut self, masks: &Masks) -> String {
+        let masked = masks.hide(&String::from_utf8_lossy(self.bytes.make_contiguous()));
+        let mut shown = masked.as_str();
+        if self.is_cut {
+            let (_, sure) = shown.split_at(text::prefix(shown, LONGEST_PIECE).len());
+            // A single line may be longer than the buffer.
+            shown = sure.split_once('\n').map_or(sure, |(_, lines)| lines);
+        }
+        if !self.is_over {
+            shown = shown.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        }
+        let lines: Vec<String> = shown.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
+        lines.join("\n")
+    }
+}
+
+/// The placeholder of the server's working directory in arguments and variables of an entry.
+pub const HOME: &str = "${server.home}";
+
+/// Replaces [`HOME`] in arguments and variables by `home`. Makes the folder if it is used there or as the working directory.
+pub async fn at_home(
+    (args, env): (&[String], &BTreeMap<String, SecretString>),
+    home: Option<&Path>,
+    is_cwd: bool,
+) -> Result<(Vec<String>, BTreeMap<String, SecretString>), String> {
+    let names_home =
+        args.iter().map(String::as_str).chain(env.values().map(|value| value.expose_secret())).any(|text| text.contains(HOME));
+    let Some(home) = home.filter(|_| names_home || is_cwd) else {
+        return match names_home {
+            true => Err(format!("{HOME} stands for nothing here")),
+            false => Ok((args.to_vec(), env.clone())),
+        };
+    };
+    // Without access for other users of the machine. An existing folder stays as it is.
+    let made = tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).await;
+    let home = home.display().to_string();
+    made.map_err(|error| format!("its working directory {home} cannot be made: {error}"))?;
+    let args = args.iter().map(|arg| arg.replace(HOME, &home)).collect();
+    let env = env.iter().map(|(name, value)| (name.clone(), SecretString::from(value.expose_secret().replace(HOME, &home))));
+    Ok((args, env.collect()))
+}
+
+/// Returns the end of an output, for logs and lists.
+pub fn last_words(said: &str) -> &str {
+    let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
+    &said[text::prefix_chars(said, excess).len()..]
+}
+
+/// The child with its process group, which is killed on drop if it has not ended.
+struct Group {
+    child: Box<dyn ChildWrapper>,
+    gone: bool,
+}
+
+impl Group {
+    /// Ends every member of the group and reaps the child.
+    async fn end(&mut self) -> std::io::Result<std::process::ExitStatus> {
+        if self.child.signal(SIGTERM).is_ok() {
+            let empty = async {
+                while self.child.signal(SIGWINCH).is_ok() {
+                    // The leader stays in the group until it is reaped.
+                    let _ = tokio::time::timeout(LOOK, self.child.inner_mut().wait()).await;
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            if tokio::time::timeout(GRACE_TERM, empty).await.is_err() {
+                let _ = self.child.start_kill();
+            }
+        }
+        self.gone = true;
+        self.child.inner_mut().wait().await
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.gone {
+            let _ = self.child.start_kill();
+        }
+    }
+}
+
+fn not_started(program: &Program<'_>, error: &std::io::Error) -> String {
+    let command = program.command;
+    match (error.kind(), program.cwd) {
+        (std::io::ErrorKind::NotFound, Some(cwd)) => {
+            format!("the program {command} or the folder {} was not found", cwd.display())
+        }
+        (std::io::ErrorKind::NotFound, None) => format!("the program {command} was not found in PATH"),
+        (_, _) => format!("the program {command} could not be started: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "token-canary";
+
+    fn masks() -> Masks {
+        let mut masks = Masks::default();
+        masks.add("API_TOKEN", SECRET);
+        masks
+    }
+
+    /// What is shown of a process that has written this and has ended.
+    fn shown(said: &str) -> String {
+        let mut tail = Tail { is_over: true, ..Tail::default() };
+        said.as_bytes().chunks(8 * 1024).for_each(|chunk| tail.add(chunk));
+        tail.shown(&masks())
+    }
+
+    /// Wherever the end of a flood of it begins.
+    #[test]
+    fn no_end_of_a_secret_is_left_where_what_stood_before_is_gone() {
+        for more in 0..=SECRET.len() {
+            for line_end in ["\n", " "] {
+                let flood = format!("{SECRET}{line_end}").repeat(10_000) + &"x".repeat(more);
+                let shown = shown(&flood);
+                assert!(shown.contains("[redacted]"), "{more}: {shown}");
+                let piece = (0..=SECRET.len() - 8).map(|from| &SECRET[from..]).find(|end| shown.contains(end));
+                assert_eq!(piece, None, "{more} {line_end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn as_much_as_ever_is_shown() {
+        let flood = "some words\n".repeat(20_000) + "the last ones";
+        let shown = shown(&flood);
+        assert!((STDERR_KEPT - 32..=STDERR_KEPT).contains(&shown.len()), "{} bytes", shown.len());
+        assert!(shown.starts_with("some words\n") && shown.ends_with("\nthe last ones"));
+    }
+
+    #[test]
+    fn a_line_is_shown_when_it_or_its_process_has_ended() {
+        let mut tail = Tail::default();
+        tail.add(b"ready\nasks with token-can");
+        assert_eq!(tail.shown(&masks()), "ready");
+        tail.add(b"ary");
+        assert_eq!(tail.shown(&masks()), "ready");
+        tail.is_over = true;
+        assert_eq!(tail.shown(&masks()), "ready\nasks with [redacted]");
+    }
+}

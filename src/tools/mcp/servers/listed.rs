@@ -1,0 +1,127 @@
+//! Resources and prompts of a server for people: bounded, with secrets redacted and without invisible characters.
+
+use rmcp::model::{Prompt, PromptArgument, Resource};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::support::text;
+use crate::tools::mcp::config::masks::Masks;
+use crate::tools::visible::visible;
+
+/// The longest name or kind, in characters.
+const MAX_NAME: usize = 256;
+const MAX_DESCRIPTION: usize = 1_024;
+/// The longest URI. One that is longer is left out: cut it means something else.
+const MAX_URI: usize = 2_048;
+const MAX_ARGUMENTS: usize = 64;
+
+/// Something that a server has to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct McpResource {
+    /// What it is asked for by.
+    pub uri: String,
+    /// Its name.
+    pub name: String,
+    /// Its name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What the server says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its media type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    /// Its size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+}
+
+/// A template that a server has for messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct McpPrompt {
+    /// What it is asked for by.
+    pub name: String,
+    /// Its name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What the server says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// What it is filled in with.
+    pub arguments: Vec<McpPromptArgument>,
+}
+
+/// An argument of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct McpPromptArgument {
+    /// Its name.
+    pub name: String,
+    /// What the server says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Whether it must be given.
+    pub required: bool,
+}
+
+pub fn resources(all: Vec<Resource>, masks: &Masks) -> Vec<McpResource> {
+    let (name, description) = shorteners(masks);
+    let fits = all.into_iter().filter(|resource| resource.uri.chars().count() <= MAX_URI);
+    let shown = fits.map(|resource| McpResource {
+        uri: shown(&resource.uri, MAX_URI, masks),
+        name: name(resource.name),
+        title: resource.title.map(&name),
+        description: resource.description.map(&description),
+        mime_type: resource.mime_type.map(&name),
+        size: resource.size,
+    });
+    shown.collect()
+}
+
+pub fn prompts(all: Vec<Prompt>, masks: &Masks) -> Vec<McpPrompt> {
+    let (name, description) = shorteners(masks);
+    let shown_argument = |argument: PromptArgument| McpPromptArgument {
+        name: name(argument.name),
+        description: argument.description.map(&description),
+        required: argument.required.unwrap_or_default(),
+    };
+    let shown_prompt = |prompt: Prompt| McpPrompt {
+        name: name(prompt.name),
+        title: prompt.title.map(&name),
+        description: prompt.description.map(&description),
+        arguments: prompt.arguments.into_iter().flatten().take(MAX_ARGUMENTS).map(shown_argument).collect(),
+    };
+    all.into_iter().map(shown_prompt).collect()
+}
+
+/// Returns how a name and a description are shown.
+fn shorteners(masks: &Masks) -> (impl Fn(String) -> String, impl Fn(String) -> String) {
+    (|name: String| shown(&name, MAX_NAME, masks), |description: String| shown(&description, MAX_DESCRIPTION, masks))
+}
+
+fn shown(raw: &str, most: usize, masks: &Masks) -> String {
+    // Invisible characters inside a secret would hide it from redaction, so they are removed first.
+    text::prefix_chars(masks.hide(&visible(raw)).trim(), most).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_bounded_and_clean() {
+        let mut masks = Masks::default();
+        masks.add("api_key", "s3cret-canary");
+        let mut resource = Resource::new("file:///a?key=s3cret-canary", "a\u{200b}\u{202e}b");
+        resource.description = Some("x".repeat(5_000));
+        let long = Resource::new(format!("file:///{}", "x".repeat(MAX_URI)), "long");
+        let mut parted = Resource::new("file:///b", "s3cret-\u{200b}canary");
+        parted.description = Some("Reads with s3cret-\u{200b}canary".to_owned());
+        let shown = resources(vec![resource, long, parted], &masks);
+        assert_eq!((shown.len(), shown[0].uri.as_str()), (2, "file:///a?key=[redacted]"));
+        assert_eq!((shown[1].name.as_str(), shown[1].description.as_deref()), ("[redacted]", Some("Reads with [redacted]")));
+        assert_eq!(shown[0].description.as_ref().map(String::len), Some(MAX_DESCRIPTION));
+        assert!(!shown[0].name.contains(['\u{200b}', '\u{202e}']), "{:?}", shown[0].name);
+        let prompt = Prompt::new("p", Some("d"), Some((0..100).map(|n| rmcp::model::PromptArgument::new(n.to_string())).collect()));
+        assert_eq!(prompts(vec![prompt], &masks)[0].arguments.len(), MAX_ARGUMENTS);
+    }
+}

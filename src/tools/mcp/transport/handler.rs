@@ -1,0 +1,321 @@
+//! Handles messages of a server that are no answers: progress, changed tools and, if its entry allows them, elicitation, sampling and
+//! roots.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, CreateMessageRequestMethod, ElicitRequestParams, ElicitResult, ElicitationAction,
+    ElicitationCapability, ErrorData, ExtensionCapabilities, FormElicitationCapability, Implementation, JsonObject,
+    ListRootsRequestMethod, ProgressNotificationParam, ProgressToken, RootsCapabilities, SamplingCapability, TASKS_EXTENSION_ID,
+    UrlElicitationCapability,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ClientHandler, RoleClient};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::domain::run::input::{ACCEPT, CANCEL, DECLINE, Elicitation, InputAnswer};
+use crate::domain::tool::form;
+use crate::tools::mcp::ServerConfig;
+use crate::tools::mcp::calls::sampling::{self, SamplingRules};
+use crate::tools::mcp::config::masks::Masks;
+use crate::tools::mcp::servers::catalogue;
+use crate::tools::visible::{hidden_in, visible};
+use crate::tools::{Asks, Progress, Report, Sampled, Samples, SamplingRequest};
+
+/// How many reports of one call may wait; more are dropped.
+const REPORTS: usize = 16;
+/// The most questions of one call: users who are asked more often confirm everything.
+pub const MAX_QUESTIONS: usize = 5;
+/// The longest question, in characters.
+const MAX_TEXT: usize = 4_000;
+/// The longest URL, in bytes.
+const MAX_URL: usize = 2_000;
+
+/// The calls of one connection that may get messages of the server.
+#[derive(Default)]
+pub struct Heard {
+    calls: Mutex<HashMap<ProgressToken, Listener>>,
+    tools_changed: AtomicBool,
+    /// Whether a call was abandoned without an answer. The server may still work on it, and ask questions.
+    has_strays: AtomicBool,
+}
+
+#[derive(Clone)]
+struct Listener {
+    reports: mpsc::Sender<Progress>,
+    questions: mpsc::Sender<Wanted>,
+}
+
+/// A question in the middle of a call, to the user or to a model.
+#[derive(Debug)]
+pub enum Wanted {
+    Asks(Box<Asks>),
+    Samples(Box<Samples>),
+}
+
+impl Heard {
+    /// Subscribes to messages for the call with this token, until the receiver is dropped.
+    pub fn reports_of(self: &Arc<Self>, token: ProgressToken) -> Reports {
+        let (reports, receiver) = mpsc::channel(REPORTS);
+        let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
+        let listener = Listener { reports, questions };
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
+        Reports { heard: self.clone(), token, receiver, asked, is_answered: false }
+    }
+
+    pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
+        if let Some(listener) = self.calls.lock().unwrap_or_else(PoisonError::into_inner).get(token) {
+            // A full channel drops the report, because the next one replaces it anyway.
+            let report = Progress { progress: report.progress, total: report.total, message: report.message.clone() };
+            let _ = listener.reports.try_send(report);
+        }
+    }
+
+    /// Whether a question may belong to an abandoned call.
+    pub fn has_strays(&self) -> bool {
+        self.has_strays.load(Ordering::SeqCst)
+    }
+
+    /// Returns the only call under way. A question does not name its call: with two calls, or after an abandoned one, it could reach the
+    /// wrong user.
+    fn only_call(&self) -> Option<Listener> {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = calls.values();
+        calls.next().filter(|_| calls.next().is_none() && !self.has_strays()).cloned()
+    }
+
+    fn is_asked(&self, wanted: Wanted) -> bool {
+        self.only_call().is_some_and(|listener| listener.questions.try_send(wanted).is_ok())
+    }
+
+    async fn sample(&self, request: SamplingRequest) -> Result<Sampled, String> {
+        let (answer, answered) = oneshot::channel();
+        if !self.is_asked(Wanted::Samples(Box::new(Samples { request, answer }))) {
+            return Err("it is not clear which call this is for: one at a time may ask for a model's words".to_owned());
+        }
+        answered.await.unwrap_or_else(|_| Err("the call is over".to_owned()))
+    }
+
+    async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
+        let (answer, answered) = oneshot::channel();
+        if !self.is_asked(Wanted::Asks(Box::new(Asks { text, elicitation, answer }))) {
+            tracing::warn!("a question of an MCP server was declined: it is not clear which call it is about");
+            return InputAnswer::new(DECLINE, None);
+        }
+        answered.await.unwrap_or_else(|_| InputAnswer::new(CANCEL, None))
+    }
+
+    /// Returns and resets whether the server has announced changed tools.
+    pub fn take_tools_changed(&self) -> bool {
+        self.tools_changed.swap(false, Ordering::SeqCst)
+    }
+
+    /// Causes a new list of tools at the next use.
+    pub fn tools_are_stale(&self) {
+        self.tools_changed.store(true, Ordering::SeqCst);
+    }
+}
+
+pub struct Reports {
+    heard: Arc<Heard>,
+    token: ProgressToken,
+    receiver: mpsc::Receiver<Progress>,
+    asked: mpsc::Receiver<Wanted>,
+    is_answered: bool,
+}
+
+impl Reports {
+    /// Returns the next message. Never resolves while there is none.
+    pub async fn next(&mut self) -> Report {
+        tokio::select! {
+            biased;
+            Some(wanted) = self.asked.recv() => match wanted {
+                Wanted::Asks(asks) => Report::Asks(asks),
+                Wanted::Samples(samples) => Report::Samples(samples),
+            },
+            Some(report) = self.receiver.recv() => Report::Progress(report),
+            else => std::future::pending().await,
+        }
+    }
+
+    pub fn answered(&mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        self.heard.calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+        if !self.is_answered {
+            self.heard.has_strays.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Returns a question for the user, with the server's own secrets redacted; `None` if it must be declined.
+pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
+    let (text, requested_schema, url) = match request {
+        ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
+            let schema = serde_json::to_value(requested_schema).ok().filter(|schema| form::check(schema).is_ok())?;
+            (message, Some(catalogue::shown_form(schema, masks)?), None)
+        }
+        ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(visitable(&url, masks)?)),
+        _ => return None,
+    };
+    let text = visible(&text);
+    let fits = !text.trim().is_empty() && text.chars().count() <= MAX_TEXT;
+    fits.then(|| (masks.hide_in_text(text), Elicitation { server: server.to_owned(), requested_schema, url }))
+}
+
+/// Checks a URL for the user's browser: by https or on this machine, and without the server's own secrets. Returns the parsed form,
+/// because a browser may read the original text differently.
+fn visitable(url: &str, masks: &Masks) -> Option<String> {
+    let parsed = reqwest::Url::parse(url).ok().filter(|parsed| parsed.as_str().len() <= MAX_URL && hidden_in(url).is_none())?;
+    let is_here = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    let is_fine = parsed.scheme() == "https" || (parsed.scheme() == "http" && is_here);
+    (is_fine && parsed.username().is_empty() && parsed.password().is_none() && !masks.are_in(url) && !masks.are_in(parsed.as_str()))
+        .then(|| parsed.to_string())
+}
+
+pub fn result_of(answer: InputAnswer) -> ElicitResult {
+    match (answer.choice.as_str(), answer.content) {
+        (ACCEPT, Some(content)) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
+        (ACCEPT, None) => ElicitResult::new(ElicitationAction::Accept),
+        (DECLINE, _) => ElicitResult::new(ElicitationAction::Decline),
+        _ => ElicitResult::new(ElicitationAction::Cancel),
+    }
+}
+
+#[derive(Clone)]
+pub struct Allowed {
+    pub elicits: bool,
+    pub samples: Option<SamplingRules>,
+    /// The roots as URIs. Without any, the capability is not declared.
+    pub roots: Arc<[String]>,
+}
+
+impl Allowed {
+    pub fn of(config: &ServerConfig) -> Self {
+        Self { elicits: config.elicitation, samples: config.sampling, roots: Arc::clone(&config.roots) }
+    }
+
+    /// Returns the folders; `None` if there are none.
+    #[expect(deprecated, reason = "servers go on asking for them")]
+    pub fn list_roots(&self) -> Option<rmcp::model::ListRootsResult> {
+        let roots = self.roots.iter().map(rmcp::model::Root::new).collect();
+        (!self.roots.is_empty()).then(|| rmcp::model::ListRootsResult::new(roots))
+    }
+}
+
+#[derive(Clone)]
+pub struct Handler {
+    pub server: String,
+    pub allowed: Allowed,
+    pub masks: Masks,
+    pub heard: Arc<Heard>,
+}
+
+impl ClientHandler for Handler {
+    // `Attentive` handles progress and changed tools: the library calls this handler in separate tasks, perhaps after a later answer.
+
+    fn get_info(&self) -> ClientConfig {
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.sampling = self.allowed.samples.map(|_| SamplingCapability::default());
+        if !self.allowed.roots.is_empty() {
+            // No `listChanged`: the roots stay the same during a connection.
+            capabilities.roots = Some(RootsCapabilities::default());
+        }
+        capabilities.elicitation = self.allowed.elicits.then(|| {
+            ElicitationCapability::new().with_form(FormElicitationCapability::new()).with_url(UrlElicitationCapability::new())
+        });
+        capabilities.extensions = Some(ExtensionCapabilities::from([(TASKS_EXTENSION_ID.to_owned(), JsonObject::new())]));
+        ClientConfig::new(capabilities, Implementation::new("capstan", env!("CARGO_PKG_VERSION")))
+    }
+
+    async fn create_elicitation(
+        &self,
+        request: ElicitRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let readable = readable(&self.server, &self.masks, request).filter(|_| self.allowed.elicits);
+        let Some((text, elicitation)) = readable else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
+        Ok(result_of(self.heard.ask(text, elicitation).await))
+    }
+
+    #[expect(deprecated, reason = "servers go on asking for it")]
+    async fn create_message(
+        &self,
+        params: rmcp::model::CreateMessageRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
+        let rules = self.allowed.samples.ok_or_else(ErrorData::method_not_found::<CreateMessageRequestMethod>)?;
+        let wanted = sampling::wanted(&self.masks, rules, params).map_err(|reason| ErrorData::invalid_params(reason, None))?;
+        sampling::answered(self.heard.sample(wanted).await)
+    }
+
+    #[expect(deprecated, reason = "servers of before may ask, and get an answer")]
+    async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
+        self.allowed.list_roots().ok_or_else(ErrorData::method_not_found::<ListRootsRequestMethod>)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn asked(params: Value) -> Option<(String, Elicitation)> {
+        let mut masks = Masks::default();
+        masks.add("API_TOKEN", "token-canary");
+        readable("s", &masks, serde_json::from_value(params).unwrap())
+    }
+
+    fn form(field: Value) -> Option<(String, Elicitation)> {
+        let schema = json!({"type": "object", "properties": {"x": field}});
+        asked(json!({"mode": "form", "message": "Which\u{200b} one?", "requestedSchema": schema}))
+    }
+
+    #[test]
+    fn a_form_is_shown_without_the_secrets_of_its_server() {
+        let said = "Of \u{202e}token-canary";
+        let (text, shown) = form(json!({"type": "string", "title": said, "description": said, "default": "token-canary"})).unwrap();
+        let field = &shown.requested_schema.as_ref().unwrap()["properties"]["x"];
+        assert_eq!((text.as_str(), &field["title"]), ("Which one?", &json!("Of [redacted]")), "{field}");
+        assert_eq!((&field["description"], &field["default"]), (&json!("Of [redacted]"), &json!("[redacted:API_TOKEN]")));
+        let (_, named) = form(json!({"type": "string", "enum": ["a"], "enumNames": ["token-canary"]})).unwrap();
+        assert!(!json!(named).to_string().contains("canary"), "{named:?}");
+        // What is answered with these would be another answer.
+        for exact in ["my token-canary", "a\u{200b}b"] {
+            for field in [
+                json!({"type": "string", "enum": ["a", exact]}),
+                json!({"type": "string", "oneOf": [{"const": exact, "title": "A"}]}),
+                json!({"type": "array", "items": {"type": "string", "enum": [exact]}}),
+            ] {
+                assert!(form(field.clone()).is_none(), "{field}");
+            }
+            let schema = json!({"type": "object", "properties": {exact: {"type": "boolean"}}});
+            assert!(asked(json!({"mode": "form", "message": "m", "requestedSchema": schema})).is_none(), "{exact}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_url_with_a_secret_in_it() {
+        let url = |url: &str| {
+            let (_, page) = asked(json!({"mode": "url", "message": "Sign in", "url": url, "elicitationId": "1"}))?;
+            page.url
+        };
+        for secret in [
+            "https://h/?t=token-canary",
+            "https://token-canary.h/",
+            "https://h/?t=dG9rZW4tY2FuYXJ5",
+            "https://h/token-c\tanary",
+            "https://h/a\u{200b}b",
+        ] {
+            assert_eq!(url(secret), None, "{secret}");
+        }
+        // As it was read, and not as a browser would read it in its own way.
+        assert_eq!(url("https:\\\\H\\a b").as_deref(), Some("https://h/a%20b"));
+    }
+}

@@ -1,0 +1,414 @@
+//! Puts uploaded files into requests: where a message refers to a file, the model gets its bytes or its text.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::domain::conversation::message::{BinaryContent, FilePart, Part, TextLimit, ToolContent};
+use crate::domain::ids::{FileId, UserId};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::store::{AttachedFile, FileStore, StoreResult, WorkerStore, patiently};
+use crate::support::locks::lock;
+
+/// The most bytes of files in one request, about as much as providers accept. The newest files come first, and each file is sent
+/// once.
+const MOST_BYTES: u64 = 24 * 1024 * 1024;
+
+/// Bytes of files in all requests that are being sent; others wait. A request holds each byte about four times: in the cache, in
+/// the part and in the body, all in base64.
+const ALL_BYTES: u32 = 96 * 1024 * 1024;
+
+/// The same of one owner, so that one owner cannot block the others.
+const OWNER_BYTES: u32 = ALL_BYTES / 3;
+
+/// Files larger than this are encoded on a blocking thread.
+const LARGE: usize = 1024 * 1024;
+
+/// Bytes of encoded files in the cache.
+const REMEMBERED: u64 = 64 * 1024 * 1024;
+
+/// How long files are waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const PDF: &str = "application/pdf";
+
+/// A request with its files, and the permits for its memory until it is sent.
+pub struct Expanded {
+    pub request: ModelRequest,
+    _room: Option<Room>,
+}
+
+/// The permits of an owner, and of the process.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+pub struct Attachments {
+    room: Arc<Semaphore>,
+    owners: Mutex<HashMap<UserId, Weak<Semaphore>>>,
+    /// Data URLs by file.
+    cache: Cache<FileId, Arc<str>>,
+}
+
+impl Default for Attachments {
+    fn default() -> Self {
+        let size = |_: &FileId, url: &Arc<str>| u32::try_from(url.len()).unwrap_or(u32::MAX);
+        let cache = Cache::builder().max_capacity(REMEMBERED).weigher(size).eviction_policy(EvictionPolicy::lru()).build();
+        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), owners: Mutex::default(), cache }
+    }
+}
+
+/// A reference to a stored file in a request.
+enum Reference<'r> {
+    Part(&'r mut FilePart),
+    /// A picture in the result of a tool. Other files in results are notes with their text beside them.
+    Picture(&'r mut ToolContent),
+}
+
+/// Returns the references to files in a request, newest first.
+fn references(request: &mut ModelRequest) -> Vec<(Reference<'_>, FileId)> {
+    let mut found = Vec::new();
+    let id = |file_id: &Option<String>| file_id.clone().map(FileId::from_stored);
+    for part in request.messages.iter_mut().rev().flat_map(|message| &mut message.parts) {
+        match part {
+            Part::Image(file) | Part::File(file) => {
+                if let Some(id) = id(&file.file_id) {
+                    found.push((Reference::Part(file), id));
+                }
+            }
+            Part::ToolResult(result) => {
+                for content in &mut result.content {
+                    if let ToolContent::Image(BinaryContent { file_id, data: None, .. }) = content
+                        && let Some(id) = id(file_id)
+                    {
+                        found.push((Reference::Picture(content), id));
+                    }
+                }
+            }
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+        }
+    }
+    found
+}
+
+/// Cuts texts that are inline in data URLs.
+fn cut_inline(request: &mut ModelRequest) {
+    for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
+        let Part::File(file) = part else { continue };
+        let (None, Some(_)) = (&file.file_id, file.text_limit) else { continue };
+        let url = file.url.take();
+        let data = url.as_deref().and_then(|url| url.split_once(";base64,")).map(|(_, data)| data);
+        let bytes = data.and_then(|data| STANDARD.decode(data).ok());
+        file.text =
+            bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| shown_text(file, &text, false, text.len() as u64));
+    }
+}
+
+/// Replaces inline pictures by notes, for a model without vision, whose provider would refuse the request.
+fn name_pictures(request: &mut ModelRequest) {
+    for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
+        match part {
+            Part::ToolResult(result) => {
+                for content in &mut result.content {
+                    if let ToolContent::Image(picture) = content {
+                        *content = ToolContent::text(picture.note("picture"));
+                    }
+                }
+            }
+            Part::Image(picture) if picture.file_id.is_none() => {
+                picture.url = None;
+                picture.text = Some(not_sent(picture));
+            }
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => {}
+        }
+    }
+}
+
+impl Attachments {
+    /// Replaces references by content. A deleted file becomes a note; a file that the model cannot see, its text. `sees` says
+    /// whether the model has vision, if that is known. Fails if the files cannot be read in time.
+    pub async fn expand(&self, store: &dyn WorkerStore, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
+        let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
+        match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
+            Ok(Ok(expanded)) => Ok(expanded),
+            Ok(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the files of a conversation cannot be read");
+                Err(unread())
+            }
+            Err(_elapsed) => {
+                tracing::warn!("reading the files of a conversation took too long");
+                Err(unread())
+            }
+        }
+    }
+
+    async fn fill(&self, store: &dyn WorkerStore, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
+        if sees == Some(false) {
+            name_pictures(&mut request);
+        }
+        cut_inline(&mut request);
+        // The newest reference to a file counts, which is the first here.
+        let mut wanted: Vec<(FileId, Option<TextLimit>)> = Vec::new();
+        for (reference, id) in references(&mut request) {
+            if wanted.iter().all(|(known, _)| *known != id) {
+                let limit = match reference {
+                    Reference::Part(part) => part.text_limit,
+                    Reference::Picture(_) => None,
+                };
+                wanted.push((id, limit));
+            }
+        }
+        let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
+        let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
+        let files = store.records();
+        // Retried, because an unavailable store is no failure of the model, of which its agent may forgive none.
+        let found = patiently(PATIENCE, || files.attached_files(&owner, &ids)).await?;
+        let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
+        let (mut native, mut bytes) = (HashMap::new(), 0_u64);
+        for (id, limit) in &wanted {
+            // A file whose text is cut has no room for its pages.
+            let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| limit.is_none()) else { continue };
+            // A model with vision is shown PDF pages, too, if its dialect carries documents. If vision is unknown, pictures are
+            // tried.
+            let goes = match file.media_type.as_str() {
+                PDF => sees == Some(true),
+                _ => file.is_picture() && sees != Some(false),
+            };
+            if goes && bytes + file.size <= MOST_BYTES {
+                bytes += file.size;
+                native.insert(id.clone(), None);
+            }
+        }
+        let room = self.room(&owner, bytes).await;
+        for (id, url) in &mut native {
+            if let Some(AttachedFile { file, .. }) = found.get(id) {
+                *url = self.data_url(files, &owner, id, &file.media_type).await?;
+            }
+        }
+        let mut sent = HashSet::new();
+        for (reference, id) in references(&mut request) {
+            let attached = found.get(&id);
+            let is_again = !sent.insert(id.clone());
+            let url = native.get(&id).and_then(Option::as_ref).filter(|_| !is_again);
+            match reference {
+                Reference::Part(part) => {
+                    part.text = Some(if is_again { again(part, attached) } else { words(part, attached, url.is_some()) });
+                    part.url = url.map(|url| url.to_string());
+                }
+                Reference::Picture(content) => show_picture(content, attached, url.map(AsRef::as_ref), is_again),
+            }
+        }
+        Ok(Expanded { request, _room: room })
+    }
+
+    async fn room(&self, owner: &UserId, bytes: u64) -> Option<Room> {
+        let bytes = u32::try_from(bytes).unwrap_or(OWNER_BYTES).min(OWNER_BYTES);
+        if bytes == 0 {
+            return None;
+        }
+        let own = self.room_of(owner).acquire_many_owned(bytes).await.ok()?;
+        Some((own, Arc::clone(&self.room).acquire_many_owned(bytes).await.ok()?))
+    }
+
+    fn room_of(&self, owner: &UserId) -> Arc<Semaphore> {
+        let mut owners = lock(&self.owners);
+        if let Some(room) = owners.get(owner).and_then(Weak::upgrade) {
+            return room;
+        }
+        owners.retain(|_, room| room.strong_count() > 0);
+        let room = Arc::new(Semaphore::new(OWNER_BYTES as usize));
+        owners.insert(owner.clone(), Arc::downgrade(&room));
+        room
+    }
+
+    /// Returns `None` if the file was deleted meanwhile.
+    async fn data_url(
+        &self,
+        files: &dyn FileStore,
+        owner: &UserId,
+        id: &FileId,
+        media_type: &str,
+    ) -> StoreResult<Option<Arc<str>>> {
+        if let Some(known) = self.cache.get(id) {
+            return Ok(Some(known));
+        }
+        let mut bytes = Vec::new();
+        for number in 0.. {
+            let Some(piece) = patiently(PATIENCE, || files.file_chunk(owner, id, number)).await? else { break };
+            bytes.extend_from_slice(&piece);
+        }
+        let size = bytes.len();
+        if size == 0 {
+            return Ok(None);
+        }
+        let begin = format!("data:{media_type};base64,");
+        let encode = move || -> Arc<str> {
+            let mut url = begin;
+            STANDARD.encode_string(&bytes, &mut url);
+            url.into()
+        };
+        let url = if size > LARGE { tokio::task::spawn_blocking(encode).await.ok() } else { Some(encode()) };
+        let Some(url) = url else { return Ok(None) };
+        self.remember(id.clone(), &url);
+        Ok(Some(url))
+    }
+
+    fn remember(&self, id: FileId, url: &Arc<str>) {
+        self.cache.insert(id, Arc::clone(url));
+        // Applies the bound now, which the cache otherwise does at intervals.
+        self.cache.run_pending_tasks();
+    }
+}
+
+/// Puts the bytes of a picture into the result of a tool, or replaces the picture by a note.
+fn show_picture(content: &mut ToolContent, attached: Option<&AttachedFile>, url: Option<&str>, is_again: bool) {
+    let ToolContent::Image(picture) = content else { return };
+    let data = url.and_then(|url| url.split_once(";base64,")).map(|(_, data)| data.to_owned());
+    if data.is_some() {
+        picture.data = data;
+        return;
+    }
+    let described = picture.described("picture");
+    *content = ToolContent::text(match attached {
+        None => format!("[{described}: it has been deleted since]"),
+        Some(_) if is_again => format!("[{described}: the same as in a later message]"),
+        Some(_) => format!("[{described}: not sent, because the model cannot see pictures or the request is full]"),
+    });
+}
+
+/// Returns the note for a file that a newer message also has.
+fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
+    let (name, kind) = (part.shown_name(), &part.media_type);
+    match attached {
+        Some(_) => format!("[file {name}, {kind}: the same as in a later message]"),
+        None => words(part, None, false),
+    }
+}
+
+/// Returns the text of a file that the dialect does not carry.
+fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
+    let (name, kind) = (part.shown_name(), &part.media_type);
+    let Some(AttachedFile { file, text }) = attached else { return format!("[file {name}, {kind}: it has been deleted since]") };
+    match text {
+        Some(text) => shown_text(part, text, file.text_cut, file.size),
+        None if is_native => format!("[file {name}, {kind}: this model cannot see it]"),
+        None if file.is_picture() => not_sent(part),
+        None => format!("[file {name}, {kind}: no text was found in it]"),
+    }
+}
+
+/// Returns the note for a picture that the model is not shown.
+fn not_sent(part: &FilePart) -> String {
+    let (name, kind) = (part.shown_name(), &part.media_type);
+    format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
+}
+
+/// Returns the text of a file of so many bytes, cut to the limit of the request. `has_more` says that the file has text that is not
+/// stored.
+fn shown_text(part: &FilePart, text: &str, has_more: bool, size: u64) -> String {
+    let (name, kind) = (part.shown_name(), &part.media_type);
+    let left = part.text_limit.map_or(text, |limit| limit.cut(text));
+    let is_cut = has_more || left.len() < text.len();
+    let chars = if is_cut { left.chars().count() } else { 0 };
+    let cut = match is_cut {
+        true => format!("\n[cut: only the first {chars} characters of the text of {name}, which has {size} bytes]"),
+        false => String::new(),
+    };
+    format!("[file {name}, {kind}]\n{left}{cut}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::conversation::message::{Message, Role, TextPart};
+    use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
+    use crate::domain::model::ModelOptions;
+
+    fn part(name: Option<String>, limit: Option<(usize, usize)>) -> FilePart {
+        FilePart {
+            id: PartId::from_stored("part_1".to_owned()),
+            media_type: "text/plain".to_owned(),
+            url: None,
+            file_id: None,
+            size: None,
+            name,
+            text_chars: None,
+            text_bytes: None,
+            text_limit: limit.map(|(chars, bytes)| TextLimit { chars, bytes }),
+            text: None,
+        }
+    }
+
+    proptest! {
+        /// What a budget takes a file for is what is sent of it.
+        #[test]
+        fn no_file_is_longer_than_its_budget_takes_it_for(
+            text in any::<String>(),
+            name in prop::option::of("\\PC{0,255}"),
+            limit in prop::option::of((0..40_usize, 0..90_usize)),
+            (size, is_cut) in (any::<u64>(), any::<bool>()),
+        ) {
+            let part = part(name, limit);
+            let shown = shown_text(&part, &text, is_cut, size);
+            let (chars, bytes) = limit.unwrap_or((usize::MAX, usize::MAX));
+            prop_assert!(shown.len() <= part.words_around() + text.len().min(bytes));
+            prop_assert!(shown.chars().count() <= part.words_around() + text.chars().count().min(chars));
+            let is_whole = text.len() <= bytes && text.chars().count() <= chars;
+            prop_assert_eq!(shown.ends_with(" bytes]"), is_cut || !is_whole || text.ends_with(" bytes]"));
+        }
+    }
+
+    #[test]
+    fn a_text_in_a_url_is_cut_between_characters() {
+        let url = format!("data:text/plain;base64,{}", STANDARD.encode("\u{65e5}\u{672c}\u{8a9e}"));
+        let inline = |limit| FilePart { url: Some(url.clone()), ..part(Some("a.txt".to_owned()), limit) };
+        let cut = |limit| {
+            let words = TextPart { id: PartId::from_stored("part_2".to_owned()), text: String::new() };
+            let message = Message::of_request(
+                MessageId::from_stored("msg_1".to_owned()),
+                (RunId::from_stored("run_1".to_owned()), ConversationId::from_stored("conv_1".to_owned())),
+                Role::User,
+                words,
+            );
+            let messages = vec![Message { parts: vec![Part::File(inline(limit))], ..message }];
+            let mut request = ModelRequest {
+                owner: None,
+                model: "a/b".to_owned(),
+                system: String::new(),
+                messages,
+                tools: Vec::new(),
+                options: ModelOptions::default(),
+                window: None,
+            };
+            cut_inline(&mut request);
+            let Part::File(file) = request.messages.remove(0).parts.remove(0) else { panic!("it stays a file") };
+            (file.url.is_some(), file.text)
+        };
+        assert_eq!(cut(None), (true, None), "it fits");
+        let said = "[file a.txt, text/plain]\n\u{65e5}\n[cut: only the first 1 characters of the text of a.txt, which has 9 bytes]";
+        assert_eq!(cut(Some((2, 5))), (false, Some(said.to_owned())));
+    }
+
+    #[test]
+    fn what_is_not_used_for_long_is_forgotten_first() {
+        let id = |n: u32| FileId::from_stored(format!("file_{n}"));
+        let all = usize::try_from(REMEMBERED).unwrap();
+        let third: Arc<str> = "x".repeat(all / 3).into();
+        let files = Attachments::default();
+        for n in 0..3 {
+            files.remember(id(n), &third);
+        }
+        assert!(files.cache.get(&id(0)).is_some());
+        files.remember(id(3), &third);
+        assert!(files.cache.get(&id(1)).is_none(), "it was not used since");
+        assert!(files.cache.get(&id(0)).is_some() && files.cache.get(&id(3)).is_some());
+        files.remember(id(4), &"x".repeat(all + 1).into());
+        assert!(files.cache.get(&id(4)).is_none() && files.cache.weighted_size() <= REMEMBERED, "nothing is larger than all of it");
+    }
+}

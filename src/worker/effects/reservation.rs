@@ -1,0 +1,56 @@
+//! A reservation of a model call in a budget that runs share.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::ids::UserId;
+use crate::domain::run::budget::{Reserve, Reserved};
+use crate::domain::run::record::Fence;
+use crate::engine::{Input, RunState};
+use crate::store::StoreResult;
+use crate::worker::WorkerDeps;
+use crate::worker::run::attempt::End;
+
+/// How long a reply is awaited that will not be used.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// A pending request for a reservation.
+pub struct Reservation {
+    reserve: Reserve,
+    asked: Pin<Box<dyn Future<Output = StoreResult<Option<Reserved>>> + Send>>,
+}
+
+impl Reservation {
+    pub fn ask(deps: &WorkerDeps, fence: Fence, owner: UserId, reserve: Reserve) -> Self {
+        let store = Arc::clone(&deps.store);
+        Self { reserve, asked: Box::pin(async move { store.reserve(&fence, &owner, &reserve).await }) }
+    }
+
+    /// Waits for the reply to the pending request; without one, for ever.
+    pub async fn answer(under_way: &mut Option<Self>) -> StoreResult<Option<Reserved>> {
+        match under_way {
+            Some(Self { asked, .. }) => asked.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Converts the reply to an input of the run.
+    pub fn heard(self, answer: StoreResult<Option<Reserved>>) -> Result<Input, End> {
+        match answer {
+            Ok(Some(answer)) => Ok(Input::Reserved(self.reserve, answer)),
+            Ok(None) => Err(End::Fenced),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a model call could not be reserved");
+                Err(End::from(&error))
+            }
+        }
+    }
+
+    /// Waits for a reply that will not be used: what is granted is released by the write that follows.
+    pub async fn end(mut self, state: &mut RunState) {
+        if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.asked.as_mut()).await {
+            state.learn(&Input::Reserved(self.reserve, answer));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Titles made by models, once for a conversation: after its first turn with an answer, outside the run. After a failure, or at the
+//! end of the process, the first words stay.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::domain::agent::TitlePolicy;
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::engine::{RunState, cleaned_title, title_request};
+use crate::store::{StoreResult, TitleMade};
+use crate::worker::effects::one_answer::one_answer;
+use crate::worker::run::figures;
+use crate::worker::{WorkerDeps, WorkerOptions};
+
+/// The most titles that are requested at a time. Beyond that, conversations wait for their next turn.
+const AT_A_TIME: usize = 16;
+
+#[derive(Clone)]
+pub struct Titles {
+    tasks: TaskTracker,
+    room: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+impl Default for Titles {
+    fn default() -> Self {
+        Self { tasks: TaskTracker::new(), room: Arc::new(Semaphore::new(AT_A_TIME)), stop: CancellationToken::new() }
+    }
+}
+
+impl Titles {
+    /// Starts making a title for the conversation of a completed run, if its agent wants one and it has none. Does not wait.
+    pub fn begin(&self, deps: &WorkerDeps, options: &WorkerOptions, run: &RunState) {
+        if run.record.profile.title != TitlePolicy::Model || self.stop.is_cancelled() {
+            return;
+        }
+        let Some(request) = title_request(run, deps.ids.as_ref()) else { return };
+        let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { return };
+        let fence = &run.record.fence;
+        let (owner, conversation) = (run.record.owner.clone(), fence.conversation_id.clone());
+        let (run, is_budgeted) = (fence.run_id.clone(), run.record.profile.budget.is_shared());
+        let wanted = Wanted { owner, conversation, run, is_budgeted, request, patience: options.title_patience };
+        let (deps, stop) = (deps.clone(), self.stop.clone());
+        let task = async move {
+            let _place = place;
+            if let Err(error) = wanted.make(&deps, &stop).await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a conversation keeps its first words as its title");
+            }
+        };
+        self.tasks.spawn(task.in_current_span());
+    }
+
+    /// Cancels pending titles, and waits until nothing more is written.
+    pub async fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+struct Wanted {
+    owner: UserId,
+    conversation: ConversationId,
+    run: RunId,
+    /// Whether the usage counts in a shared budget.
+    is_budgeted: bool,
+    request: ModelRequest,
+    patience: Duration,
+}
+
+impl Wanted {
+    async fn make(self, deps: &WorkerDeps, stop: &CancellationToken) -> StoreResult<()> {
+        // From here on no title is made for this conversation again.
+        let Some(was) = deps.store.claim_title(&self.owner, &self.conversation).await? else { return Ok(()) };
+        let Self { owner, conversation, run, is_budgeted, request, patience } = self;
+        let budget_of = is_budgeted.then(|| run.clone());
+        let model = request.model.clone();
+        let over = async {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => ModelError::new(ModelErrorKind::Unavailable, "the process ends"),
+                () = tokio::time::sleep(patience) => ModelError::new(ModelErrorKind::Timeout, "the title did not come in time"),
+            }
+        };
+        let (finished, usage) = one_answer(deps, request, (run, conversation.clone()), over).await;
+        let title = match finished {
+            Ok((message, _)) => cleaned_title(&message.text()),
+            Err(error) => {
+                tracing::warn!(code = error.kind.code(), error = %error.message, "no title was made; the first words stay");
+                None
+            }
+        };
+        let outcome = if title.is_some() { "made" } else { "failed" };
+        metrics::counter!("capstan_titles_total", "outcome" => outcome).increment(1);
+        figures::count_tokens(&usage);
+        let usage = (usage.model_calls > 0).then_some(usage);
+        let made =
+            TitleMade { owner, conversation: conversation.clone(), was, title, model, usage, budget_of, now: deps.clock.now() };
+        let events = deps.store.finish_title(made).await?;
+        deps.hub.publish(&conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
+        Ok(())
+    }
+}

@@ -1,0 +1,256 @@
+//! Prepares the first decision about a claimed run: loads it, and asks for the facts that the engine needs.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::agent::OnUnknown;
+use crate::domain::agent::prompt::ToolNotes;
+use crate::domain::conversation::message::{Message, Role};
+use crate::domain::run::context::Capacity;
+use crate::domain::run::record::{ClaimCause, RunRecord};
+use crate::domain::tool::approval::ApprovalMode;
+use crate::engine::{Input, RunFacts, RunState, count_ahead, counts_tokens};
+use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
+use crate::support::failpoint;
+use crate::tools::contexts::ContextQuestion;
+use crate::worker::context::WorkerContext;
+use crate::worker::effects::pins;
+use crate::worker::leases::registry::Held;
+use crate::worker::log_writer::RunLog;
+use crate::worker::run::attempt::{Carried, End};
+
+pub(in crate::worker) struct Ready {
+    pub state: Box<RunState>,
+    pub log: RunLog,
+    pub input: Input,
+}
+
+/// Loads a run, unless it is `known`, and its facts.
+pub(in crate::worker) async fn get_ready(
+    context: &WorkerContext,
+    held: &Held,
+    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+    known: Option<Box<RunRecord>>,
+    cause: Option<ClaimCause>,
+    fenced: &CancellationToken,
+    carried: &mut Carried,
+) -> Result<Ready, End> {
+    if carried.crashes >= SUSPECT_CRASHES
+        && let Ok(Some(record)) = context.deps.store.load_bare(&held.fence).await
+        && (record.is_poison() || record.cancel_requested_by.is_some())
+    {
+        // It ends with the first decision. Its workers may have died of what is loaded or done before that.
+        carried.attempt = record.attempt;
+        carried.finished.extend(carried.tools.stop().await.outcomes);
+        let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
+        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: carried.finished.clone() };
+        return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
+    }
+    let loaded = match known {
+        Some(record) => Ok(Some(*record)),
+        None => context.deps.store.load_run(&held.fence).await,
+    };
+    let mut record = match loaded {
+        Ok(Some(record)) => record,
+        Ok(None) => return Err(End::Fenced),
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
+            return Err(End::from(&error));
+        }
+    };
+    failpoint::reached("C04-loaded");
+    carried.attempt = record.attempt;
+    carried.suspected_since = carried.suspected_since.filter(|_| record.has_its_last_chance());
+    if failpoint::is_planted("unsafe-rerun") {
+        Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
+    }
+    record.profile = context.profiles.shared(record.profile);
+    // The cause of the claim stays until the run continues: the crash of its last worker has to be decided about.
+    if let Some(cause) = cause.filter(|_| record.cause == ClaimCause::HandedBack) {
+        record.cause = cause;
+    }
+    let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
+    if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
+        // The tools are told before the run ends, so that their outcomes are known.
+        carried.finished.extend(carried.tools.stop().await.outcomes);
+    }
+    let log = context.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), context.deps.clock.clone());
+    let mut state = RunState::load(record);
+    let mut facts = RunFacts::default();
+    let mut input = first_input(context, &mut state, &mut facts, mailbox).await.map_err(|error| End::from(&error))?;
+    if state.record.cancel_requested_by.is_some() {
+        // Cancelled just now.
+        carried.finished.extend(carried.tools.stop().await.outcomes);
+    }
+    if let Input::Claimed { finished, .. } = &mut input {
+        finished.clone_from(&carried.finished);
+    }
+    facts.under_way = carried.tools.ids();
+    facts.capacities = capacities(context, &state.record).await;
+    state.know(facts);
+    let state = Box::new(counted(state).await);
+    Ok(Ready { state, log, input })
+}
+
+/// Messages that joined meanwhile. Each signal repeats all of them, and there may be hundreds while an MCP server starts.
+#[derive(Default)]
+struct Joined(Vec<Message>);
+
+impl Joined {
+    fn add(&mut self, told: Vec<Message>) {
+        for message in told {
+            if self.0.iter().all(|known| known.id != message.id) {
+                self.0.push(message);
+            }
+        }
+    }
+}
+
+/// Finds out what the first decision is about. That may start MCP servers and ask context providers, so a cancellation does not
+/// wait for it: it is noted in the state, and the first decision ends the run. A run that has begun is not handed back from here,
+/// because a crash of its last worker has to be decided about first.
+async fn first_input(
+    context: &WorkerContext,
+    state: &mut RunState,
+    facts: &mut RunFacts,
+    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+) -> StoreResult<Input> {
+    let is_new = state.record.tools.is_none();
+    let mut input = Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
+    let (mut joined, mut cancel_by) = (Joined::default(), None);
+    let instead = {
+        let found = find_out(context, &state.record, facts, &mut input);
+        tokio::pin!(found);
+        loop {
+            let signal = tokio::select! {
+                biased;
+                Some(signal) = mailbox.recv() => signal,
+                () = context.drain.cancelled(), if is_new => {
+                    break Ok(Some(Input::Drain { stopped: Vec::new(), paused: Vec::new() }));
+                }
+                found = &mut found => break found.map(|()| None),
+            };
+            joined.add(signal.joined);
+            if signal.cancel_by.is_some() {
+                cancel_by = signal.cancel_by;
+                break Ok(None);
+            }
+        }
+    }?;
+    for message in joined.0 {
+        state.learn(&Input::Joined(message));
+    }
+    if cancel_by.is_some() {
+        state.record.cancel_requested_by = cancel_by;
+    }
+    Ok(instead.unwrap_or(input))
+}
+
+async fn find_out(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) -> StoreResult<()> {
+    if record.cancel_requested_by.is_some() {
+        // It ends with the first decision.
+        return Ok(());
+    }
+    if record.tools.is_none()
+        && let Input::Claimed { tools, .. } = input
+    {
+        *tools = context.deps.tools.definitions(&record.owner).await;
+        let wanted = record.profile.tools.as_ref();
+        tools.retain(|tool| wanted.is_none_or(|wanted| wanted.contains(&tool.name)));
+    }
+    load_grants(context, record, facts, input).await.inspect_err(|error| {
+        tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
+    })?;
+    pins::hold(&context.deps, &context.options, &context.accepted, facts, input).await?;
+    load_surroundings(context, record, facts, input).await;
+    Ok(())
+}
+
+/// Loads the facts of the system prompt. Context providers are asked once in a turn: their answers are stored with the run.
+async fn load_surroundings(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
+    let (profile, owner) = (&record.profile, &record.owner);
+    let Input::Claimed { contexts, .. } = input else { return };
+    // The run's first event names the servers whose tools are incomplete, whatever its model is told.
+    let servers = match profile.prompt.tool_notes {
+        ToolNotes::Off if record.tools.is_some() => Vec::new(),
+        ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => context.deps.tools.notes(owner).await,
+    };
+    if let Some(providers) = &context.deps.contexts
+        && record.contexts.is_none()
+        && !profile.context_providers.is_empty()
+    {
+        let newest = record.history.iter().rev().find(|message| message.role == Role::User && !message.internal);
+        let question = ContextQuestion {
+            user_id: owner,
+            conversation_id: &record.fence.conversation_id,
+            run_id: &record.fence.run_id,
+            input: &newest.map(Message::text).unwrap_or_default(),
+        };
+        *contexts = Some(providers.gather(&profile.context_providers, &question).await);
+    }
+    facts.servers = servers;
+}
+
+/// Loads the grants, if one of the run's tools can use them. Destructive tools ask each time.
+async fn load_grants(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &Input) -> StoreResult<()> {
+    let offered = match input {
+        Input::Claimed { tools, .. } => tools.as_slice(),
+        _ => &[],
+    };
+    let policy = &record.profile.approval;
+    let mut tools = record.tools.iter().flatten().chain(offered);
+    if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
+        facts.grants = context.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
+    }
+    Ok(())
+}
+
+/// Returns the capacities of the run's models.
+async fn capacities(context: &WorkerContext, record: &RunRecord) -> Vec<(String, Capacity)> {
+    let RunRecord { owner, profile, .. } = record;
+    let mut capacities = Vec::new();
+    let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
+    for model in std::iter::once(&profile.model).chain(&profile.fallbacks).chain(of_plans) {
+        capacities.push((model.clone(), context.deps.models.capacity(owner, model).await));
+    }
+    capacities
+}
+
+/// Counts the tokens of the run's messages on a blocking thread: the first count of a long conversation takes long.
+async fn counted(state: RunState) -> RunState {
+    if !counts_tokens(&state) {
+        return state;
+    }
+    let state = Arc::new(state);
+    let counted = Arc::clone(&state);
+    if let Err(error) = tokio::task::spawn_blocking(move || count_ahead(&counted)).await {
+        tracing::error!(%error, "the tokens of a conversation could not be counted ahead");
+    }
+    Arc::unwrap_or_clone(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_has_joined_is_kept_once_however_often_it_is_told() {
+        let message = |id: u32| -> Message {
+            let uuid = "0198c0de-0000-7000-8000-";
+            serde_json::from_value(json!({
+                "id": format!("msg_{uuid}{id:012}"), "conversation_id": format!("conv_{uuid}{:012}", 0),
+                "run_id": format!("run_{uuid}{:012}", 0), "role": "user", "status": "complete", "parts": [],
+                "created_at": "2026-01-01T00:00:00.000Z"
+            }))
+            .unwrap()
+        };
+        let mut joined = Joined::default();
+        joined.add(vec![message(1)]);
+        joined.add(vec![message(1), message(2)]);
+        joined.add(vec![message(1), message(2)]);
+        assert_eq!(joined.0, [message(1), message(2)]);
+    }
+}

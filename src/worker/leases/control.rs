@@ -1,0 +1,40 @@
+//! Brings requests that concern runs in progress to their drivers.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::leases::registry::Registry;
+use crate::worker::{WorkerDeps, WorkerOptions};
+
+/// Reads requests on each wake-up, and every `control_poll` where other processes may have stored them, until `stop`.
+pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
+    // With one process every request comes with a wake-up; polling is only a safety net.
+    let poll = if deps.store.is_shared() { options.control_poll } else { Duration::from_secs(1) };
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = deps.hub.control_signal().wait() => {}
+            () = tokio::time::sleep(poll) => {}
+        }
+        let runs: Vec<_> = registry.all().into_iter().map(|held| held.fence.run_id).collect();
+        if runs.is_empty() {
+            continue;
+        }
+        match deps.store.control_signals(&runs).await {
+            Ok(signals) => {
+                for signal in signals {
+                    let Some(held) = registry.get(&signal.run_id) else { continue };
+                    if signal.gone {
+                        // Nothing of the run can be written.
+                        held.lost.cancel();
+                    } else {
+                        held.tell(signal);
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "control requests could not be read"),
+        }
+    }
+}

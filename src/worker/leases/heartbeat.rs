@@ -1,0 +1,177 @@
+//! Keeps leases alive, gives up runs whose lease cannot be kept, and releases orphaned claims.
+//!
+//! An orphaned claim is a lease that the database granted to this node and that no driver here was given: the reply to the claim
+//! was lost, or the hand-off did not reach the worker. It is released at the [orphan age](WorkerOptions::orphan_age), or at any age
+//! by a drain; otherwise it would expire and count as a crash. A reply that comes after the release harms nothing: its driver loads
+//! the run before it asks a model, and a void fence loads nothing. The lease of a driver that has ended is no orphaned claim, since
+//! that driver may have crashed: it expires.
+//!
+//! A run that is given up because the database is away has not crashed its worker: the database is told so as soon as it answers,
+//! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, or a run that stalls its
+//! worker would be tried for ever.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::store::{Renewal, UnnamedLease};
+use crate::support::locks::lock;
+use crate::worker::leases::registry::Registry;
+use crate::worker::{WorkerDeps, WorkerOptions};
+
+/// A lease that expired this long ago may still be renewed if no other worker claimed the run.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Renews all leases of this node every `renew`, until `stop`. A run that is no longer held, or could not be renewed for
+/// `self_stop` by the monotonic clock, is lost: its driver stops at once and writes nothing more.
+pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(options.renew);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let database = Database::default();
+    let watchdog = watch(options, registry, &database);
+    tokio::pin!(watchdog);
+    loop {
+        let round = async {
+            tick.tick().await;
+            renew(deps, options, registry, &database).await;
+            // Second, because leases that are still held are more urgent.
+            give_up(deps, registry).await;
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = &mut watchdog => return,
+            () = round => {}
+        }
+    }
+}
+
+/// The state of the database, by its replies to renewals.
+#[derive(Default)]
+struct Database {
+    /// The last renewal has failed.
+    is_away: AtomicBool,
+    /// When the pending renewal was sent.
+    asked_at: Mutex<Option<Instant>>,
+}
+
+impl Database {
+    /// Returns whether the database prevents renewals: it failed, or has not answered for `limit` while this process was awake
+    /// since `awake_since`.
+    fn keeps_waiting(&self, limit: Duration, awake_since: Instant) -> bool {
+        let asked_at = *lock(&self.asked_at);
+        self.is_away.load(Ordering::Relaxed) || asked_at.is_some_and(|asked_at| asked_at.max(awake_since).elapsed() > limit)
+    }
+}
+
+async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, database: &Database) {
+    let (ended, held) = (registry.ended(), registry.all());
+    let sent_at = Instant::now();
+    let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
+    *lock(&database.asked_at) = Some(sent_at);
+    let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
+    *lock(&database.asked_at) = None;
+    // Without a lease to renew, the reply says nothing about the leases that come next.
+    database.is_away.store(answer.is_err() && !held.is_empty(), Ordering::Relaxed);
+    match answer {
+        Ok(Renewal { renewed, unnamed }) => {
+            let took = sent_at.elapsed();
+            if took > options.renew {
+                tracing::warn!(
+                    took_ms = millis(took),
+                    runs = fences.len(),
+                    "leases were renewed late: the database is slow, and runs are given up if it becomes slower"
+                );
+            }
+            let renewed: HashSet<_> = renewed.into_iter().collect();
+            for run in held {
+                if renewed.contains(&run.fence.run_id) {
+                    run.renewed(sent_at);
+                } else if !run.is_letting_go() && registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
+                    // A run that ended while the request was pending is not lost.
+                    run.span.in_scope(|| tracing::warn!("lease lost"));
+                    run.lost.cancel();
+                }
+            }
+            registry.forget_ended(&ended, &fences, &unnamed);
+            keep_orphaned(registry, unnamed, options.orphan_age());
+        }
+        Err(error) if !fences.is_empty() => {
+            tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
+        }
+        Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "orphaned claims could not be looked for"),
+    }
+}
+
+/// Gives up the orphaned claims among `unnamed` that are at least as old as `age`.
+fn keep_orphaned(registry: &Registry, unnamed: Vec<UnnamedLease>, age: Duration) {
+    let old = unnamed.into_iter().filter(|lease| lease.age >= age).map(|lease| lease.fence);
+    let orphaned: Vec<_> = old.filter(|fence| registry.is_orphaned(fence)).collect();
+    if !orphaned.is_empty() {
+        tracing::warn!(runs = orphaned.len(), "releasing orphaned claims: their leases were granted and the replies lost");
+        registry.keep_given_up(orphaned);
+    }
+}
+
+/// Gives up what is left at the end of the worker: runs that drivers gave up, and orphaned claims of any age, since no reply is
+/// awaited any more.
+pub async fn give_up_all(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
+    give_up(deps, registry).await;
+    // Names no lease, so that no lease of a run that cannot be handed back is extended.
+    if let Ok(renewal) = deps.store.renew_leases(&options.node, &[], millis(options.lease), millis(GRACE)).await {
+        keep_orphaned(registry, renewal.unnamed, Duration::ZERO);
+    }
+    give_up(deps, registry).await;
+}
+
+/// Tells the database about runs that were given up although their worker lives, and about orphaned claims.
+async fn give_up(deps: &WorkerDeps, registry: &Registry) {
+    let fences = registry.take_given_up();
+    if fences.is_empty() {
+        return;
+    }
+    let told = fences.len();
+    let left = match deps.store.give_up_leases(&fences).await {
+        // Nearly always empty, so a linear search is enough.
+        Ok(left) => fences.into_iter().filter(|fence| left.contains(&fence.run_id)).collect(),
+        Err(_) => fences,
+    };
+    if told > left.len() {
+        tracing::info!(runs = told - left.len(), "runs that were given up can be claimed");
+        deps.hub.queue_signal().notify();
+    }
+    registry.keep_given_up(left);
+}
+
+async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database) {
+    let pace = options.self_stop / 14;
+    let mut tick = tokio::time::interval(pace);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut looked_at, mut awake_since) = (Instant::now(), Instant::now());
+    loop {
+        tick.tick().await;
+        if looked_at.elapsed() > pace * 3 {
+            // The process was stopped, or blocked by one of its runs: the database is not to blame for that time.
+            awake_since = Instant::now();
+        }
+        looked_at = Instant::now();
+        for run in registry.all() {
+            if !run.lost.is_cancelled() && !run.is_fresh(options.self_stop) {
+                run.span.in_scope(|| tracing::warn!("lease not renewed in time, giving the run up"));
+                if database.keeps_waiting(options.renew, awake_since) {
+                    run.excuse();
+                } else {
+                    run.lost.cancel();
+                }
+            }
+        }
+    }
+}
+
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

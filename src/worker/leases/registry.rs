@@ -1,0 +1,271 @@
+//! The runs that this process has claimed.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::domain::ids::RunId;
+use crate::domain::run::record::Fence;
+use crate::store::{ControlSignal, UnnamedLease};
+use crate::support::locks::lock;
+
+/// A claimed run, as the heartbeat and the control task see it.
+#[derive(Clone)]
+pub struct Held {
+    pub fence: Fence,
+    /// Cancelled when the run is no longer ours: stop at once and write nothing.
+    pub lost: CancellationToken,
+    /// The run's span, for log lines of other tasks.
+    pub span: Span,
+    // Boxed, because a channel reserves space for many signals, and most runs never get one.
+    control: mpsc::Sender<Box<ControlSignal>>,
+    lease: Arc<Lease>,
+}
+
+struct Lease {
+    renewed_at: Mutex<Instant>,
+    /// A write that gives up the lease, or its fence, is pending.
+    let_go: AtomicBool,
+    /// The lease was lost because the database was away.
+    is_excused: AtomicBool,
+}
+
+impl Held {
+    /// Notes a renewal whose request was sent at `at`.
+    pub fn renewed(&self, at: Instant) {
+        *lock(&self.lease.renewed_at) = at;
+    }
+
+    /// Returns whether the lease was renewed less than `limit` ago, by the monotonic clock. By this a process that was stopped
+    /// detects that it must not act.
+    pub fn is_fresh(&self, limit: Duration) -> bool {
+        lock(&self.lease.renewed_at).elapsed() < limit
+    }
+
+    /// Notes whether the driver is about to give the lease up, or to continue under another fence.
+    pub fn lets_go(&self, whether: bool) {
+        self.lease.let_go.store(whether, Ordering::Release);
+    }
+
+    /// Returns whether the lease under this fence may be gone because its holder gave it up. If not, the next write tells.
+    pub fn is_letting_go(&self) -> bool {
+        self.lease.let_go.load(Ordering::Acquire)
+    }
+
+    /// Takes the run from its driver, because the database is away, or the run could not be handed back at the end of the worker.
+    pub fn excuse(&self) {
+        self.lease.is_excused.store(true, Ordering::Release);
+        self.lost.cancel();
+    }
+
+    /// Passes a signal to the driver. If its mailbox is full, the next poll repeats the signal.
+    pub fn tell(&self, signal: ControlSignal) {
+        let _ = self.control.try_send(Box::new(signal));
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Registry {
+    /// Ordered, so that what is done to all of them is reproducible.
+    runs: Arc<Mutex<BTreeMap<RunId, Held>>>,
+    /// Fences that were given up although this process lives, which the database does not know yet.
+    given_up: Arc<Mutex<Vec<Fence>>>,
+    /// Runs whose drivers have ended, as long as the database may have their leases. Such a lease is no orphaned claim: the driver
+    /// may have crashed, and then the lease has to expire.
+    ended: Arc<Mutex<EndedRuns>>,
+}
+
+/// The newest epoch under which a driver of each run has ended.
+pub type EndedRuns = BTreeMap<RunId, i64>;
+
+impl Registry {
+    /// Adds a run that was claimed by a request sent at `claimed_at`. Dropping the guard removes it, also after a panic of its
+    /// driver: the lease then expires.
+    ///
+    /// A process may claim a run again that it lost without noticing, and a handed-over claim may arrive after that. The claim with
+    /// the higher epoch counts, and the other one is lost from the beginning.
+    pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
+        let (control, mailbox) = mpsc::channel(8);
+        let lost = CancellationToken::new();
+        let lease = Arc::new(Lease {
+            renewed_at: Mutex::new(claimed_at),
+            let_go: AtomicBool::new(false),
+            is_excused: AtomicBool::new(false),
+        });
+        let held = Held { fence, lost, span, control, lease };
+        match lock(&self.runs).entry(held.fence.run_id.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(held.clone());
+            }
+            Entry::Occupied(newer) if newer.get().fence.epoch > held.fence.epoch => held.lost.cancel(),
+            Entry::Occupied(mut older) => older.insert(held.clone()).lost.cancel(),
+        }
+        (HeldGuard { registry: self.clone(), held }, mailbox)
+    }
+
+    pub fn all(&self) -> Vec<Held> {
+        lock(&self.runs).values().cloned().collect()
+    }
+
+    /// Returns the runs that were [excused](Held::excuse) and whose drivers have ended, once.
+    pub fn take_given_up(&self) -> Vec<Fence> {
+        let mut given_up = std::mem::take(&mut *lock(&self.given_up));
+        // A later claim may have the same epoch, if both were made within a microsecond, or the clock was set back.
+        let runs = lock(&self.runs);
+        given_up.retain(|fence| runs.get(&fence.run_id).is_none_or(|held| held.fence.epoch != fence.epoch));
+        given_up
+    }
+
+    /// Adds fences that the database has to be told of.
+    pub fn keep_given_up(&self, fences: Vec<Fence>) {
+        let mut given_up = lock(&self.given_up);
+        for fence in fences {
+            if !given_up.contains(&fence) {
+                given_up.push(fence);
+            }
+        }
+    }
+
+    /// Returns the runs whose drivers have ended, for [`Self::forget_ended`].
+    pub fn ended(&self) -> EndedRuns {
+        lock(&self.ended).clone()
+    }
+
+    /// Forgets the runs of `ended` whose leases are gone. `ended` is from before the request for `unnamed`. A `named` run is kept:
+    /// a run that is ending is in both for a moment, and the database does not return named leases.
+    pub fn forget_ended(&self, ended: &EndedRuns, named: &[Fence], unnamed: &[UnnamedLease]) {
+        let named: BTreeSet<_> = named.iter().map(|fence| &fence.run_id).collect();
+        let leases: EndedRuns = unnamed.iter().map(|lease| (lease.fence.run_id.clone(), lease.fence.epoch)).collect();
+        lock(&self.ended).retain(|run, epoch| {
+            let has_ended_since = ended.get(run) != Some(&*epoch);
+            has_ended_since || named.contains(run) || leases.get(run).is_some_and(|lease| *lease <= *epoch)
+        });
+    }
+
+    /// Returns whether no driver of this process was ever given this claim.
+    pub fn is_orphaned(&self, fence: &Fence) -> bool {
+        // In this order: a driver that ends enters the second before it leaves the first.
+        let is_held = lock(&self.runs).contains_key(&fence.run_id);
+        !is_held && lock(&self.ended).get(&fence.run_id).is_none_or(|ended| fence.epoch > *ended)
+    }
+
+    pub fn len(&self) -> usize {
+        lock(&self.runs).len()
+    }
+
+    pub fn get(&self, run: &RunId) -> Option<Held> {
+        lock(&self.runs).get(run).cloned()
+    }
+}
+
+/// Keeps a run in the registry.
+pub struct HeldGuard {
+    registry: Registry,
+    pub held: Held,
+}
+
+impl HeldGuard {
+    /// Continues under a newer fence of the same claim. A concurrent renewal uses the one or the other.
+    pub fn continue_under(&mut self, fence: Fence) {
+        let mut runs = lock(&self.registry.runs);
+        if let Some(known) = runs.get_mut(&fence.run_id).filter(|known| known.fence == self.held.fence) {
+            known.fence = fence.clone();
+        }
+        self.held.fence = fence;
+    }
+}
+
+impl Drop for HeldGuard {
+    fn drop(&mut self) {
+        let fence = &self.held.fence;
+        // The fence may have been raised, and the reply lost.
+        let raised = self.held.is_letting_go().then(|| Fence { epoch: fence.epoch + 1, ..fence.clone() });
+        let newest = raised.as_ref().unwrap_or(fence).epoch;
+        lock(&self.registry.ended).entry(fence.run_id.clone()).and_modify(|epoch| *epoch = newest.max(*epoch)).or_insert(newest);
+        let mut runs = lock(&self.registry.runs);
+        // This process may have claimed the run again in the meantime.
+        if runs.get(&fence.run_id).is_some_and(|held| held.fence == *fence) {
+            runs.remove(&fence.run_id);
+        }
+        drop(runs);
+        if self.held.lease.is_excused.load(Ordering::Acquire) {
+            self.registry.keep_given_up(std::iter::once(fence.clone()).chain(raised).collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::ConversationId;
+
+    fn fence(epoch: i64) -> Fence {
+        let run_id = RunId::from_stored("run_1".to_owned());
+        Fence { run_id, conversation_id: ConversationId::from_stored("conv_1".to_owned()), epoch }
+    }
+
+    #[tokio::test]
+    async fn of_two_claims_the_newer_one_counts_whichever_comes_first() {
+        for epochs in [[1, 2], [2, 1]] {
+            let registry = Registry::default();
+            let guards = epochs.map(|epoch| registry.add(fence(epoch), Instant::now(), Span::none()).0);
+            for guard in &guards {
+                assert_eq!(guard.held.lost.is_cancelled(), guard.held.fence.epoch == 1, "{epochs:?}");
+            }
+            let known = || registry.get(&fence(0).run_id).map(|held| held.fence.epoch);
+            assert_eq!(known(), Some(2), "{epochs:?}");
+            let [first, second] = guards;
+            let (older, newer) = if first.held.fence.epoch == 1 { (first, second) } else { (second, first) };
+            drop(older);
+            assert_eq!(known(), Some(2), "the older one takes only itself out");
+            drop(newer);
+            assert_eq!(registry.len(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn lease_of_an_ended_driver_is_not_orphaned() {
+        let registry = Registry::default();
+        let unnamed = |epoch: i64| UnnamedLease { fence: fence(epoch), age: Duration::ZERO };
+        assert!(registry.is_orphaned(&fence(1)));
+        let (guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
+        assert!(!registry.is_orphaned(&fence(1)) && !registry.is_orphaned(&fence(2)), "the run has a driver");
+        let before = registry.ended();
+        drop(guard);
+        assert!(!registry.is_orphaned(&fence(1)) && registry.is_orphaned(&fence(2)), "only the newer claim is unknown");
+        registry.forget_ended(&before, &[], &[]);
+        assert!(!registry.is_orphaned(&fence(1)), "it ended after the database was asked");
+        registry.forget_ended(&registry.ended(), &[fence(1)], &[]);
+        assert!(!registry.is_orphaned(&fence(1)), "its lease was named, and is listed nowhere");
+        registry.forget_ended(&registry.ended(), &[], &[unnamed(1)]);
+        assert!(!registry.is_orphaned(&fence(1)), "the lease is left");
+        registry.forget_ended(&registry.ended(), &[], &[unnamed(2)]);
+        assert!(registry.is_orphaned(&fence(1)), "the lease is gone");
+    }
+
+    #[tokio::test]
+    async fn raised_fence_of_an_ended_driver_is_not_orphaned() {
+        let registry = Registry::default();
+        let (guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
+        guard.held.lets_go(true);
+        drop(guard);
+        assert!(!registry.is_orphaned(&fence(1)) && !registry.is_orphaned(&fence(2)));
+    }
+
+    #[tokio::test]
+    async fn a_run_is_known_by_the_fence_that_it_goes_on_under() {
+        let registry = Registry::default();
+        let (mut guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
+        guard.continue_under(fence(2));
+        assert_eq!(registry.get(&fence(0).run_id).map(|held| held.fence), Some(fence(2)));
+        drop(guard);
+        assert_eq!(registry.len(), 0);
+    }
+}

@@ -1,0 +1,72 @@
+//! The state that attempts to drive a run pass on, and the ways in which an attempt ends.
+
+use tokio::time::Instant;
+
+use crate::domain::ids::CallId;
+use crate::domain::tool::ToolOutcome;
+use crate::store::StoreError;
+use crate::worker::context::WorkerContext;
+use crate::worker::effects::tool_calls::ToolCalls;
+use crate::worker::leases::registry::HeldGuard;
+use crate::worker::log_writer::LogError;
+
+/// The end of an attempt to drive a run.
+pub(in crate::worker) enum End {
+    /// The run has ended, or was released.
+    Over,
+    /// The fence is void: another claim has the run, or none.
+    Fenced,
+    Reload,
+    /// The rows cannot be read or written, perhaps for ever.
+    Broken,
+}
+
+impl From<&StoreError> for End {
+    fn from(error: &StoreError) -> Self {
+        if error.is_transient() { Self::Reload } else { Self::Broken }
+    }
+}
+
+impl From<LogError> for End {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Fenced => Self::Fenced,
+            LogError::Store(error) => Self::from(error.as_ref()),
+            LogError::Unheard | LogError::Stopped => Self::Reload,
+        }
+    }
+}
+
+/// State that an attempt carries over to the next one.
+#[derive(Default)]
+pub(in crate::worker) struct Carried {
+    /// Outcomes of calls that could not be stored.
+    pub finished: Vec<(CallId, ToolOutcome)>,
+    /// Number of the attempt; 0 if the run was never loaded.
+    pub attempt: u32,
+    /// The calls that are under way.
+    pub tools: ToolCalls,
+    /// The crash count of the run.
+    pub crashes: u32,
+    /// When a suspected run was claimed that is not cleared yet.
+    pub suspected_since: Option<Instant>,
+}
+
+/// Raises the fence of a run after a write whose outcome is unknown: afterwards the write is stored, or never will be.
+pub(in crate::worker) async fn raise_fence(context: &WorkerContext, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
+    // Until the reply comes, a renewal under the old fence finds no lease, which does not mean that the run is lost: the fence may
+    // have been raised, and is asked for again before anything else.
+    guard.held.lets_go(true);
+    match context.deps.store.raise_fence(&guard.held.fence, attempt).await {
+        Ok(Some(fence)) => {
+            guard.continue_under(fence);
+            guard.held.lets_go(false);
+            Ok(())
+        }
+        Ok(None) => Err(End::Fenced),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
+            Err(End::from(&error))
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Ends runs that cannot be continued, with as much of a regular end as can still be written.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::RunStatus;
+use crate::domain::run::change::Change;
+use crate::domain::tool::ToolOutcome;
+use crate::engine::{Input, RunState, Surroundings, decide};
+use crate::worker::context::WorkerContext;
+use crate::worker::leases::registry::HeldGuard;
+use crate::worker::log_writer::LogError;
+use crate::worker::run::attempt::{End, raise_fence};
+
+const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
+
+/// Ends a run that cannot be continued: regularly if that can be written, or else by a write that needs only its fence. `finished`
+/// are outcomes that the attempt of that number could not store.
+pub(in crate::worker) async fn give_up(
+    context: &WorkerContext,
+    guard: &mut HeldGuard,
+    attempt: u32,
+    finished: Vec<(CallId, ToolOutcome)>,
+) {
+    tracing::error!("the run is given up: its rows cannot be read or written");
+    loop {
+        match end_whole(context, guard, attempt, &finished).await {
+            End::Over | End::Fenced => return,
+            End::Broken => break,
+            End::Reload => tokio::select! {
+                biased;
+                () = guard.held.lost.cancelled() => return,
+                () = context.stop_now.cancelled() => return guard.held.excuse(),
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            },
+        }
+    }
+    let log = context.writer.for_run(guard.held.fence.clone(), attempt, CancellationToken::new(), context.deps.clock.clone());
+    let error = ProblemCode::Internal.body(GIVEN_UP);
+    let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
+    let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
+    if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
+        tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
+    }
+}
+
+/// Ends a run with an outcome for each of its calls, and nothing left open in its log.
+async fn end_whole(context: &WorkerContext, guard: &mut HeldGuard, attempt: u32, finished: &[(CallId, ToolOutcome)]) -> End {
+    if let Err(end) = raise_fence(context, guard, attempt).await {
+        return end;
+    }
+    let (deps, fence) = (&context.deps, &guard.held.fence);
+    let record = match deps.store.load_run(fence).await {
+        Ok(Some(record)) => record,
+        Ok(None) => return End::Fenced,
+        Err(error) => return End::from(&error),
+    };
+    let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
+    let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
+    let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: finished.to_vec() };
+    let decision = decide(&mut RunState::load(record), given_up, &surroundings);
+    let log = context.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
+    match log.commit(&decision.events, decision.changes).await {
+        Ok(()) => End::Over,
+        // The write may have broken a rule of the rows. Whether the fence is void the last write tells.
+        Err(LogError::Fenced) => End::Broken,
+        Err(error) => error.into(),
+    }
+}
