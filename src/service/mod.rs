@@ -39,7 +39,7 @@ pub use records::providers::{NewProvider, ProviderPatch, TestedProvider, is_name
 pub use reports::usage::MAX_USAGE_DAYS;
 pub use runs::explain::RunExplanation;
 pub use runs::input::{Content, NewPart, StartRun};
-pub use runs::resume::RetryCall;
+pub use runs::resume::{ContinueRun, RetryCall};
 pub use runs::user_counts::UserCounts;
 pub use runs::{MAX_WAIT_SECONDS, Started, Waited};
 pub use streams::events::{Cursor, EventPage, StreamStart};

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 
 use crate::domain::access::principal::Principal;
+use crate::domain::ids::RunId;
 use crate::domain::run::Run;
 use crate::domain::trace::TraceId;
 use crate::http::options::App;
@@ -19,7 +20,7 @@ use crate::http::wire::idempotency::replayed;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::http::wire::types::AcceptedBody;
-use crate::service::{Access, MAX_WAIT_SECONDS, Replay, RequestKey, Service, StartRun, Waited};
+use crate::service::{Access, ContinueRun, MAX_WAIT_SECONDS, Replay, RequestKey, Service, StartRun, Waited};
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
@@ -51,6 +52,11 @@ impl Delivery {
 
     pub(crate) fn principal(&self) -> &Principal {
         self.access.principal()
+    }
+
+    /// Returns the request to continue `run`.
+    pub(crate) fn continuing<'a>(&'a self, run: &'a RunId, key: Option<RequestKey>) -> ContinueRun<'a> {
+        ContinueRun { principal: self.principal(), run, key, trace: self.trace.clone() }
     }
 
     fn headers(&self, replay: Replay, run: &Run) -> HeaderMap {

@@ -1,7 +1,6 @@
 //! `/api/v1/conversations`: conversations, their messages and their logs.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
@@ -15,18 +14,18 @@ use crate::domain::run::Run;
 use crate::http::options::App;
 use crate::http::streams;
 use crate::http::streams::delivery::Delivery;
-use crate::http::v1::runs::{EventParams, event_page};
+use crate::http::v1::runs::{EventParams, EventsRequest, event_page};
 use crate::http::wire::answer::created;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::etag;
-use crate::http::wire::extract::{Id, Input, OptionalInput, Params, Wants, cursor};
+use crate::http::wire::extract::{Id, Input, OptionalInput, Params, Wants};
 use crate::http::wire::idempotency::replayed;
 use crate::http::wire::page::{self, PageParams, Paging};
 use crate::http::wire::problem::Answer;
 use crate::http::wire::status_words::StatusWords;
 use crate::http::wire::types::{AcceptedBody, CompactedBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody};
 use crate::service::{
-    Access, BeforeCursor, ConversationCursor, ConversationFilter, ConversationPatch, Error, InvalidCursor, MessageCursor,
+    BeforeCursor, ConversationCursor, ConversationFilter, ConversationPatch, Error, InvalidCursor, MessageCursor,
     NewConversationRequest, Page, PageRequest,
 };
 
@@ -337,16 +336,8 @@ pub(crate) async fn send(
          content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn events(
-    State(app): State<App>,
-    access: Access,
-    Id(id): Id<ConversationId>,
-    Params(params): Params<EventParams>,
-    wants: Wants,
-    request: HeaderMap,
-) -> Answer<Response> {
-    let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
-    let limit = page::limit(params.limit)?;
+pub(crate) async fn events(Id(id): Id<ConversationId>, request: EventsRequest) -> Answer<Response> {
+    let EventsRequest { app, access, after, limit, wants } = request;
     match wants {
         Wants::Stream(framing) => {
             let start = app.service.stream_conversation(access.principal(), &id, after).await?;

@@ -1,7 +1,8 @@
 //! `/api/v1/runs`: starting, watching and steering runs.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
@@ -16,13 +17,13 @@ use crate::http::streams::delivery::{Delivery, applied};
 use crate::http::wire::answer::accepted;
 use crate::http::wire::auth::Caller;
 use crate::http::wire::etag;
-use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, Wants, cursor};
+use crate::http::wire::extract::{Id, Ids, Input, OptionalInput, Params, PreferWait, Wants, cursor, query};
 use crate::http::wire::page;
 use crate::http::wire::page::{PageParams, Paging};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::Trace;
 use crate::http::wire::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
-use crate::service::{Access, Error, EventPage, RetryCall, RunCursor, RunExplanation, RunFilter, Waited};
+use crate::service::{Access, ContinueRun, Cursor, Error, EventPage, RetryCall, RunCursor, RunExplanation, RunFilter, Waited};
 use crate::support::clock::UnixMillis;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -36,6 +37,27 @@ pub(crate) struct EventParams {
     /// How many events, for JSON pages.
     #[param(minimum = 1, maximum = 100, default = 50)]
     pub limit: Option<u32>,
+}
+
+/// A request for the events of a run or a conversation, as a page or a stream.
+pub(crate) struct EventsRequest {
+    pub app: App,
+    pub access: Access,
+    pub after: Option<Cursor>,
+    pub limit: u32,
+    pub wants: Wants,
+}
+
+impl FromRequestParts<App> for EventsRequest {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+        let access = Access::from_request_parts(parts, app).await?;
+        let params: EventParams = query(&parts.uri)?;
+        let wants = Wants::of(&parts.headers)?;
+        let after = cursor(&parts.headers, params.after.as_deref().or(params.cursor.as_deref()))?;
+        Ok(Self { app: app.clone(), access, after, limit: page::limit(params.limit)?, wants })
+    }
 }
 
 /// Starts a run
@@ -186,16 +208,8 @@ pub(crate) async fn list_of_conversation(
          content_type = "application/problem+json"),
     ),
 )]
-pub(crate) async fn events(
-    State(app): State<App>,
-    access: Access,
-    Id(id): Id<RunId>,
-    Params(params): Params<EventParams>,
-    wants: Wants,
-    request: HeaderMap,
-) -> Answer<Response> {
-    let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
-    let limit = page::limit(params.limit)?;
+pub(crate) async fn events(Id(id): Id<RunId>, request: EventsRequest) -> Answer<Response> {
+    let EventsRequest { app, access, after, limit, wants } = request;
     match wants {
         Wants::Stream(framing) => {
             let start = app.service.stream_run(access.principal(), &id, after).await?;
@@ -259,7 +273,8 @@ pub(crate) async fn resume(
     Trace(trace): Trace,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = caller.app.service.resume_run(&caller.principal, &id, key, trace).await?;
+    let request = ContinueRun { principal: &caller.principal, run: &id, key, trace };
+    let (run, replay) = caller.app.service.resume_run(request).await?;
     Ok(accepted(replay, run))
 }
 
@@ -286,7 +301,7 @@ pub(crate) async fn retry(
     delivery: Delivery,
     OptionalInput { key, .. }: OptionalInput<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_run(delivery.principal(), &id, key, delivery.trace.clone()).await?;
+    let (run, replay) = delivery.service().retry_run(delivery.continuing(&id, key)).await?;
     delivery.respond_with(run, replay).await
 }
 
@@ -327,7 +342,7 @@ pub(crate) async fn retry_call(
     delivery: Delivery,
     OptionalInput { body, key }: OptionalInput<RetryCall>,
 ) -> Answer<Response> {
-    let (run, replay) = delivery.service().retry_call(delivery.principal(), &id, &call, body, key, delivery.trace.clone()).await?;
+    let (run, replay) = delivery.service().retry_call(delivery.continuing(&id, key), &call, body).await?;
     delivery.respond_with(run, replay).await
 }
 
@@ -365,7 +380,6 @@ pub(crate) async fn undo_call(
     delivery: Delivery,
     OptionalInput { body, key }: OptionalInput<UndoCallBody>,
 ) -> Answer<Response> {
-    let (run, replay) =
-        delivery.service().undo_call(delivery.principal(), &id, &call, body.confirm, key, delivery.trace.clone()).await?;
+    let (run, replay) = delivery.service().undo_call(delivery.continuing(&id, key), &call, body.confirm).await?;
     delivery.respond_with(run, replay).await
 }

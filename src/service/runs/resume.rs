@@ -32,64 +32,43 @@ pub struct RetryCall {
     pub confirm: bool,
 }
 
+/// A request that continues a run.
+pub struct ContinueRun<'a> {
+    pub principal: &'a Principal,
+    pub run: &'a RunId,
+    pub key: Option<RequestKey>,
+    pub trace: TraceId,
+}
+
 impl Service {
     /// Continues a run that waits for a retry, or has failed.
-    pub async fn resume_run(
-        &self,
-        principal: &Principal,
-        id: &RunId,
-        key: Option<RequestKey>,
-        trace: TraceId,
-    ) -> Result<(Run, Replay)> {
-        let new = RunId::generate(self.ids.as_ref());
-        self.go_on(principal, id, new, GoOn::Resume, key, trace).await
+    pub async fn resume_run(&self, request: ContinueRun<'_>) -> Result<(Run, Replay)> {
+        self.go_on(request, RunId::generate(self.ids.as_ref()), GoOn::Resume).await
     }
 
     /// Answers the message of a terminal run again.
-    pub async fn retry_run(
-        &self,
-        principal: &Principal,
-        id: &RunId,
-        key: Option<RequestKey>,
-        trace: TraceId,
-    ) -> Result<(Run, Replay)> {
-        let new = RunId::generate(self.ids.as_ref());
-        self.go_on(principal, id, new, GoOn::Turn, key, trace).await
+    pub async fn retry_run(&self, request: ContinueRun<'_>) -> Result<(Run, Replay)> {
+        self.go_on(request, RunId::generate(self.ids.as_ref()), GoOn::Turn).await
     }
 
     /// Makes a call of a terminal run again, and continues from there.
-    pub async fn retry_call(
-        &self,
-        principal: &Principal,
-        id: &RunId,
-        call: &CallId,
-        retry: RetryCall,
-        key: Option<RequestKey>,
-        trace: TraceId,
-    ) -> Result<(Run, Replay)> {
-        let batch = self.ended_call_batch(principal, id, call).await?;
+    pub async fn retry_call(&self, request: ContinueRun<'_>, call: &CallId, retry: RetryCall) -> Result<(Run, Replay)> {
+        let batch = self.ended_call_batch(&request, call).await?;
         let new = RunId::generate(self.ids.as_ref());
         let batch = self.once_more(batch, call, retry, &new)?;
-        self.go_on(principal, id, new, GoOn::Call(Box::new(batch)), key, trace).await
+        self.go_on(request, new, GoOn::Call(Box::new(batch))).await
     }
 
     /// Returns a tool call of a terminal run, with the other calls of its answer.
-    pub(in crate::service) async fn ended_call_batch(&self, principal: &Principal, id: &RunId, call: &CallId) -> Result<CallBatch> {
-        let run = self.run(principal, id).await?;
-        let batch = self.store.call_batch(&principal.user_id, id, call).await?;
+    pub(in crate::service) async fn ended_call_batch(&self, request: &ContinueRun<'_>, call: &CallId) -> Result<CallBatch> {
+        let run = self.run(request.principal, request.run).await?;
+        let batch = self.store.call_batch(&request.principal.user_id, request.run, call).await?;
         let batch = batch.ok_or(Error::NotFound("tool call"))?;
         if run.status.is_terminal() { Ok(batch) } else { Err(still_going(&run)) }
     }
 
-    pub(in crate::service) async fn go_on(
-        &self,
-        principal: &Principal,
-        id: &RunId,
-        new_run_id: RunId,
-        how: GoOn,
-        key: Option<RequestKey>,
-        trace: TraceId,
-    ) -> Result<(Run, Replay)> {
+    pub(in crate::service) async fn go_on(&self, request: ContinueRun<'_>, new_run_id: RunId, how: GoOn) -> Result<(Run, Replay)> {
+        let ContinueRun { principal, run: id, key, trace } = request;
         let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
         // A user may undo a call also after they have left the groups of its agent.
         if !is_undone {

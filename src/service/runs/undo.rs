@@ -2,33 +2,24 @@
 //!
 //! A run of its own makes that one call, through the tool executor and with a durable row, and ends.
 
-use crate::domain::access::principal::Principal;
 use crate::domain::conversation::message::{Message, Part, TextPart, ToolCallPart};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::run::Run;
 use crate::domain::tool::{ToolCall, ToolCallState};
-use crate::domain::trace::TraceId;
-use crate::service::idempotency::{Replay, RequestKey};
+use crate::service::idempotency::Replay;
 use crate::service::questions::approvals::arguments_for;
+use crate::service::runs::resume::ContinueRun;
 use crate::service::{Error, Result, Service};
 use crate::store::{CallBatch, GoOn};
 use crate::support::json;
 
 impl Service {
     /// Undoes a call of a terminal run, with the call that its tool has for that. All rules of calls hold for it.
-    pub async fn undo_call(
-        &self,
-        principal: &Principal,
-        id: &RunId,
-        call: &CallId,
-        confirmed: bool,
-        key: Option<RequestKey>,
-        trace: TraceId,
-    ) -> Result<(Run, Replay)> {
-        let batch = self.ended_call_batch(principal, id, call).await?;
+    pub async fn undo_call(&self, request: ContinueRun<'_>, call: &CallId, confirmed: bool) -> Result<(Run, Replay)> {
+        let batch = self.ended_call_batch(&request, call).await?;
         let new = RunId::generate(self.ids.as_ref());
         let batch = self.taken_back(batch, call, confirmed, &new)?;
-        self.go_on(principal, id, new, GoOn::Undo { batch: Box::new(batch), confirmed }, key, trace).await
+        self.go_on(request, new, GoOn::Undo { batch: Box::new(batch), confirmed }).await
     }
 
     /// Returns the call that undoes a call, as the new run begins with it.
@@ -58,13 +49,8 @@ impl Service {
         let parts = vec![
             Part::Text(TextPart { id: part_id(), text: said }),
             Part::ToolCall(ToolCallPart {
-                id: part_id(),
-                call_id: call_id.clone(),
-                name: undoing.name.clone(),
-                arguments: arguments.clone(),
-                provider_call_id: None,
-                raw: None,
                 undoes: Some(undone.id.clone()),
+                ..ToolCallPart::new(part_id(), call_id.clone(), undoing.name.clone(), arguments.clone())
             }),
         ];
         let call = ToolCall {

@@ -14,7 +14,7 @@ use capstan::domain::run::input::InputKind;
 use capstan::domain::run::input::{InputAnswer, InputRequest, InputState};
 use capstan::domain::tool::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use capstan::domain::trace::TraceId;
-use capstan::service::{Content, Error, Replay, RequestKey, RetryCall, RewindFrom, StartRun};
+use capstan::service::{Content, ContinueRun, Error, Replay, RequestKey, RetryCall, RewindFrom, StartRun};
 
 use super::cluster::{Cluster, Node};
 use super::followers::{Follower, Subject};
@@ -257,7 +257,7 @@ impl User {
         let text = format!("resume-{}", ground.ids.next());
         let key = RequestKey { key: text.clone(), fingerprint: text };
         let trace = TraceId::generate(ground.ids.as_ref());
-        let ask = async |node: &Node| node.service.resume_run(&self.principal, &run, Some(key.clone()), trace.clone()).await;
+        let ask = async |node: &Node| node.service.resume_run(self.continuing(&run, &key, &trace)).await;
         if let Ok((_, (run, _))) = self.insist(&what, ask).await {
             ground.dice.note(format_args!("{what} is done as {}", tail(run.id.as_str())));
             self.runs.push(run.id);
@@ -285,6 +285,10 @@ impl User {
         let ids = &self.cluster.ground.ids;
         let text = format!("key-{}", ids.next());
         (RequestKey { key: text.clone(), fingerprint: text }, TraceId::generate(ids.as_ref()))
+    }
+
+    fn continuing<'a>(&'a self, run: &'a RunId, key: &RequestKey, trace: &TraceId) -> ContinueRun<'a> {
+        ContinueRun { principal: &self.principal, run, key: Some(key.clone()), trace: trace.clone() }
     }
 
     /// Returns a message of a conversation that matches.
@@ -335,7 +339,7 @@ impl User {
         let Some(run) = self.newest_run() else { return };
         let what = format!("retry {}", tail(run.as_str()));
         let (key, trace) = self.key();
-        let ask = async |node: &Node| node.service.retry_run(&self.principal, &run, Some(key.clone()), trace.clone()).await;
+        let ask = async |node: &Node| node.service.retry_run(self.continuing(&run, &key, &trace)).await;
         if let Ok((_, (run, _))) = self.insist(&what, ask).await {
             self.goes_on("answered once more", &what, run.id);
         }
@@ -348,10 +352,7 @@ impl User {
         let retry = RetryCall { arguments: None, confirm: self.cluster.ground.dice.chance(500) };
         let what = format!("retry {}", tail(call.as_str()));
         let (key, trace) = self.key();
-        let ask = async |node: &Node| {
-            let (retry, key, trace) = (retry.clone(), Some(key.clone()), trace.clone());
-            node.service.retry_call(&self.principal, &run, &call, retry, key, trace).await
-        };
+        let ask = async |node: &Node| node.service.retry_call(self.continuing(&run, &key, &trace), &call, retry.clone()).await;
         if let Ok((_, (run, _))) = self.insist(&what, ask).await {
             self.goes_on("called once more", &what, run.id);
         }
@@ -371,10 +372,7 @@ impl User {
         }
         let what = format!("undo {}", tail(call.as_str()));
         let (key, trace) = self.key();
-        let ask = async |node: &Node| {
-            let (key, trace) = (Some(key.clone()), trace.clone());
-            node.service.undo_call(&self.principal, &run, &call, confirmed, key, trace).await
-        };
+        let ask = async |node: &Node| node.service.undo_call(self.continuing(&run, &key, &trace), &call, confirmed).await;
         if let Ok((_, (run, _))) = self.insist(&what, ask).await {
             self.goes_on("undone", &what, run.id);
         }
