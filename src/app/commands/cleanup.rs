@@ -36,12 +36,12 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         if step != FoldStep::Went {
             break step;
         }
-        bar.set_position(folder.runs());
-        bar.set_message(format!("runs folded, {} events", folder.events()));
+        bar.set_position(folder.runs);
+        bar.set_message(format!("runs folded, {} events", folder.events));
     };
     bar.finish_and_clear();
     store.close().await;
-    let (runs, events, days) = (folder.runs(), folder.events(), retention.deltas_days);
+    let (runs, events, days) = (folder.runs, folder.events, retention.deltas_days);
     let what = match mode {
         FoldMode::Fold => {
             format!("runs older than {days} days that were folded: {runs}; events that are part of others now: {events}\n")
@@ -124,17 +124,17 @@ async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow:
     if mode == FoldMode::Fold && !bar.is_hidden() {
         let mut counting = Tidier::new(store.clone(), None, ages, FoldMode::Count);
         while counting.step().await.context("old conversations cannot be counted")? {}
-        let Tidied { archived, deleted } = counting.tidied();
+        let Tidied { archived, deleted } = counting.tidied;
         bar.set_length(archived + deleted);
     }
     let mut tidier = Tidier::new(store.clone(), None, ages, mode);
     while tidier.step().await.context(CANNOT)? {
-        let Tidied { archived, deleted } = tidier.tidied();
+        let Tidied { archived, deleted } = tidier.tidied;
         bar.set_position(archived + deleted);
         bar.set_message(format!("conversations: {archived} archived, {deleted} deleted"));
     }
     bar.finish_and_clear();
-    let Tidied { archived, deleted } = tidier.tidied();
+    let Tidied { archived, deleted } = tidier.tidied;
     Ok(match mode {
         FoldMode::Fold => format!("conversations archived: {archived}; deleted: {deleted}\n"),
         FoldMode::Count => format!("conversations to archive: {archived}; to delete: {deleted}\n"),

@@ -218,18 +218,13 @@ async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
         let mut folder = Folder::new(store.clone(), age_ms, FoldMode::Fold);
         loop {
             let begun = Instant::now();
-            match folder.step().await {
-                Ok(FoldStep::Went) if pause(begun.elapsed() * PAUSE_FACTOR, &stop).await => {}
-                Ok(FoldStep::Went | FoldStep::Taken | FoldStep::Done) => break,
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "old deltas could not be folded; the next pass goes on");
-                    break;
-                }
+            let step = folder.step().await.map(|step| step == FoldStep::Went);
+            if !goes_on(step, begun, "old deltas could not be folded", &stop).await {
+                break;
             }
         }
-        if folder.runs() > 0 {
-            tracing::info!(runs = folder.runs(), events = folder.events(), "folded old deltas");
+        if folder.runs > 0 {
+            tracing::info!(runs = folder.runs, events = folder.events, "folded old deltas");
         }
         if !pause(FOLD_EVERY, &stop).await {
             return;
@@ -243,22 +238,28 @@ async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: Cancel
         let mut tidier = Tidier::new(store.clone(), Some(Arc::clone(&hub)), ages, FoldMode::Fold);
         loop {
             let begun = Instant::now();
-            match tidier.step().await {
-                Ok(true) if pause(begun.elapsed() * PAUSE_FACTOR, &stop).await => {}
-                Ok(_) => break,
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "old conversations could not be tidied; the next pass goes on");
-                    break;
-                }
+            let step = tidier.step().await;
+            if !goes_on(step, begun, "old conversations could not be tidied", &stop).await {
+                break;
             }
         }
-        let Tidied { archived, deleted } = tidier.tidied();
+        let Tidied { archived, deleted } = tidier.tidied;
         if archived + deleted > 0 {
             tracing::info!(archived, deleted, "tidied old conversations");
         }
         if !pause(TIDY_EVERY, &stop).await {
             return;
+        }
+    }
+}
+
+/// Pauses after a step that began at `begun`. Returns whether the pass goes on. `failure` is logged if the step failed.
+async fn goes_on(step: StoreResult<bool>, begun: Instant, failure: &str, stop: &CancellationToken) -> bool {
+    match step {
+        Ok(is_more) => is_more && pause(begun.elapsed() * PAUSE_FACTOR, stop).await,
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "{failure}; the next pass goes on");
+            false
         }
     }
 }

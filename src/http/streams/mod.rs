@@ -106,7 +106,7 @@ impl Writer {
                     }
                 },
                 _ = self.ping.tick() => {
-                    let line = frames::ping(self.reader.scope(), self.app.service.clock().now(), self.reader.cursor());
+                    let line = frames::ping(&self.reader.scope, self.app.service.clock().now(), self.reader.cursor);
                     return Some(self.framing.ping(&line).into());
                 }
             }
@@ -124,7 +124,7 @@ impl Writer {
         let mut frame = String::new();
         while frame.len() < FRAME_BYTES {
             let Some(item) = self.pending.pop_front() else { break };
-            let line = frames::line(&item, self.reader.scope(), now);
+            let line = frames::line(&item, &self.reader.scope, now);
             self.framing.event(&mut frame, line.cursor, &line.json);
         }
         frame.into()

@@ -45,16 +45,23 @@ impl ResetReason {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamItem {
-    /// An event of the log.
     Event(SharedEvent),
     /// The state at `head`, instead of the events up to it.
     Snapshot(Box<Snapshot>),
     /// The stream does not continue at the client's cursor. It goes on like that of a client without a cursor.
-    Reset { reason: ResetReason, oldest: i64, head: i64 },
+    Reset {
+        reason: ResetReason,
+        oldest: i64,
+        head: i64,
+    },
     /// The run is over; nothing follows. `last_seq` is that of its last event.
-    End { last_seq: i64 },
+    End {
+        last_seq: i64,
+    },
     /// The conversation was deleted, and its log with it; nothing follows. `last_seq` is the newest that was read.
-    Deleted { last_seq: i64 },
+    Deleted {
+        last_seq: i64,
+    },
 }
 
 impl StreamItem {
@@ -66,13 +73,15 @@ impl StreamItem {
     }
 }
 
-/// The events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// All events of a conversation.
     Conversation(ConversationId),
     /// The events of one run, with the numbers of the conversation. `last_seq` is that of the terminal event, if the run is over already.
-    Run { conversation_id: ConversationId, run_id: RunId, last_seq: Option<i64> },
+    Run {
+        conversation_id: ConversationId,
+        run_id: RunId,
+        last_seq: Option<i64>,
+    },
 }
 
 impl Scope {
@@ -139,10 +148,11 @@ pub(in crate::service) async fn is_gone(
 pub struct Reader {
     log: OwnedLog,
     tail: Subscription,
-    scope: Scope,
-    cursor: i64,
+    pub scope: Scope,
+    /// The newest `seq` that was read. A client that has everything so far may come back with it.
+    pub cursor: i64,
     /// The newest `seq` of the log when the stream was asked for.
-    pub(in crate::service) head: i64,
+    pub head: i64,
     phase: Phase,
     /// The items before the first event.
     pub(in crate::service) first: Vec<StreamItem>,
@@ -163,19 +173,6 @@ impl Reader {
     pub(in crate::service) fn at_the_tail(mut self) -> Self {
         self.phase = Phase::Live;
         self
-    }
-
-    pub fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
-    pub fn head(&self) -> i64 {
-        self.head
-    }
-
-    /// Returns the newest `seq` that was read. A client that has everything so far may come back with it.
-    pub fn cursor(&self) -> i64 {
-        self.cursor
     }
 
     /// Returns the next items, at least one; `None` when the stream is over. Cancel-safe. While the store cannot be reached it waits and tries

@@ -20,13 +20,11 @@ pub enum FoldMode {
     Count,
 }
 
-/// The outcome of one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoldStep {
     Went,
     /// Another process folds at this moment: it will do the rest.
     Taken,
-    /// Nothing is left.
     Done,
 }
 
@@ -40,8 +38,10 @@ pub struct Folder {
     last: Option<EndedRun>,
     /// The current run, and how far its log was read.
     at: Option<(EndedRun, i64)>,
-    runs: u64,
-    events: u64,
+    /// The number of runs that are through.
+    pub runs: u64,
+    /// The number of events that were removed, or would be. Their text is in others.
+    pub events: u64,
 }
 
 impl Folder {
@@ -49,16 +49,6 @@ impl Folder {
     #[must_use]
     pub fn new(store: Arc<dyn ServiceStore>, age_ms: u64, mode: FoldMode) -> Self {
         Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
-    }
-
-    /// Returns how many runs are through.
-    pub fn runs(&self) -> u64 {
-        self.runs
-    }
-
-    /// Returns how many events were removed, or would be. Their text is in others.
-    pub fn events(&self) -> u64 {
-        self.events
     }
 
     /// Counts the runs that are still to go through. No log is read for that.

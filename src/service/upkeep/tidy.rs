@@ -41,7 +41,7 @@ pub struct Tidier {
     last: Option<ConversationId>,
     /// Conversations that were counted as empty. They are still there when the others are counted, and must not be counted twice.
     empty: HashSet<ConversationId>,
-    tidied: Tidied,
+    pub tidied: Tidied,
 }
 
 impl Tidier {
@@ -54,10 +54,6 @@ impl Tidier {
         let empty = ages.empty_ms.map(|age| (Tidying::DeleteEmpty, age));
         let left = [archive, delete, empty].into_iter().flatten().collect();
         Self { store, hub, mode, left, last: None, empty: HashSet::new(), tidied: Tidied::default() }
-    }
-
-    pub fn tidied(&self) -> Tidied {
-        self.tidied
     }
 
     /// Does one piece. False if nothing is left. A pass whose step fails may be continued.

@@ -14,7 +14,7 @@ use super::sockets::connect;
 async fn a_week_passes(rig: &Rig) {
     let mut folder = Folder::new(rig.store.clone(), 0, FoldMode::Fold);
     while folder.step().await.unwrap() == FoldStep::Went {}
-    assert!(folder.events() > 0);
+    assert!(folder.events > 0);
 }
 
 /// The final state of a client that follows the log: the text of each part, and the whole messages.

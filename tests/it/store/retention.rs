@@ -74,7 +74,7 @@ fn folder(world: &World, mode: FoldMode) -> Folder {
 /// Runs a pass to its end. Returns the numbers of runs and events.
 async fn finish(mut folder: Folder) -> (u64, u64) {
     while folder.step().await.unwrap() == FoldStep::Went {}
-    (folder.runs(), folder.events())
+    (folder.runs, folder.events)
 }
 
 async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {

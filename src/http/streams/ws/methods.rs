@@ -1,8 +1,8 @@
 //! Methods of a WebSocket: the same use cases as over HTTP.
 
 use axum::http::Method;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::frame::{Frame, Outcome};
@@ -150,7 +150,7 @@ async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: Sub
     };
     Ok(match start {
         StreamStart::Stream(reader) => {
-            let outcome = subscribed(reader.scope(), reader.head()).into();
+            let outcome = subscribed(&reader.scope, reader.head).into();
             if stays { Reply::Done(outcome) } else { Reply::Stream { outcome, reader: Box::new(reader) } }
         }
         StreamStart::Finished { scope, last_seq } => {
@@ -179,7 +179,7 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
         Some(_) => return Err(Error::field("/params/idempotency_key", "must be a string").into()),
     };
     let params = Value::Object(params);
-    let key = key.map(|key| request_key(key, "/api/v1/runs", &params)).transpose()?;
+    let key = request_key(key, "/api/v1/runs", &params)?;
     let body: StartRunBody = extract::parse(params.to_string().as_bytes())?;
     let started = app.service.start_run(principal, body.into_request(trace.clone()), key).await?;
     let replayed = started.replay == Replay::Replayed;
@@ -196,7 +196,7 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
 async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answer<Reply> {
     let CancelParams { run_id, idempotency_key } = params;
     let path = format!("/api/v1/runs/{run_id}/cancel");
-    let key = idempotency_key.map(|key| request_key(key, &path, &Value::Null)).transpose()?;
+    let key = request_key(idempotency_key, &path, &Value::Null)?;
     let (run, _) = app.service.cancel_run(principal, &run_id, key).await?;
     Ok(Reply::Done(Outcome::at(format!("/api/v1/runs/{run_id}"), json!({ "run": run }))))
 }
@@ -206,8 +206,7 @@ async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) 
     let ResolveParams { id, choice, text, content, idempotency_key } = params;
     let answer = InputAnswer { content, ..InputAnswer::new(choice, text) };
     let path = format!("/api/v1/input-requests/{id}");
-    let body = serde_json::to_value(&answer).unwrap_or_default();
-    let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
+    let key = request_key(idempotency_key, &path, &answer)?;
     let (record, replay) = app.service.resolve_input(principal, &id, answer, key).await?;
     Ok(Reply::Done(Outcome::at(path, json!({ "input_request": record, "replayed": replay == Replay::Replayed }))))
 }
@@ -217,16 +216,17 @@ async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalPara
     let ApprovalParams { id, decision, scope, arguments, reason, arguments_hash, idempotency_key } = params;
     let answer = ApprovalAnswer { decision, scope, arguments, reason, arguments_hash };
     let path = format!("/api/v1/approvals/{id}");
-    let body = serde_json::to_value(&answer).unwrap_or_default();
-    let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
+    let key = request_key(idempotency_key, &path, &answer)?;
     let (approval, replay) = app.service.resolve_approval(principal, &id, answer, key).await?;
     Ok(Reply::Done(Outcome::at(path, json!({ "approval": approval, "replayed": replay == Replay::Replayed }))))
 }
 
-fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {
+fn request_key(key: Option<String>, path: &str, body: &impl Serialize) -> Answer<Option<RequestKey>> {
+    let Some(key) = key else { return Ok(None) };
     if !(1..=255).contains(&key.len()) || key.contains(char::is_control) {
         let detail = "must be 1 to 255 bytes long, without control characters";
         return Err(Error::field("/params/idempotency_key", detail).into());
     }
-    Ok(idempotency::request_key(key, &Method::POST, path, body))
+    let body = serde_json::to_value(body).unwrap_or_default();
+    Ok(Some(idempotency::request_key(key, &Method::POST, path, &body)))
 }

@@ -19,7 +19,6 @@ use crate::http::options::App;
 use crate::http::wire::problem::Problem;
 use crate::service::Access;
 
-/// The most bytes of a message.
 pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// How long the peer may take to accept what is sent to it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,7 +27,6 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Unreadable frames in a row that are answered; the next one closes the socket.
 const PATIENCE: u32 = 20;
 
-/// The reasons for closing a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
     Answer,
@@ -241,7 +239,7 @@ impl Session {
             }
         };
         self.strikes = 0;
-        let held = self.subscriptions.targets();
+        let held = &self.subscriptions.targets;
         match methods::call(&self.app, &self.principal, held, &self.trace, &frame).await {
             Ok(reply) => self.answer(frame.id, reply).await,
             Err(Problem(problem)) => self.refuse(frame.id, *problem).await,

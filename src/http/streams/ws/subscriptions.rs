@@ -58,7 +58,7 @@ impl Targets {
 
 pub(super) struct Subscriptions {
     readers: Readers,
-    targets: Targets,
+    pub(super) targets: Targets,
 }
 
 impl Subscriptions {
@@ -66,13 +66,9 @@ impl Subscriptions {
         Self { readers: StreamMap::new(), targets: Targets { held: HashSet::new(), most } }
     }
 
-    pub(super) fn targets(&self) -> &Targets {
-        &self.targets
-    }
-
     /// Follows `reader`, in the place of an earlier one of the same target.
     pub(super) fn insert(&mut self, app: &App, reader: Reader) {
-        let target = Target::of(reader.scope());
+        let target = Target::of(&reader.scope);
         self.targets.held.insert(target.clone());
         self.readers.insert(target, Box::pin(rendered(app.clone(), reader)));
     }
@@ -100,7 +96,7 @@ fn rendered(app: App, reader: Reader) -> impl Stream<Item = Result<Rendered, Sto
         let rendered = reader.next().await.map(|items| match items {
             Some(items) => {
                 let now = app.service.clock().now();
-                let lines = items.iter().map(|item| frames::line(item, reader.scope(), now).json).collect();
+                let lines = items.iter().map(|item| frames::line(item, &reader.scope, now).json).collect();
                 Rendered { lines, over: items.last().is_some_and(StreamItem::is_last) }
             }
             // A reader stops without a last item only when the server ends, and then the socket itself is closed.
