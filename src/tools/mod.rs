@@ -135,6 +135,14 @@ pub struct ServerStatus {
     pub owner: Option<UserId>,
 }
 
+impl ServerStatus {
+    /// Returns the status of a server that was not tried yet.
+    pub fn unknown(id: McpServerId, name: String, owner: Option<UserId>) -> Self {
+        let (status, auth) = ("unknown".to_owned(), AuthState::None);
+        Self { id, name, status, since: None, error: None, stderr: None, tools: 0, left_out: false, auth, owner }
+    }
+}
+
 /// The right of a call to run, for as long as this process holds its run.
 #[derive(Clone)]
 pub struct CallPermit {

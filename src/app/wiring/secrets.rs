@@ -161,7 +161,7 @@ fn written(done: StoreResult<bool>) -> anyhow::Result<bool> {
 mod tests {
     use super::*;
     use crate::domain::ids::ProviderId;
-    use crate::domain::model::provider::{CallLimits, ProviderKind, ProviderRecord, Reach, StoredSecret};
+    use crate::domain::model::provider::{ProviderKind, ProviderRecord, StoredSecret};
     use crate::store::{StoreOptions, open};
     use crate::support::clock::UnixMillis;
     use crate::support::ids::UuidIds;
@@ -173,22 +173,9 @@ mod tests {
         let keys = MasterKeys { file: Some(folder.join(FILE)), ..MasterKeys::default() };
         let vault = Vault::new(keys, Arc::new(SystemRandomness)).unwrap();
         vault.make_first_key().unwrap();
-        let mut record = ProviderRecord {
-            id: ProviderId::generate(&UuidIds),
-            owner: None,
-            name: "mine".to_owned(),
-            kind: ProviderKind::Openai,
-            base_url: "https://api.example/v1".to_owned(),
-            reach: Reach::Public,
-            key: None,
-            models: Vec::new(),
-            limits: CallLimits::default(),
-            accent: None,
-            enabled: true,
-            created_at: UnixMillis(0),
-            updated_at: UnixMillis(0),
-            version: 1,
-        };
+        let id = ProviderId::generate(&UuidIds);
+        let mut record = ProviderRecord::new(id, None, "mine".to_owned(), ProviderKind::Openai, UnixMillis(0));
+        record.base_url = "https://api.example/v1".to_owned();
         let sealed = vault.seal(&record.key_place(), &"sk-0123456789".into()).unwrap();
         record.key = Some(StoredSecret { sealed, hint: None });
         store.create_provider(&record, 9, None).await.unwrap();

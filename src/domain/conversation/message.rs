@@ -162,7 +162,6 @@ impl Part {
         }
     }
 
-    /// Returns the id of the uploaded file.
     pub fn file_id(&self) -> Option<&str> {
         match self {
             Self::Image(part) | Self::File(part) => part.file_id.as_deref(),
@@ -213,6 +212,13 @@ pub struct ToolCallPart {
     pub raw: Option<Value>,
     /// The call that it takes back. Not the model has made it, but the user.
     pub undoes: Option<CallId>,
+}
+
+impl ToolCallPart {
+    /// Returns a part without the provider's facts.
+    pub fn new(id: PartId, call_id: CallId, name: String, arguments: Value) -> Self {
+        Self { id, call_id, name, arguments, provider_call_id: None, raw: None, undoes: None }
+    }
 }
 
 /// The answer of a tool.
@@ -297,7 +303,6 @@ impl FilePart {
         (self.text_chars, self.text_bytes) = (file.text_chars, file.text_bytes);
     }
 
-    /// Returns the name for readers.
     pub fn shown_name(&self) -> &str {
         self.name.as_deref().unwrap_or("without a name")
     }

@@ -163,6 +163,26 @@ pub struct ProviderRecord {
 }
 
 impl ProviderRecord {
+    /// Returns a record without a key and without facts about its models.
+    pub fn new(id: ProviderId, owner: Option<UserId>, name: String, kind: ProviderKind, now: UnixMillis) -> Self {
+        Self {
+            id,
+            owner,
+            name,
+            kind,
+            base_url: String::new(),
+            reach: Reach::Public,
+            key: None,
+            models: Vec::new(),
+            limits: CallLimits::default(),
+            accent: None,
+            enabled: true,
+            created_at: now,
+            updated_at: now,
+            version: 1,
+        }
+    }
+
     pub fn key_place(&self) -> Place<'_> {
         key_place(self.owner.as_ref(), self.id.as_str())
     }

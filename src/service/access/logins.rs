@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::domain::access::principal::Principal;
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::model::provider::{CallLimits, ProviderKind, ProviderRecord, Reach};
+use crate::domain::model::provider::{ProviderKind, ProviderRecord, Reach};
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key, secret};
 use crate::service::{Access, Error, Result, Service};
 use crate::store::{Keyed, LoginTaker, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade};
@@ -38,7 +38,6 @@ pub struct StartedLogin {
     pub lifetime_seconds: u32,
 }
 
-/// The party that comes back from a login.
 #[derive(Clone, Copy)]
 pub enum LoginParty<'a> {
     /// A caller with a key.
@@ -140,22 +139,8 @@ impl Service {
     async fn keep_key(&self, owner: &UserId, key: &SecretString) -> Result<ProviderRecord> {
         let deps = self.provider_deps()?;
         let now = self.clock.now();
-        let new = || ProviderRecord {
-            id: ProviderId::generate(self.ids.as_ref()),
-            owner: Some(owner.clone()),
-            name: NAME.to_owned(),
-            kind: ProviderKind::Openai,
-            base_url: String::new(),
-            reach: Reach::Anywhere,
-            key: None,
-            models: Vec::new(),
-            limits: CallLimits::default(),
-            accent: None,
-            enabled: true,
-            created_at: now,
-            updated_at: now,
-            version: 1,
-        };
+        let id = || ProviderId::generate(self.ids.as_ref());
+        let new = || ProviderRecord::new(id(), Some(owner.clone()), NAME.to_owned(), ProviderKind::Openai, now);
         let before = self.own_provider(owner, NAME).await?;
         let is_new = before.is_none();
         let mut record = before.unwrap_or_else(new);

@@ -91,7 +91,6 @@ pub struct AgentPatch {
     pinned_version: Option<Option<u32>>,
 }
 
-/// An agent, by where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
     /// A user keeps it.

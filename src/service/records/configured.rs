@@ -1,12 +1,9 @@
 //! Providers of the configuration beside those that users keep: shown and asked in the same way, changed elsewhere.
 
-use sha2::{Digest as _, Sha256};
-
 use crate::domain::ids::ProviderId;
 use crate::domain::model::provider::{ProviderKind, ProviderRecord};
 use crate::store::ProviderCursor;
 
-/// A provider of the configuration or the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredProvider {
     /// The same in every process and after every start, because it is derived from the name.
@@ -20,14 +17,11 @@ pub struct ConfiguredProvider {
 
 impl ConfiguredProvider {
     pub fn new(name: &str, kind: ProviderKind, base_url: String, has_key: bool) -> Self {
-        let hash = Sha256::digest(format!("capstan.configured_provider.{name}"));
-        let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let id = ProviderId::from_stored(format!("{}{digits}", ProviderId::PREFIX));
+        let id = ProviderId::derived("capstan.configured_provider", name);
         Self { id, name: name.to_owned(), kind, base_url, has_key }
     }
 }
 
-/// A provider, by where it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnyProvider {
     Stored(Box<ProviderRecord>),

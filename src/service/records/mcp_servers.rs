@@ -23,11 +23,11 @@ use crate::store::{McpServerCursor, NamedChanged, Page, PageRequest};
 use crate::support::json as stable;
 use crate::support::nearest::nearest;
 use crate::support::seal::{SealError, Vault};
+use crate::tools::ServerStatus;
 use crate::tools::mcp::{
     ConfiguredServer, KeptServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, check_document,
     is_switched_off, last_words, part, read_kept,
 };
-use crate::tools::{AuthState, ServerStatus};
 
 const MAX_NAME_CHARS: usize = 64;
 /// How long an answer waits to say whether a server can be reached.
@@ -82,7 +82,6 @@ pub struct McpServerPatch {
     enabled: Option<bool>,
 }
 
-/// A server as it is shown.
 #[derive(Debug, Clone)]
 pub struct ShownMcpServer {
     pub server: AnyMcpServer,
@@ -92,7 +91,6 @@ pub struct ShownMcpServer {
     pub warnings: Vec<String>,
 }
 
-/// A server, by where it is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyMcpServer {
     Stored(Box<McpServerRecord>),
@@ -617,19 +615,7 @@ fn cut(status: ServerStatus) -> ServerStatus {
 fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> ShownMcpServer {
     let McpServerCursor { name, id } = server.cursor();
     let owner = server.owner().cloned();
-    let unknown = || ServerStatus {
-        id,
-        name,
-        status: "unknown".to_owned(),
-        since: None,
-        error: None,
-        stderr: None,
-        tools: 0,
-        left_out: false,
-        auth: AuthState::None,
-        owner,
-    };
-    let status = shown(status.unwrap_or_else(unknown), principal);
+    let status = shown(status.unwrap_or_else(|| ServerStatus::unknown(id, name, owner)), principal);
     ShownMcpServer { server, status, warnings: Vec::new() }
 }
 

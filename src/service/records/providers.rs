@@ -149,23 +149,8 @@ impl Service {
         let owner = new_owner(principal, scope, &PROVIDERS)?;
         let base_url = base_url.or_else(|| deps.endpoints.usual_url(kind).map(str::to_owned));
         let base_url = base_url.ok_or_else(|| Error::field("/base_url", "must be given for this kind"))?;
-        let now = self.clock.now();
-        let mut record = ProviderRecord {
-            id: ProviderId::generate(self.ids.as_ref()),
-            owner,
-            name,
-            kind,
-            base_url,
-            reach: reach_of(principal),
-            key: None,
-            models,
-            limits,
-            accent,
-            enabled,
-            created_at: now,
-            updated_at: now,
-            version: 1,
-        };
+        let new = ProviderRecord::new(ProviderId::generate(self.ids.as_ref()), owner, name, kind, self.clock.now());
+        let mut record = ProviderRecord { base_url, reach: reach_of(principal), models, limits, accent, enabled, ..new };
         check(&record)?;
         self.put_key(&mut record, secret).await?;
         let claim = self.claim(&principal.user_id, key);

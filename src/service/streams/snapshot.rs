@@ -34,7 +34,6 @@ pub struct Snapshot {
     /// The cursor of the messages before these; `None` if there are none.
     pub before: Option<BeforeCursor>,
     pub active_run: Option<ActiveRun>,
-    /// Approvals without an answer.
     pub pending_approvals: Vec<Approval>,
     /// Questions without an answer, oldest first.
     pub pending_inputs: Vec<InputRequest>,
@@ -74,7 +73,6 @@ fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
-/// A run under way, with the unfinished message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ActiveRun {
     pub run: Run,
@@ -296,15 +294,7 @@ impl SnapshotBuilder {
             ("reasoning", _) => Part::Reasoning(ReasoningPart { id, text: String::new(), raw: None }),
             ("tool_call", Some(call_id)) => {
                 let arguments = serde_json::json!({ "_raw": "" });
-                Part::ToolCall(ToolCallPart {
-                    id,
-                    call_id,
-                    name: name.unwrap_or_default(),
-                    arguments,
-                    provider_call_id: None,
-                    raw: None,
-                    undoes: None,
-                })
+                Part::ToolCall(ToolCallPart::new(id, call_id, name.unwrap_or_default(), arguments))
             }
             // A kind that this version does not know is shown when it is complete.
             _ => return,
