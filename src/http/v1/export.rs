@@ -47,7 +47,7 @@ pub(crate) async fn export(
         ExportForm::Markdown => "text/markdown; charset=utf-8",
     };
     let service = Arc::clone(&app.service);
-    let beginning = service.export_beginning(&principal, &id, form).await?;
+    let beginning = form.beginning(&service.conversation(&principal, &id).await?, service.clock().now());
     let disposition = format!("attachment; filename=\"{id}.{}\"", form.extension());
     // The state is the cursor of the next messages; `None` after the last ones.
     let pages = stream::try_unfold(Some(None::<MessageCursor>), move |cursor| {

@@ -1,8 +1,9 @@
 //! `/api/v1/providers/openrouter`: logins that make a provider, and the common part of all logins.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, REFERRER_POLICY, SET_COOKIE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use crate::http::options::{App, Auth};
 use crate::http::v1::providers::Provider;
 use crate::http::wire::auth;
 use crate::http::wire::extract::{OptionalInput, Params};
-use crate::http::wire::problem::Answer;
+use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::request::{host_name, request_host};
 use crate::http::wire::types::EmptyBody;
 use crate::service::{Access, Error, LoginParty, StartedLogin};
@@ -97,13 +98,8 @@ pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Opti
     responses((status = 200, description = "The provider, or a page that says so",
         content((Provider = "application/json"), (String = "text/html")))),
 )]
-pub(crate) async fn finish(
-    State(app): State<App>,
-    uri: Uri,
-    headers: HeaderMap,
-    Params(params): Params<CallbackParams>,
-) -> Answer<Response> {
-    let caller = caller(&app, &uri, &headers).await?;
+pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
+    let LoginReturn { app, headers, caller } = back;
     let browser = cookie(&headers, LOGIN_COOKIE);
     let who = returned(caller.as_ref(), browser.as_deref())?;
     let (Some(code), Some(state)) = (params.code, params.state) else {
@@ -115,12 +111,23 @@ pub(crate) async fn finish(
     Ok(ended(&headers, "OpenRouter is connected.", Provider::of(record, &viewer), LOGIN_COOKIE, CALLBACK))
 }
 
-/// Returns the caller with a key, or that of a server without keys.
-pub(in crate::http) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Option<Principal>> {
-    if app.options.auth == Auth::Keys && !headers.contains_key(AUTHORIZATION) {
-        return Ok(None);
+/// The request that comes back from a login. `caller` has a key, or is that of a server without keys.
+pub(crate) struct LoginReturn {
+    pub(in crate::http) app: App,
+    pub(in crate::http) headers: HeaderMap,
+    pub(in crate::http) caller: Option<Principal>,
+}
+
+impl FromRequestParts<App> for LoginReturn {
+    type Rejection = Problem;
+
+    async fn from_request_parts(Parts { uri, headers, .. }: &mut Parts, app: &App) -> Answer<Self> {
+        let caller = match app.options.auth {
+            Auth::Keys if !headers.contains_key(AUTHORIZATION) => None,
+            Auth::Keys | Auth::Open(_) => Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()),
+        };
+        Ok(Self { app: app.clone(), headers: headers.clone(), caller })
     }
-    Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))
 }
 
 /// Answers so that no cache stores it, and no page that it leads to gets a referrer: the code stands in the URL.
@@ -135,7 +142,6 @@ fn answer(body: impl IntoResponse, cookie: &str) -> Response {
     answer
 }
 
-/// Returns the cookie of this name.
 pub(in crate::http) fn cookie(headers: &HeaderMap, wanted: &str) -> Option<String> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let mut named = all.filter_map(|pair| pair.trim().split_once('='));

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use crate::domain::ids::McpServerId;
 use crate::domain::problem::ProblemBody;
 use crate::http::options::App;
-use crate::http::v1::logins::{LoginBody, begun, caller, cookie, ended, returned, site};
+use crate::http::v1::logins::{LoginBody, LoginReturn, begun, cookie, ended, returned, site};
 use crate::http::v1::mcp_servers::McpServer;
 use crate::http::wire::auth::{self, Caller};
 use crate::http::wire::extract::{Id, OptionalInput, Params};
@@ -86,13 +86,8 @@ pub(crate) struct CallbackParams {
     responses((status = 200, description = "The MCP server, or a page that says so",
         content((McpServer = "application/json"), (String = "text/html")))),
 )]
-pub(crate) async fn finish(
-    State(app): State<App>,
-    uri: Uri,
-    headers: HeaderMap,
-    Params(params): Params<CallbackParams>,
-) -> Answer<Response> {
-    let caller = caller(&app, &uri, &headers).await?;
+pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
+    let LoginReturn { app, headers, caller } = back;
     let CallbackParams { code, state, iss: issuer, error } = params;
     let state = match (state, &caller) {
         (Some(state), _) => state,

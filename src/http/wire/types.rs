@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde::de::value::SeqAccessDeserializer;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
@@ -199,16 +200,8 @@ impl<'de> Deserialize<'de> for ContentBody {
                 Ok(ContentBody(Content::Text(text.to_owned())))
             }
 
-            fn visit_string<E: serde::de::Error>(self, text: String) -> Result<ContentBody, E> {
-                Ok(ContentBody(Content::Text(text)))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ContentBody, A::Error> {
-                let mut parts = Vec::new();
-                while let Some(part) = list.next_element()? {
-                    parts.push(part);
-                }
-                Ok(ContentBody(Content::Parts(parts)))
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<ContentBody, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(|parts| ContentBody(Content::Parts(parts)))
             }
         }
 

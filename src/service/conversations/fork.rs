@@ -64,10 +64,7 @@ impl Service {
             Copied::NoPoint => return Err(Error::NotFound("message or run in this conversation")),
             Copied::NoConversation => return Err(Error::NotFound("conversation")),
         };
-        if replay == Replay::Replayed {
-            // The record of the earlier request outlives the conversation.
-            self.conversation(principal, &conversation.id).await?;
-        }
+        self.check_replayed(principal, &conversation.id, replay).await?;
         Ok((conversation, replay))
     }
 }

@@ -21,7 +21,7 @@ use crate::service::idempotency::{Replay, RequestKey, keyed};
 use crate::service::records::named::given;
 use crate::service::runs::input::bounded;
 use crate::service::runs::publish;
-use crate::service::{Error, ExportForm, Result, Service};
+use crate::service::{Error, Result, Service};
 use crate::store::{
     BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Created, EarlierPage,
     MessageCursor, NewConversation, PAGE_BYTES, Page, PageRequest,
@@ -104,11 +104,9 @@ impl Service {
         };
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.create_conversation(new, claim).await?)? {
-            (Created::Conversation(conversation), Replay::Fresh) => Ok((*conversation, Replay::Fresh)),
-            (Created::Conversation(conversation), Replay::Replayed) => {
-                // The record of the earlier request outlives the conversation.
-                self.conversation(principal, &conversation.id).await?;
-                Ok((*conversation, Replay::Replayed))
+            (Created::Conversation(conversation), replay) => {
+                self.check_replayed(principal, &conversation.id, replay).await?;
+                Ok((*conversation, replay))
             }
             (Created::Exists, _) => Err(Error::conflict("this conversation id is taken; mint another one")),
             (Created::TooMany, _) => Err(Error::TooManyConversations(self.limits.max_conversations)),
@@ -119,6 +117,19 @@ impl Service {
         self.store.conversation(&principal.user_id, id).await?.ok_or(Error::NotFound("conversation"))
     }
 
+    /// Fails if a replayed answer is about a deleted conversation: the record of the earlier request outlives it.
+    pub(in crate::service) async fn check_replayed(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        replay: Replay,
+    ) -> Result<()> {
+        match replay {
+            Replay::Fresh => Ok(()),
+            Replay::Replayed => self.conversation(principal, id).await.map(drop),
+        }
+    }
+
     /// Returns how far runs of a principal have come, of those that have begun.
     pub async fn reached(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
         if runs.is_empty() {
@@ -127,7 +138,6 @@ impl Service {
         Ok(self.store.reached(&principal.user_id, runs).await?)
     }
 
-    /// A page of conversations, newest first.
     pub async fn conversations(
         &self,
         principal: &Principal,
@@ -139,7 +149,6 @@ impl Service {
         Ok(self.store.conversations(&principal.user_id, &filter, page).await?)
     }
 
-    /// Changes what its owner may change of a conversation.
     pub async fn change_conversation(
         &self,
         principal: &Principal,
@@ -220,12 +229,6 @@ impl Service {
         .await
     }
 
-    /// Returns the beginning of a conversation's document. Its messages come from [`Self::messages`].
-    pub async fn export_beginning(&self, principal: &Principal, id: &ConversationId, form: ExportForm) -> Result<String> {
-        Ok(form.beginning(&self.conversation(principal, id).await?, self.clock.now()))
-    }
-
-    /// A page of messages, oldest first.
     pub async fn messages(
         &self,
         principal: &Principal,
@@ -250,7 +253,6 @@ impl Service {
     }
 }
 
-/// Puts a title on one line.
 pub(in crate::service) fn one_line(pointer: &str, title: &str) -> Result<String> {
     bounded(pointer, title.replace(char::is_control, " ").trim(), MAX_TITLE_CHARS)
 }

@@ -37,10 +37,7 @@ impl Service {
             }
         });
         let (conversation, superseded, replay) = rewound.await?;
-        if replay == Replay::Replayed {
-            // The record of the earlier request outlives the conversation.
-            self.conversation(principal, id).await?;
-        }
+        self.check_replayed(principal, id, replay).await?;
         Ok((conversation, superseded, replay))
     }
 }

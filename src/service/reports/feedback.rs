@@ -29,11 +29,10 @@ impl Service {
             FeedbackGiven::NotAnAnswer => return Err(Error::conflict("only what a model has said can be rated")),
             FeedbackGiven::NoMessage => return Err(Error::NotFound("message in this conversation")),
         };
-        match replay {
-            Replay::Fresh => metrics::counter!("capstan_feedback_total", "rating" => rating.as_str()).increment(1),
-            // The record of the earlier request outlives the conversation.
-            Replay::Replayed => drop(self.conversation(principal, &conversation_id).await?),
+        if replay == Replay::Fresh {
+            metrics::counter!("capstan_feedback_total", "rating" => rating.as_str()).increment(1);
         }
+        self.check_replayed(principal, &conversation_id, replay).await?;
         Ok((feedback, replay))
     }
 
