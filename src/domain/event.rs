@@ -39,7 +39,6 @@ macro_rules! events {
             /// The names of all types that are stored.
             pub const KINDS: &'static [&'static str] = &[$($word,)*];
 
-            /// The type's name on the wire.
             pub fn kind(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $word,)* }
             }

@@ -24,9 +24,6 @@ macro_rules! id {
             }
 
             /// Reads an id. A UUID with hyphens or upper-case digits is brought into the one stored form.
-            ///
-            /// # Errors
-            /// [`InvalidId`] if the prefix or the UUID is wrong.
             pub fn parse(text: &str) -> Result<Self, InvalidId> {
                 let invalid = InvalidId { prefix: $prefix };
                 let uuid = text.strip_prefix($prefix).ok_or(invalid.clone())?;

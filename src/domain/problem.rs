@@ -83,7 +83,6 @@ macro_rules! codes {
                 match self { $(Self::$name => $title,)* }
             }
 
-            /// The code's page in `docs/errors/`.
             pub fn page(self) -> &'static str {
                 match self { $(Self::$name => include_str!(concat!("../../docs/errors/", $code, ".md")),)* }
             }

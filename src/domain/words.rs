@@ -6,7 +6,6 @@
 macro_rules! words {
     ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl $name {
-            /// Every variant.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// Returns the word on the wire and in the database.

@@ -8,7 +8,6 @@ use crate::support::seal::SealError;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A use case that was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `detail` names the thing, the reason and the way out.
@@ -70,14 +69,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// A fault in the field at `pointer`.
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         let place = if pointer.is_empty() { "the body" } else { pointer };
         Self::Invalid { detail: format!("{place}: {detail}"), errors: vec![FieldError { pointer: pointer.to_owned(), detail }] }
     }
 
-    /// A fault of the file at `pointer`.
     pub fn file(pointer: &str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self::UnusableFile {
@@ -86,7 +83,6 @@ impl Error {
         }
     }
 
-    /// A state that does not allow the request.
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::Conflict(detail.into())
     }
@@ -96,7 +92,6 @@ impl Error {
         Self::Invalid { detail: detail.into(), errors: Vec::new() }
     }
 
-    /// Returns the code that clients see.
     pub fn code(&self) -> ProblemCode {
         match self {
             Self::Invalid { .. } => ProblemCode::InvalidRequest,

@@ -62,7 +62,6 @@ impl Question {
         Self { id: word(data, "id"), kind: Kind::Input { text, choices, is_form } }
     }
 
-    /// Returns the path for the answer.
     pub fn path(&self) -> String {
         let resource = match self.kind {
             Kind::Approval { .. } => "approvals",

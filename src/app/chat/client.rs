@@ -119,7 +119,6 @@ impl Client {
         Ok(page["data"][0].take())
     }
 
-    /// Uploads a file and returns its id.
     async fn upload(&self, path: &Path) -> anyhow::Result<String> {
         let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -27,7 +27,6 @@ pub enum Change {
     End(Ending, Option<String>),
 }
 
-/// The state of the screen for one run.
 #[derive(Debug, Default)]
 pub struct Screen {
     /// The parts whose deltas are shown: neither reasoning nor raw arguments.

@@ -91,9 +91,7 @@ struct Server {
     stop: CancellationToken,
     /// The listener with its connections.
     listener: TaskTracker,
-    /// WebSockets.
     sockets: TaskTracker,
-    /// Commits of requests.
     commits: TaskTracker,
     tasks: TaskTracker,
 }

@@ -126,7 +126,6 @@ fn check_key(key: &ConfiguredKey) -> Result<(), ConfigError> {
     Err(invalid(format!("auth.keys of user {:?}", key.user), reason))
 }
 
-/// Checks all settings together.
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     check_server(config)?;
     check_worker(&config.worker)?;

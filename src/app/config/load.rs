@@ -81,7 +81,6 @@ pub struct Flag {
     pub value: String,
 }
 
-/// The effective settings.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     pub config: Config,
@@ -98,7 +97,6 @@ pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, Conf
     }
 }
 
-/// Merges file, environment and flags, and checks the result.
 pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &[Flag]) -> Result<Loaded, ConfigError> {
     let mut table = Table::new();
     let mut sources = Sources::new();

@@ -99,7 +99,6 @@ impl Endpoint {
         error_text(&self.base_url)
     }
 
-    /// Returns a client behind a circuit breaker.
     pub(super) fn client(&self, breaker: BreakerLimits) -> anyhow::Result<Arc<dyn ModelClient>> {
         let client = self.bare_client().with_context(|| format!("provider {} cannot be used", self.provider))?;
         Ok(Arc::new(Breaker::new(&Health::new(&self.provider, breaker), client)))

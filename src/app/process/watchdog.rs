@@ -36,7 +36,6 @@ enum News {
     Yielded,
 }
 
-/// The samples of one worker thread so far.
 #[derive(Default)]
 struct History {
     last: Option<Sample>,

@@ -152,7 +152,6 @@ pub async fn configured_keys(config: &Config, store: &dyn KeyStore) -> anyhow::R
     Ok(keys)
 }
 
-/// Returns the user of that name, and creates it if it is missing.
 pub async fn ensure_user(store: &dyn KeyStore, name: &str, role: UserRole) -> anyhow::Result<User> {
     let id = UserId::generate(&UuidIds);
     store.ensure_user(id, name, role, SystemClock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))

@@ -22,7 +22,6 @@ impl TicketTarget {
         }
     }
 
-    /// Reads the output of [`TicketTarget::as_str`].
     pub fn from_word(word: &str) -> Option<Self> {
         if word == SOCKET {
             return Some(Self::Socket);

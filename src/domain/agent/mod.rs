@@ -126,7 +126,6 @@ pub enum TitlePolicy {
     None,
 }
 
-/// The form of a model's answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputMode {
@@ -137,7 +136,6 @@ pub enum OutputMode {
     Structured,
 }
 
-/// Retries of failed model calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlmRetry {
@@ -245,12 +243,10 @@ pub struct AgentProfile {
     pub tools_policy: ToolsPolicy,
     /// The tools on offer by name; `None` for all.
     pub tools: Option<Vec<String>>,
-    /// The selection among many tools.
     #[serde(skip_serializing_if = "is_default")]
     pub tool_filter: ToolFilter,
     #[serde(skip_serializing_if = "is_default")]
     pub context: ContextPolicy,
-    /// The time limit of one tool call.
     pub tool_timeout_ms: u64,
     /// Characters of a tool's answer that the model reads.
     pub tool_result_chars: usize,

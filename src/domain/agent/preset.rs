@@ -48,7 +48,6 @@ pub fn is_preset(name: &str) -> bool {
     FILES.iter().any(|(known, _)| *known == name)
 }
 
-/// Returns the id of a preset.
 pub fn id_of(name: &str) -> AgentId {
     AgentId::derived("capstan.agent", name)
 }

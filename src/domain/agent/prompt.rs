@@ -56,7 +56,6 @@ pub struct ServerNote {
     pub left_out: bool,
 }
 
-/// The answer of a context provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProvidedContext {
     pub name: String,

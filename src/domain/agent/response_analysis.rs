@@ -93,16 +93,13 @@ impl PhraseLists {
 impl ResponseAnalysis {
     /// The most nudges, in a row or in a turn.
     pub const MAX_NUDGES: u32 = 10;
-    /// The most phrases of a list.
     pub const MAX_PHRASES: usize = 100;
-    /// The longest phrase, in bytes.
     pub const MAX_PHRASE_BYTES: usize = 100;
 
     pub fn phrases(&self, which: Phrases) -> &[String] {
         self.phrases.list(which).or_else(|| OWN.list(which)).unwrap_or_default()
     }
 
-    /// Checks for values that cannot be used.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         for (field, count) in [("incomplete", self.incomplete), ("deflection", self.deflection)] {
             if count > Self::MAX_NUDGES {

@@ -29,7 +29,6 @@ impl ToolContent {
         Self::Text { text: text.into() }
     }
 
-    /// Returns the text, if this is one.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text { text } => Some(text),
@@ -37,7 +36,6 @@ impl ToolContent {
         }
     }
 
-    /// Returns the picture or file, if this is one.
     pub fn binary(&self) -> Option<&BinaryContent> {
         match self {
             Self::Image(binary) | Self::File(binary) => Some(binary),
@@ -65,7 +63,6 @@ pub enum SentContent<'a> {
 }
 
 impl<'a> SentContent<'a> {
-    /// Returns the text, if this is one.
     pub fn into_text(self) -> Option<Cow<'a, str>> {
         match self {
             Self::Text(text) => Some(text),
@@ -115,7 +112,6 @@ impl BinaryContent {
         self.file_id.is_none() && self.data.as_ref().is_none_or(String::is_empty)
     }
 
-    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         let inline = self.data.as_ref().map_or(0, |data| data.trim_end_matches('=').len() as u64 * 3 / 4);
         self.size.unwrap_or(inline)

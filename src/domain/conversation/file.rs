@@ -39,7 +39,6 @@ words!(FileOrigin { Upload = "upload", Content = "content" });
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
-    /// The size of one file.
     pub max_bytes: usize,
     /// Uploaded files.
     pub max_per_owner: u32,
@@ -47,7 +46,6 @@ pub struct FileLimits {
     pub max_content_per_owner: u32,
     /// Uploaded files in the messages of one conversation.
     pub max_per_conversation: u32,
-    /// Bytes of all files that one tool call returns.
     pub max_bytes_per_call: usize,
     /// Characters of the text of a file that models get to read.
     pub text_chars: usize,
@@ -123,7 +121,6 @@ pub fn is_media_type(text: &str) -> bool {
     text.len() <= 127 && text.split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }
 
-/// Whether content of this media type is text.
 pub fn is_text_type(media_type: &str) -> bool {
     let kind = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind.starts_with("text/")

@@ -16,9 +16,7 @@ pub const MAX_JOINED_BYTES: usize = 64 * 1024;
 pub struct FoldedDelta {
     /// The event that stays.
     pub seq: i64,
-    /// Its new data.
     pub data: String,
-    /// The events that are removed.
     pub gone: Vec<i64>,
 }
 

@@ -16,7 +16,6 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::words::words;
 
-/// The longest title of a conversation, in characters.
 pub const MAX_TITLE_CHARS: usize = 255;
 
 /// Where a conversation stands: the status of its active run, stored with it.

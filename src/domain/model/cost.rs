@@ -42,7 +42,6 @@ impl Price {
         rounded(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
     }
 
-    /// Returns US dollars per million tokens.
     pub fn dollars(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "below 2^53: see MAX_PRICE")]
         let millionths = self.0 as f64;
@@ -283,7 +282,6 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds the figures of another call.
     pub fn add(&mut self, other: Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);

@@ -23,7 +23,6 @@ pub struct ModelRequest {
     /// Decides whose providers the model's name refers to; not sent to any.
     pub owner: Option<UserId>,
     pub model: String,
-    /// Empty for none.
     pub system: String,
     pub messages: Vec<Message>,
     /// The tools on offer; empty for a call without tools.
@@ -71,9 +70,7 @@ pub struct InvalidOption {
 }
 
 impl ModelOptions {
-    /// The most stop texts.
     pub const MAX_STOPS: usize = 16;
-    /// The longest of them, in bytes.
     pub const MAX_STOP_BYTES: usize = 256;
     /// The largest schema of an answer, in bytes of JSON.
     pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;

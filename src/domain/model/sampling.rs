@@ -42,7 +42,6 @@ impl SamplingByTurn {
         *options = std::mem::take(options).over(turn.options());
     }
 
-    /// Checks for values that no provider takes.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         for (name, turn) in [("tool_turn", self.tool_turn), ("talk_turn", self.talk_turn)] {
             turn.options().check().map_err(|error| invalid(format!("{name}/{}", error.field), error.reason))?;

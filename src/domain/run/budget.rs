@@ -87,7 +87,6 @@ impl Allowance {
     }
 }
 
-/// Tokens, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
     /// Input and output together.

@@ -66,7 +66,6 @@ pub struct RunCounters {
     pub deflections: u32,
     /// Whether the next model call is the last one, without tools.
     pub force_final: bool,
-    /// Tools that are no longer offered.
     pub dropped_tools: Vec<String>,
     /// Messages that had joined runs of the conversation when a model step of this run last began: the model has read those.
     pub heard: i64,
@@ -129,7 +128,6 @@ pub enum Change {
     Counters(RunCounters),
     Summarize(ContextSummary),
     Usage(Usage),
-    /// Settles a reserved call.
     Settle {
         day: i64,
         amount: Amount,
@@ -198,7 +196,6 @@ pub enum ReleaseCause {
 // The next claim reads the word as the cause of `run.resumed`.
 words!(ReleaseCause { Waiting = "timer", Drain = "handed_back" });
 
-/// A step as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRow {
     pub run_id: RunId,

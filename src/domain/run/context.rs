@@ -112,7 +112,6 @@ impl ContextPolicy {
         self.limit.filter(|_| self.unit == ContextUnit::Tokens).and_then(|_| self.budget(window))
     }
 
-    /// Checks for values that no request could be made with.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         let least = self.reserved().saturating_add(self.start_gate);
         match self.limit {

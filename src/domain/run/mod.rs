@@ -51,7 +51,6 @@ words!(RunStatus {
 });
 
 impl RunStatus {
-    /// Whether the run has ended.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }

@@ -64,7 +64,6 @@ impl PlanPolicy {
     pub const MAX_STEPS: u32 = 10;
     pub const MAX_EXAMPLES: usize = 10_000;
 
-    /// Checks for values that cannot be used.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         for (field, model) in [("planner", &self.planner), ("router", &self.router)] {
             if !model.iter().all(|model| is_model(model)) {

@@ -31,7 +31,6 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Returns the run and its conversation.
     pub fn ids(&self) -> (RunId, ConversationId) {
         (self.run_id.clone(), self.conversation_id.clone())
     }
@@ -129,7 +128,6 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Returns whether the crash limit is reached.
     pub fn is_poison(&self) -> bool {
         self.profile.max_crashes > 0 && self.crashes >= self.profile.max_crashes
     }
@@ -158,7 +156,6 @@ impl RunRecord {
         self.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
     }
 
-    /// Returns the open question about a call.
     pub fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
         self.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
     }
@@ -168,7 +165,6 @@ impl RunRecord {
         self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
     }
 
-    /// Returns the questions of a call's server.
     pub fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
         let of_call = self.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
         of_call.filter(|request| request.kind == InputKind::Elicitation)
@@ -190,7 +186,6 @@ impl RunRecord {
         at.checked_sub(1).and_then(|at| fallbacks.get(at)).unwrap_or(&self.profile.model)
     }
 
-    /// Returns the next fallback.
     pub fn next_model(&self) -> Option<&str> {
         self.profile.fallbacks.get(self.counters.fallback as usize).map(String::as_str)
     }

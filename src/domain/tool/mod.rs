@@ -145,7 +145,6 @@ words!(ToolCallState {
 });
 
 impl ToolCallState {
-    /// Whether the call has its outcome.
     pub fn is_outcome(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Denied | Self::Cancelled | Self::Unknown)
     }
@@ -159,7 +158,6 @@ pub struct ToolCall {
     pub run_id: RunId,
     /// The assistant message that holds the call.
     pub message_id: MessageId,
-    /// The step that executes it.
     pub step: u32,
     /// Position among the calls of the message.
     pub position: u32,
@@ -213,7 +211,6 @@ pub struct Repair {
     pub arguments: Vec<String>,
 }
 
-/// How a call ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
     pub state: ToolCallState,

@@ -15,7 +15,6 @@ const MAX_VALUE: usize = 100;
 const MAX_PREVIEW: usize = 500;
 const MAX_PLAIN: usize = 100;
 
-/// Checks a template.
 pub fn check(template: &str) -> Result<(), String> {
     if template.trim().is_empty() || template.len() > MAX_TEMPLATE || template.contains(char::is_control) {
         return Err(format!("must be one line of 1 to {MAX_TEMPLATE} bytes"));

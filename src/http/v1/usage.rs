@@ -12,7 +12,6 @@ use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::{Error, MAX_USAGE_DAYS, UsageCursor};
 
-/// The days of a report if the client gives none.
 const DEFAULT_DAYS: u32 = 30;
 
 #[derive(Debug, Deserialize, IntoParams)]

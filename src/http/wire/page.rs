@@ -63,7 +63,6 @@ pub(crate) fn encode(cursor: &str) -> String {
     URL_SAFE_NO_PAD.encode(cursor)
 }
 
-/// Reads a cursor that [`encode`] wrote.
 pub(crate) fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C, InvalidCursor> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     std::str::from_utf8(&bytes).map_err(|_| InvalidCursor)?.parse()

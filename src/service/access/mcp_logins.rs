@@ -20,7 +20,6 @@ use crate::support::net::outbound::Reach;
 use crate::tools::mcp::ServerTransport;
 use crate::tools::mcp::oauth::{self, OAuthEntry, Pending, Wire};
 
-/// The query of the callback of a login.
 pub struct LoginCallback {
     pub state: String,
     pub code: Option<String>,

@@ -29,7 +29,6 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long a silent database is waited for to store the result of a refresh.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// See the module documentation.
 pub struct TokenKeeper(Arc<Inner>);
 
 struct Inner {

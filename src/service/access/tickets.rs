@@ -10,7 +10,6 @@ use crate::domain::access::ticket::{StreamTicket, TicketTarget};
 use crate::service::access::keys::{MAX_KEY_BYTES, hash_key, secret};
 use crate::service::{Access, Error, Result, Service};
 
-/// How long a ticket can be used, in milliseconds.
 const LIFETIME_MS: u32 = 60_000;
 
 /// A ticket.

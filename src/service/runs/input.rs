@@ -16,10 +16,8 @@ use crate::service::conversations::inline::inline_file;
 use crate::service::{Error, Result, Service};
 use crate::support::text;
 
-/// The most parts of one message.
 const MAX_PARTS: usize = 64;
 
-/// The content of a new message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     Text(String),

@@ -31,7 +31,6 @@ use crate::support::failpoint;
 pub struct Started {
     /// The run: a new one, or the active one that the message joined.
     pub run: Run,
-    /// The message as stored.
     pub message: Message,
     pub replay: Replay,
     first_seq: i64,
@@ -49,7 +48,6 @@ impl Started {
 /// The longest that a request waits for a run.
 pub const MAX_WAIT_SECONDS: u64 = 60;
 
-/// A run after a wait.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waited {
     /// It is over, or waits for a human.
