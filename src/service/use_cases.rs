@@ -90,6 +90,13 @@ pub struct ServiceDeps {
     pub default_profile: AgentProfile,
     pub models: KnowsModel,
     pub limits: ServiceLimits,
+    /// Keys, by hash, that are valid beside those in the store.
+    pub configured_keys: HashMap<String, Principal>,
+    /// Finds the model of runs that name none, instead of the default profile's.
+    pub find_model: Option<Arc<dyn FindModel>>,
+    pub providers: Option<ProviderDeps>,
+    pub mcp_servers: Option<McpDeps>,
+    pub files: FileDeps,
     /// Owns the commits under way: they end, with what follows from them, though their client is gone. To be waited for before the store is
     /// closed.
     pub commits: TaskTracker,
@@ -118,39 +125,26 @@ pub struct Service {
 
 impl Service {
     pub fn new(deps: ServiceDeps) -> Self {
-        let ServiceDeps { store, hub, tools, clock, ids, default_profile, models, limits, commits } = deps;
         Self {
-            store,
-            hub,
-            tools,
-            clock,
-            ids,
-            default_profile,
-            models,
-            limits,
-            commits,
+            store: deps.store,
+            hub: deps.hub,
+            tools: deps.tools,
+            clock: deps.clock,
+            ids: deps.ids,
+            default_profile: deps.default_profile,
+            models: deps.models,
+            limits: deps.limits,
+            commits: deps.commits,
             keys: KeyCache::default(),
             keys_in_use: KeysInUse::default(),
-            configured_keys: HashMap::new(),
-            find_model: None,
-            providers: None,
-            mcp_servers: None,
-            files: FileDeps::default(),
+            configured_keys: deps.configured_keys,
+            find_model: deps.find_model,
+            providers: deps.providers,
+            mcp_servers: deps.mcp_servers,
+            files: deps.files,
             uploads: Uploads::default(),
             login_counter: LoginCounter::default(),
         }
-    }
-
-    /// Adds keys, by hash, that are valid beside those in the store.
-    pub fn with_configured_keys(mut self, keys: HashMap<String, Principal>) -> Self {
-        self.configured_keys = keys;
-        self
-    }
-
-    /// Sets how the model of runs that name none is found, instead of the default profile's.
-    pub fn with_model_to_find(mut self, find_model: Option<Arc<dyn FindModel>>) -> Self {
-        self.find_model = find_model;
-        self
     }
 
     pub async fn ping(&self) -> Result<()> {

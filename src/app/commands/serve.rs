@@ -1,6 +1,6 @@
 //! `capstan serve`: starts the parts, and stops them in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -161,14 +161,18 @@ impl Server {
 
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.records()).await?) };
         let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
-        let service = service(&config, &store, &hub, &tools, &models, commits.clone());
         let max_per_owner = config.limits.max_providers_per_owner;
         let providers = ProviderDeps { vault, endpoints: records, reach_of_members: rules.reach, max_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
         let max_logins = config.limits.max_mcp_logins_per_owner;
         let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner, max_logins };
-        let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers).with_files(files);
-        let service = Arc::new(service);
+        let service = Arc::new(Service::new(ServiceDeps {
+            configured_keys: keys,
+            providers: Some(providers),
+            mcp_servers: Some(mcp_servers),
+            files,
+            ..service_deps(&config, &store, &hub, &tools, &models, commits.clone())
+        }));
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
         let app = match config.server.role {
@@ -321,20 +325,21 @@ fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
     options
 }
 
-fn service(
+/// Returns the parts of the service without configured keys and records.
+fn service_deps(
     config: &Config,
     store: &Arc<dyn Store>,
     hub: &Arc<Hub>,
     tools: &Arc<Door>,
     models: &Models,
     commits: TaskTracker,
-) -> Service {
+) -> ServiceDeps {
     let router = Arc::clone(&models.router);
     let find_model = match &models.default_model {
         DefaultModel::Known(_) => None,
         DefaultModel::FirstListed(later) => Some(Arc::clone(later) as Arc<dyn FindModel>),
     };
-    let service = Service::new(ServiceDeps {
+    ServiceDeps {
         store: store.clone(),
         hub: Arc::clone(hub),
         tools: Arc::clone(tools) as _,
@@ -352,9 +357,13 @@ fn service(
             copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },
             ..ServiceLimits::default()
         },
+        configured_keys: HashMap::new(),
+        find_model,
+        providers: None,
+        mcp_servers: None,
+        files: FileDeps::default(),
         commits,
-    });
-    service.with_model_to_find(find_model)
+    }
 }
 
 fn http_options(

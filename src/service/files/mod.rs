@@ -4,7 +4,7 @@ pub(super) mod uploads;
 
 use bytes::Bytes;
 
-use crate::documents::{FileDeps, Unreadable};
+use crate::documents::Unreadable;
 use crate::domain::access::principal::Principal;
 use crate::domain::conversation::file::{FileFacts, FileLimits, FileOrigin, StoredFile, shown_name};
 use crate::domain::conversation::message::Part;
@@ -15,11 +15,6 @@ use crate::store::{NewFile, StoredOutcome, store_file};
 use crate::support::json;
 
 impl Service {
-    pub fn with_files(mut self, files: FileDeps) -> Self {
-        self.files = files;
-        self
-    }
-
     pub fn file_limits(&self) -> FileLimits {
         self.files.limits
     }

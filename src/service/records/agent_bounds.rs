@@ -2,6 +2,7 @@
 
 use crate::domain::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
 use crate::domain::model::cost::{Cost, Usd};
+use crate::domain::run::admission::stricter;
 use crate::domain::run::budget::Allowance;
 use crate::domain::tool::approval::{ApprovalMode, OnDeny};
 
@@ -70,8 +71,8 @@ pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     }
     profile.tool_result_chars = profile.tool_result_chars.min(base.tool_result_chars);
     profile.admission = profile.admission.and(base.admission);
-    profile.approval.expires_ms = sooner(base.approval.expires_ms, profile.approval.expires_ms);
-    profile.ask_expires_ms = sooner(base.ask_expires_ms, profile.ask_expires_ms);
+    profile.approval.expires_ms = stricter(base.approval.expires_ms, profile.approval.expires_ms);
+    profile.ask_expires_ms = stricter(base.ask_expires_ms, profile.ask_expires_ms);
     if base.approval.on_deny == OnDeny::EndTurn {
         profile.approval.on_deny = OnDeny::EndTurn;
     }
@@ -81,14 +82,6 @@ pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     }
     if profile.on_unknown == OnUnknown::Rerun {
         profile.on_unknown = base.on_unknown;
-    }
-}
-
-/// The shorter of two waits, of which 0 has no end.
-fn sooner(one: u64, other: u64) -> u64 {
-    match (one, other) {
-        (0, wait) | (wait, 0) => wait,
-        (one, other) => one.min(other),
     }
 }
 

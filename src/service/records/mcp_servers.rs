@@ -18,6 +18,7 @@ use crate::service::idempotency::{Replay, RequestKey, keyed};
 use crate::service::records::mcp_deps::McpDeps;
 use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, may_change, new_owner, page_of_all, yes};
 use crate::service::records::providers::reach_of;
+use crate::service::runs::choices::is_short;
 use crate::service::{Error, Result, Service};
 use crate::store::{McpServerCursor, NamedChanged, Page, PageRequest};
 use crate::support::json as stable;
@@ -178,11 +179,6 @@ pub struct ImportedMcpServers {
 }
 
 impl Service {
-    pub fn with_mcp_servers(mut self, servers: McpDeps) -> Self {
-        self.mcp_servers = Some(servers);
-        self
-    }
-
     /// Returns the tools on offer, and the status of their servers. Connects to servers that are not connected yet.
     pub async fn tools(&self, principal: &Principal) -> (Vec<Arc<ToolDefinition>>, Vec<ServerStatus>) {
         let definitions = self.tools.definitions(&principal.user_id).await;
@@ -632,7 +628,7 @@ fn listed_or<T>(principal: &Principal, server: &AnyMcpServer, all: Option<std::r
 }
 
 fn check_name(name: &str) -> Result<()> {
-    let is_fit = (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && !name.contains(char::is_control) && name.trim() == name;
+    let is_fit = is_short(name, MAX_NAME_CHARS) && name.trim() == name;
     let detail = || format!("must have 1 to {MAX_NAME_CHARS} characters, no control characters, and no space at its ends");
     if is_fit { Ok(()) } else { Err(Error::field("/name", detail())) }
 }

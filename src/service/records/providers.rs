@@ -17,6 +17,7 @@ use crate::service::idempotency::{Replay, RequestKey, keyed};
 use crate::service::records::configured::AnyProvider;
 use crate::service::records::endpoints::{ProviderDeps, Target, Unfit};
 use crate::service::records::named::{Kind, OwnerScope, TRIES, check_version, given, may_change, new_owner, page_of_all, yes};
+use crate::service::runs::choices::is_short;
 use crate::service::{Error, Result, Service};
 use crate::store::{Page, PageRequest, ProviderChanged, ProviderCursor};
 use crate::support::redact::names_secret;
@@ -116,11 +117,6 @@ pub struct TestedProvider {
 }
 
 impl Service {
-    pub fn with_providers(mut self, providers: ProviderDeps) -> Self {
-        self.providers = Some(providers);
-        self
-    }
-
     pub(in crate::service) fn provider_deps(&self) -> Result<&ProviderDeps> {
         self.providers.as_ref().ok_or_else(|| Error::conflict("this server keeps no providers"))
     }
@@ -441,7 +437,7 @@ fn check(record: &ProviderRecord) -> Result<()> {
     }
     for (index, model) in record.models.iter().enumerate() {
         let pointer = format!("/models/{index}/name");
-        if !(1..=MAX_MODEL_CHARS).contains(&model.name.chars().count()) || model.name.contains(char::is_control) {
+        if !is_short(&model.name, MAX_MODEL_CHARS) {
             let detail = format!("must have 1 to {MAX_MODEL_CHARS} characters, and no control characters");
             return Err(Error::field(&pointer, detail));
         }

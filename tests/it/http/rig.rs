@@ -197,7 +197,9 @@ impl Rig {
         let store = open(&url, &StoreOptions::default()).await.unwrap();
         let hub = Hub::new(HubLimits::default());
         let ids = Arc::new(UuidIds);
-        let service = Service::new(ServiceDeps {
+        let vault = Arc::new(Vault::new(master_key_in(folder.path()), Arc::new(CountingBytes::default())).unwrap());
+        let providers = ProviderDeps { vault, endpoints: Arc::new(TwoModels), reach_of_members: Reach::Public, max_per_owner: 3 };
+        let service = Arc::new(Service::new(ServiceDeps {
             store: store.clone(),
             hub: Arc::clone(&hub),
             tools: Arc::new(OneTool),
@@ -206,11 +208,13 @@ impl Rig {
             default_profile: AgentProfile::default(),
             models: Arc::new(|model| model == "demo/demo"),
             limits: ServiceLimits { max_active_runs: 100, ..ServiceLimits::default() },
+            configured_keys: std::collections::HashMap::new(),
+            find_model: None,
+            providers: Some(providers),
+            mcp_servers: None,
+            files: capstan::documents::FileDeps::default(),
             commits: TaskTracker::new(),
-        });
-        let vault = Arc::new(Vault::new(master_key_in(folder.path()), Arc::new(CountingBytes::default())).unwrap());
-        let providers = ProviderDeps { vault, endpoints: Arc::new(TwoModels), reach_of_members: Reach::Public, max_per_owner: 3 };
-        let service = Arc::new(service.with_providers(providers));
+        }));
         let local = store.ensure_user(UserId::generate(ids.as_ref()), "local", UserRole::Admin, UnixMillis(0)).await.unwrap();
         let local = Principal { user_id: local.id, role: local.role };
         let auth = match keys {

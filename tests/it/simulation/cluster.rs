@@ -177,6 +177,11 @@ impl Cluster {
             default_profile: profile(&dice),
             models: Arc::new(|_| true),
             limits: ServiceLimits::default(),
+            configured_keys: std::collections::HashMap::new(),
+            find_model: None,
+            providers: None,
+            mcp_servers: None,
+            files: FileDeps::default(),
             commits: tasks.clone(),
         });
         let mut options = WorkerOptions::new(node);

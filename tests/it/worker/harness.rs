@@ -307,6 +307,11 @@ impl Harness {
             default_profile: AgentProfile::default(),
             models: Arc::new(|_| true),
             limits: ServiceLimits::default(),
+            configured_keys: std::collections::HashMap::new(),
+            find_model: None,
+            providers: None,
+            mcp_servers: None,
+            files: FileDeps::default(),
             commits: TaskTracker::new(),
         })
     }
