@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,6 +14,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
 
 use crate::app::config::{LogConfig, LogFormat};
+use crate::support::locks::lock;
 
 /// How long the end of the process waits for the lines that are still in the queue.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
@@ -97,19 +98,15 @@ impl LineQueue {
         Ok(queue)
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until every line is written or refused, for at most `limit`.
     fn flush(&self, limit: Duration) {
         let pending = |state: &mut QueueState| state.writing || !state.lines.is_empty();
-        let waited = self.changed.wait_timeout_while(self.lock(), limit, pending);
+        let waited = self.changed.wait_timeout_while(lock(&self.state), limit, pending);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn push(&self, line: &[u8]) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.bytes.saturating_add(line.len()) > self.max_bytes {
             drop(state);
             count_dropped_line();
@@ -123,7 +120,7 @@ impl LineQueue {
 
     /// Takes every queued line out; waits while there is none.
     fn take(&self) -> VecDeque<Vec<u8>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.writing = false;
         self.changed.notify_all();
         let mut state = self.changed.wait_while(state, |state| state.lines.is_empty()).unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 //! They may be lost, late or doubled: the pollers find the same things a little later. A process without peers announces only its
 //! presence.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -16,6 +16,7 @@ use crate::domain::ids::NodeId;
 use crate::live::{Elsewhere, Hub, Signal};
 use crate::store::StoreResult;
 use crate::store::postgres::{Merger, Notice, PgNotifier};
+use crate::support::locks::lock;
 
 /// The least time between two notifications of one kind: a NOTIFY costs work in every listening process.
 const MERGE: Duration = Duration::from_millis(20);
@@ -34,13 +35,13 @@ struct Peers {
 
 impl Peers {
     fn any(&self) -> bool {
-        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = *lock(&self.heard);
         heard.is_some_and(|at| at.elapsed() < ALONE_AFTER)
     }
 
     fn heard(&self) {
         let was_alone = !self.any();
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.heard) = Some(Instant::now());
         if was_alone {
             self.changed.notify();
         }
@@ -62,12 +63,12 @@ struct Outbox {
 
 impl Outbox {
     fn put(&self, change: impl FnOnce(&mut Pending)) {
-        change(&mut self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.pending));
         self.filled.notify();
     }
 
     fn take(&self) -> Pending {
-        std::mem::take(&mut self.pending.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.pending))
     }
 }
 

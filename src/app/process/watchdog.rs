@@ -24,12 +24,6 @@ struct Sample {
     busy: Duration,
 }
 
-impl Sample {
-    fn is_parked(self) -> bool {
-        self.parks % 2 == 1
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum News {
     Stalled,
@@ -46,7 +40,7 @@ struct History {
 impl History {
     fn add(&mut self, sample: Sample) -> Option<News> {
         let was_stalled = self.unchanged >= SAMPLES;
-        if self.last.replace(sample) == Some(sample) && !sample.is_parked() {
+        if self.last.replace(sample) == Some(sample) && sample.parks % 2 == 0 {
             self.unchanged = self.unchanged.saturating_add(1);
         } else {
             self.unchanged = 0;

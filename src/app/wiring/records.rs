@@ -5,7 +5,7 @@
 //! from the next call on. Only the absence of a provider is cached, for a second.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,6 +30,7 @@ use crate::service::{ConfiguredProvider, Endpoints, Target, Unfit, is_provider_n
 use crate::store::{Store, patiently};
 use crate::support::clock::{Clock as _, SystemClock};
 use crate::support::ids::SequentialIds;
+use crate::support::locks::lock;
 use crate::support::seal::{SealError, Vault};
 
 /// How long the absence of a name is cached. Changes of this process count at once.
@@ -69,10 +70,6 @@ pub struct RecordsOptions {
     pub breaker: BreakerLimits,
     /// The egress policy for URLs of members.
     pub reach_of_members: Reach,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Records {

@@ -3,7 +3,7 @@
 //! The servers of an owner are cached for a second, so that many runs that start at once read the database once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::service::{TokenKeeper, open_mcp_server};
 use crate::store::{Store, patiently};
+use crate::support::locks::lock;
 use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::Tokens;
 use crate::tools::mcp::{KeptServer, KeptServers, MemberRules};
@@ -45,10 +46,6 @@ impl KeptInStore {
         let tokens = TokenKeeper::new(Arc::clone(&store), Arc::clone(&vault), tasks);
         Arc::new(Self { store, vault, rules, tokens, cache: Mutex::default() })
     }
-
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[async_trait]
@@ -56,7 +53,7 @@ impl KeptServers for KeptInStore {
     async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String> {
         let asked = Instant::now();
         let changes = {
-            let cache = self.cache();
+            let cache = lock(&self.cache);
             if let Some((_, servers)) = cache.servers.get(owner).filter(|(asked, _)| asked.elapsed() < TTL) {
                 return Ok(servers.clone());
             }
@@ -64,7 +61,7 @@ impl KeptServers for KeptInStore {
         };
         let records = patiently(STORE_TIMEOUT, || self.store.usable_mcp_servers(owner)).await.map_err(|error| error.to_string())?;
         let servers: Vec<KeptServer> = records.iter().map(|record| open_mcp_server(&self.vault, record, &self.rules)).collect();
-        let mut cache = self.cache();
+        let mut cache = lock(&self.cache);
         if cache.changes == changes {
             if cache.servers.len() >= MAX_OWNERS {
                 cache.servers.clear();
@@ -84,7 +81,7 @@ impl KeptServers for KeptInStore {
     }
 
     fn changed(&self) {
-        let mut cache = self.cache();
+        let mut cache = lock(&self.cache);
         cache.servers.clear();
         cache.changes += 1;
     }

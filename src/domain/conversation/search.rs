@@ -5,7 +5,6 @@ use utoipa::ToSchema;
 
 use crate::domain::conversation::message::Role;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
-use crate::support::text;
 
 pub const MAX_QUERY_CHARS: usize = 200;
 pub const MAX_TERMS: usize = 10;
@@ -94,11 +93,6 @@ pub struct FoundMessage {
     pub created_at: String,
     /// Some of its text, around the first of what was found: at most 200 characters.
     pub snippet: Vec<SnippetPart>,
-}
-
-/// Removes characters that no database stores.
-pub fn storable_query(query: &str) -> String {
-    text::storable(query).into_owned()
 }
 
 #[cfg(test)]

@@ -34,10 +34,7 @@ pub struct Price(u64);
 pub struct InvalidPrice;
 
 impl Price {
-    /// Rounds to the millionth.
-    ///
-    /// # Errors
-    /// [`InvalidPrice`] below 0, above [`MAX_PRICE`], and for what is no number.
+    /// Rounds to the millionth. Refuses a price below 0 or above [`MAX_PRICE`], and NaN.
     pub fn per_million(dollars: f64) -> Result<Self, InvalidPrice> {
         rounded(dollars, MAX_PRICE, 1e6).map(Self).ok_or(InvalidPrice)
     }

@@ -26,7 +26,7 @@ impl Admission {
 }
 
 /// Returns the lower of two limits of which 0 is none.
-fn stricter<T: Ord + Default>(one: T, other: T) -> T {
+pub fn stricter<T: Ord + Default>(one: T, other: T) -> T {
     let none = T::default();
     if one == none || other == none { one.max(other) } else { one.min(other) }
 }

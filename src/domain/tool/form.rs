@@ -5,10 +5,7 @@ use serde_json::{Map, Value};
 /// The largest schema of a form, in bytes of JSON.
 pub const MAX_FORM: usize = 16 * 1024;
 
-/// Whether this is a form that a person can be shown.
-///
-/// # Errors
-/// In words: why it is none.
+/// Checks that a person can be shown this form.
 pub fn check(form: &Value) -> Result<(), String> {
     if form.to_string().len() > MAX_FORM {
         return Err(format!("a form has at most {MAX_FORM} bytes"));

@@ -8,9 +8,6 @@ const MAX_NAME: usize = 64;
 const PATTERN: [char; 15] = ['*', '?', '[', ']', '{', '}', '(', ')', '|', '^', '$', '+', '\\', ',', '!'];
 
 /// Checks the name of one tool as models see it, such as `mail__send`.
-///
-/// # Errors
-/// In words: why no tool can have this name.
 pub fn check_tool_name(name: &str) -> Result<(), String> {
     check_no_pattern(name)?;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -24,9 +21,6 @@ pub fn check_tool_name(name: &str) -> Result<(), String> {
 }
 
 /// Checks the name of one tool as its server knows it, or of a server.
-///
-/// # Errors
-/// In words: that the name is empty or a pattern.
 pub fn check_no_pattern(name: &str) -> Result<(), String> {
     if name.trim().is_empty() {
         return Err("an empty name: write the whole name".to_owned());

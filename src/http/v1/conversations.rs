@@ -108,8 +108,9 @@ pub(crate) struct ConversationInWords {
 impl WordsParams {
     async fn show(&self, app: &App, principal: &Principal, conversations: Vec<Conversation>) -> Answer<Vec<ConversationInWords>> {
         let runs = match self.words {
-            Some(words) if words.tell_steps() => conversations.iter().filter_map(|shown| shown.active_run_id.clone()).collect(),
-            Some(_) | None => Vec::new(),
+            Some(StatusWords::Cms) => conversations.iter().filter_map(|shown| shown.active_run_id.clone()).collect(),
+            // This vocabulary does not tell how far a run has come.
+            Some(StatusWords::Chat) | None => Vec::new(),
         };
         let reached = app.service.reached(principal, &runs).await?;
         let show = |conversation: Conversation| {

@@ -26,11 +26,6 @@ impl StatusWords {
         }
     }
 
-    /// Returns whether the vocabulary tells how far a run has come.
-    pub fn tell_steps(self) -> bool {
-        self == Self::Cms
-    }
-
     /// Returns the word for a status; `reason` is what its run waits for, and `reached` how far it has come, if it has begun.
     pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>, reached: Option<StepKind>) -> &'static str {
         let asks = matches!(reason, Some(WaitReason::Approval | WaitReason::Input));

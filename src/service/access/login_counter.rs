@@ -1,13 +1,14 @@
 //! The number of logins that an owner has begun lately in this process.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::domain::ids::UserId;
 use crate::service::{Error, Result};
+use crate::support::locks::lock;
 
 /// Logins that one owner began within this time are counted.
 const BEGUN_WITHIN: Duration = Duration::from_secs(600);
@@ -22,7 +23,7 @@ impl LoginCounter {
         if most == 0 {
             return Ok(());
         }
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(|_, begun| {
             begun.retain(|at| now.duration_since(*at) < BEGUN_WITHIN);
             !begun.is_empty()

@@ -5,7 +5,7 @@
 //! A refresh goes on when its caller is gone: the tokens that it gets must be stored.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::mcp_server::{tokens_place, tokens_row};
 use crate::store::{McpTokens, Store, StoreError, patiently};
+use crate::support::locks::lock;
 use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::{Access, Refusal, TokenOf, TokenSet, Tokens, Wire, refresh};
 
@@ -154,7 +155,7 @@ impl Inner {
     }
 
     fn turn(&self, server: &McpServerId) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = lock(&self.turns);
         if let Some(turn) = turns.get(server).and_then(Weak::upgrade) {
             return turn;
         }

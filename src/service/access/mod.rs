@@ -9,11 +9,12 @@ pub(super) mod mcp_tokens;
 pub(super) mod tickets;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::access::principal::Principal;
+use crate::support::locks::lock;
 
 /// The principal of a request, as long as its key is valid. A stream or socket keeps it, and ends when [`Access::over`] returns.
 #[derive(Debug, Clone)]
@@ -70,13 +71,9 @@ impl KeyInUse {
 pub(in crate::service) struct KeysInUse(Mutex<HashMap<String, Weak<KeyInUse>>>);
 
 impl KeysInUse {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<KeyInUse>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a key with which something is opened: it is checked from now on.
     pub(in crate::service) fn enter(&self, hash: String) -> Arc<KeyInUse> {
-        let mut keys = self.lock();
+        let mut keys = lock(&self.0);
         if let Some(key) = keys.get(&hash).and_then(Weak::upgrade) {
             return key;
         }
@@ -87,14 +84,14 @@ impl KeysInUse {
 
     /// Returns all of them, and forgets those with which nothing is open any more.
     pub(in crate::service) fn hashes(&self) -> Vec<String> {
-        let mut keys = self.lock();
+        let mut keys = lock(&self.0);
         keys.retain(|_, key| key.strong_count() > 0);
         keys.keys().cloned().collect()
     }
 
     /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next check.
     pub(in crate::service) fn end(&self, hash: &str) {
-        if let Some(key) = self.lock().remove(hash).and_then(|key| key.upgrade()) {
+        if let Some(key) = lock(&self.0).remove(hash).and_then(|key| key.upgrade()) {
             key.revoked.cancel();
         }
     }

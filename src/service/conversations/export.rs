@@ -97,7 +97,7 @@ fn piece(part: &Part) -> String {
             part.text.trim_end().lines().map(|line| format!("> {line}\n")).collect::<String>().trim_end().to_owned()
         }
         Part::ToolCall(part) => {
-            format!("**Call of `{}`**\n\n{}", part.name, fenced("json", &pretty(&part.arguments)))
+            format!("**Call of `{}`**\n\n{}", part.name, fenced("json", &format!("{:#}", part.arguments)))
         }
         Part::ToolResult(part) => {
             let what = if part.is_error { "Error" } else { "Result" };
@@ -154,10 +154,6 @@ fn closed(text: &str) -> String {
         Some(fence) => format!("{text}\n{fence}"),
         None => text.to_owned(),
     }
-}
-
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
 /// Puts a text between fences that are longer than any run of backticks in it, so that it cannot end them.

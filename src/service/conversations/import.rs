@@ -17,7 +17,7 @@ use crate::domain::ids::{CallId, FileId, RunId, UserId};
 use crate::domain::run::FinishReason;
 use crate::service::conversations::{cleaned_tags, layer, one_line};
 use crate::service::idempotency::{Replay, RequestKey};
-use crate::service::runs::choices::imported_choice;
+use crate::service::runs::choices::{imported_choice, is_short};
 use crate::service::runs::input::picture;
 use crate::service::{Error, Result, Service};
 use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
@@ -165,7 +165,7 @@ impl Service {
     }
 
     fn check(&self, message: &mut Message, pointer: &str, seen: &mut Seen) -> Result<()> {
-        let short = |text: &str| (1..=MAX_NAME_CHARS).contains(&text.chars().count()) && !text.contains(char::is_control);
+        let short = |text: &str| is_short(text, MAX_NAME_CHARS);
         if message.model.as_deref().is_some_and(|model| !short(model)) {
             return Err(Error::field(&format!("{pointer}/model"), "is no name of a model"));
         }

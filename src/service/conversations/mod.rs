@@ -19,6 +19,7 @@ use crate::domain::run::change::StepKind;
 use crate::domain::run::context::ContextSummary;
 use crate::service::idempotency::{Replay, RequestKey, keyed};
 use crate::service::records::named::given;
+use crate::service::runs::choices::is_short;
 use crate::service::runs::input::bounded;
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
@@ -267,7 +268,7 @@ pub(in crate::service) fn cleaned_tags(pointer: &str, tags: Vec<String>) -> Resu
     let mut clean: Vec<String> = Vec::with_capacity(tags.len().min(MAX_TAGS));
     for (place, tag) in tags.iter().enumerate() {
         let tag = text::storable(tag.trim());
-        if !(1..=MAX_TAG_CHARS).contains(&tag.chars().count()) || tag.contains(char::is_control) {
+        if !is_short(&tag, MAX_TAG_CHARS) {
             let rule = format!("must have 1 to {MAX_TAG_CHARS} characters, and no control characters");
             return Err(Error::field(&format!("{pointer}/{place}"), rule));
         }

@@ -1,9 +1,10 @@
 //! Search in messages.
 
 use crate::domain::access::principal::Principal;
-use crate::domain::conversation::search::{FoundMessage, Terms, storable_query};
+use crate::domain::conversation::search::{FoundMessage, Terms};
 use crate::service::conversations::snippet::snippet;
 use crate::service::{Error, Page, PageRequest, Result, SearchCursor, Service};
+use crate::support::text;
 
 impl Service {
     /// A page of messages with all words and phrases of `query`, newest first.
@@ -14,7 +15,7 @@ impl Service {
         archived: Option<bool>,
         page: &PageRequest<SearchCursor>,
     ) -> Result<Page<FoundMessage>> {
-        let terms = Terms::read(&storable_query(query)).map_err(Error::invalid)?;
+        let terms = Terms::read(&text::storable(query)).map_err(Error::invalid)?;
         let found = self.store.search(&principal.user_id, &terms, archived, page).await?;
         let shown = |found: crate::store::Found| FoundMessage {
             snippet: snippet(&found.message.text(), &terms),

@@ -93,7 +93,7 @@ pub(in crate::service) fn imported_choice(choice: AgentChoice) -> Result<AgentCh
     Ok(AgentChoice { agent: check("agent", choice.agent, MAX_AGENT_CHARS)?, model: check("model", choice.model, MAX_MODEL_CHARS)? })
 }
 
-fn is_short(name: &str, most: usize) -> bool {
+pub(in crate::service) fn is_short(name: &str, most: usize) -> bool {
     (1..=most).contains(&name.chars().count()) && !name.contains(char::is_control)
 }
 

@@ -1,9 +1,10 @@
 //! The number of things that each user has open in this process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::domain::ids::UserId;
+use crate::support::locks::lock;
 
 #[derive(Default)]
 pub struct UserCounts(Mutex<HashMap<UserId, usize>>);
@@ -15,13 +16,9 @@ pub struct UserPermit {
 }
 
 impl UserCounts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a permit for one more, unless the user has `most` already.
     pub fn permit(self: &Arc<Self>, user: &UserId, most: usize) -> Option<UserPermit> {
-        let mut open = self.lock();
+        let mut open = lock(&self.0);
         let count = open.entry(user.clone()).or_default();
         if *count >= most {
             return None;
@@ -33,7 +30,7 @@ impl UserCounts {
 
 impl Drop for UserPermit {
     fn drop(&mut self) {
-        let mut open = self.counts.lock();
+        let mut open = lock(&self.counts.0);
         if let Some(count) = open.get_mut(&self.user) {
             *count -= 1;
             if *count == 0 {
@@ -53,6 +50,6 @@ mod tests {
         let first = counts.permit(&ada, 1);
         assert!(first.is_some() && counts.permit(&ada, 1).is_none());
         drop(first);
-        assert!(counts.lock().is_empty());
+        assert!(lock(&counts.0).is_empty());
     }
 }
