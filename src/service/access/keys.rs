@@ -70,10 +70,9 @@ impl Service {
             let live: HashSet<String> = match self.store.live_keys(&hashes).await {
                 Ok(live) => live.into_iter().collect(),
                 Err(error) => {
-                    if !failing {
+                    if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(error = &error as &dyn std::error::Error, "the keys of open streams could not be checked");
                     }
-                    failing = true;
                     continue;
                 }
             };

@@ -119,10 +119,9 @@ impl Poll<'_> {
         let heads = match self.store.heads(&watched).await {
             Ok(heads) => heads,
             Err(error) => {
-                if !self.failing {
+                if !std::mem::replace(&mut self.failing, true) {
                     tracing::warn!(error = &error as &dyn std::error::Error, "cannot poll for events that were not published here");
                 }
-                self.failing = true;
                 return;
             }
         };

@@ -99,14 +99,8 @@ pub(in crate::service) async fn take_snapshot(
         Some(run) => store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
         None => head,
     };
-    let mut fold = SnapshotBuilder {
-        messages: newest.items.into_iter().map(|(place, message)| (Some(place), message)).collect(),
-        partial: None,
-        asked: Vec::new(),
-        approvals: Vec::new(),
-        begun: Beginning::default(),
-        runs_changed: false,
-    };
+    let messages = newest.items.into_iter().map(|(place, message)| (Some(place), message)).collect();
+    let mut fold = SnapshotBuilder { messages, ..SnapshotBuilder::default() };
     let mut cursor = since.min(head);
     loop {
         let page = store.events(owner, conversation, cursor, PAGE).await?;
@@ -159,6 +153,7 @@ fn newest_that_fit(messages: Vec<Placed>, earlier: bool) -> (Vec<Message>, Optio
     (messages.into_iter().skip(left_out).map(|(_, message)| message).collect(), before)
 }
 
+#[derive(Default)]
 struct SnapshotBuilder {
     messages: Vec<Placed>,
     partial: Option<Message>,
