@@ -71,10 +71,7 @@ impl LowWater {
     }
 
     /// Raises the marks to where the queue and the leases begin now, and lowers them to what appeared before them.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`](crate::store::StoreError::Unavailable), and of a look through everything that took too long.
-    /// The marks stay as they were, which costs time and nothing else.
+    /// After an error they stay as they were, which only makes claims slower.
     pub(super) async fn raise(&self, line: &Line) -> StoreResult<()> {
         let whole = self.whole_is_due(Instant::now());
         let from = if whole { Marks::default() } else { self.marks() };
