@@ -198,7 +198,7 @@ mod tests {
         assert!(never().await.is_err());
         assert!(begun.elapsed() >= Duration::from_millis(1_500) && begun.elapsed() < Duration::from_millis(1_700));
 
-        // As long as anybody gets an answer, whoever has none waits as long as a statement may take.
+        // While other callers get answers, a caller without one waits for the whole limit.
         let other = line.beside(pool, ANSWER_LIMIT);
         let answers = async {
             loop {
