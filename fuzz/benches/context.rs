@@ -8,14 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use capstan_fuzz::domain::agent::AgentProfile;
-use capstan_fuzz::domain::approval::ToolSafety;
-use capstan_fuzz::domain::change::RunCounters;
 use capstan_fuzz::domain::context::{Capacity, ContextPolicy, json_tokens};
 use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use capstan_fuzz::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan_fuzz::domain::model::{ModelRequest, Usage};
-use capstan_fuzz::domain::record::{ClaimCause, Fence, RunRecord};
-use capstan_fuzz::domain::run::RunStatus;
+use capstan_fuzz::domain::record::{Fence, RunRecord};
 use capstan_fuzz::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use capstan_fuzz::engine::{Command, Input, RunFacts, RunState, Surroundings, count_ahead, counts_tokens, decide};
 use capstan_fuzz::support::clock::UnixMillis;
@@ -162,19 +159,13 @@ fn tools_of(server: &str, thing: &str) -> [Arc<ToolDefinition>; 5] {
             _ => json!(["id"]),
         };
         let schema = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+        let description = format!("{does} a {thing} of the server `{server}`. {when}. Fails if the user may not see the {thing}.");
+        let replay = if matches!(tool, "search" | "read") { ReplayClass::Read } else { ReplayClass::Unsafe };
         Arc::new(ToolDefinition {
-            name: format!("{server}__{tool}"),
             server: Some(server.to_owned()),
             tool: tool.to_owned(),
-            description: format!("{does} a {thing} of the server `{server}`. {when}. Fails if the user may not see the {thing}."),
-            parameters: Arc::new(schema),
-            replay: if matches!(tool, "search" | "read") { ReplayClass::Read } else { ReplayClass::Unsafe },
-            undo: None,
-            preview: None,
             definition_hash: "0".repeat(64),
-            safety: ToolSafety::default(),
-            destination: None,
-            original: None,
+            ..ToolDefinition::new(&format!("{server}__{tool}"), description, schema, replay)
         })
     })
 }
@@ -230,34 +221,9 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
         }
     }
     add(&own, Role::User, vec![words(messages, 30)]);
-    RunRecord {
-        fence: Fence { run_id: own, conversation_id, epoch: 1 },
-        owner: UserId::generate(ids),
-        attempt: 1,
-        crashes: 0,
-        cause: ClaimCause::First,
-        status: RunStatus::Queued,
-        reason: None,
-        profile: Arc::new(AgentProfile {
-            context: ContextPolicy { limit: Some(limit), ..ContextPolicy::default() },
-            ..AgentProfile::default()
-        }),
-        own_layers: Default::default(),
-        tools: None,
-        contexts: None,
-        counters: RunCounters::default(),
-        usage: Usage::default(),
-        lost: None,
-        elapsed_ms: 0,
-        history,
-        summary: None,
-        covered: 0,
-        steps: Vec::new(),
-        calls: Vec::new(),
-        inputs: Vec::new(),
-        cancel_requested_by: None,
-        joined: 0,
-    }
+    let fence = Fence { run_id: own, conversation_id, epoch: 1 };
+    let profile = AgentProfile { context: ContextPolicy { limit: Some(limit), ..ContextPolicy::default() }, ..AgentProfile::default() };
+    RunRecord { history, ..RunRecord::first(fence, UserId::generate(ids), profile) }
 }
 
 /// The run's state, with a model that counts by the tokenizer.

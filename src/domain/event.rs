@@ -302,6 +302,12 @@ impl NewEvent {
     pub fn new(body: &EventBody, run_id: Option<RunId>, attempt: u32, at: UnixMillis) -> Self {
         Self { kind: body.kind(), run_id, attempt, at, data: render_data(body) }
     }
+
+    /// Returns the event as it is stored in the log of a conversation.
+    pub fn stored(self, conversation_id: ConversationId, seq: i64) -> StoredEvent {
+        let Self { kind, run_id, attempt, at, data } = self;
+        StoredEvent { seq, kind: kind.into(), conversation_id, run_id, attempt, at, data }
+    }
 }
 
 fn render_data(body: &EventBody) -> String {
@@ -374,15 +380,7 @@ mod tests {
         let part_id = PartId::parse("part_01980000000070008000000000000002").unwrap();
         let body = EventBody::PartDelta { part_id, delta: "a\"b\u{0}c\\u0000\n".to_owned() };
         let new = NewEvent::new(&body, Some(run_id.clone()), 1, UnixMillis(0));
-        let stored = StoredEvent {
-            seq: 41,
-            kind: new.kind.into(),
-            conversation_id: ConversationId::parse("conv_01980000000070008000000000000003").unwrap(),
-            run_id: new.run_id,
-            attempt: new.attempt,
-            at: new.at,
-            data: new.data,
-        };
+        let stored = new.stored(ConversationId::parse("conv_01980000000070008000000000000003").unwrap(), 41);
         let value: Value = serde_json::from_str(&stored.envelope()).unwrap();
         assert_eq!(value["seq"], 41);
         assert_eq!(value["type"], "part.delta");

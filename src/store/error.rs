@@ -41,20 +41,15 @@ impl StoreError {
     /// Returns whether the same call may succeed later, because the request itself is right.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Unavailable(_) | Self::Contended(_) | Self::Damaged(_) => true,
-            Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
-        }
+        matches!(self, Self::Unavailable(_) | Self::Contended(_) | Self::Damaged(_))
     }
 
     /// Returns whether the database has answered with this error.
     pub(super) fn is_answer_of_database(&self) -> bool {
-        match self {
-            Self::Unavailable(error) | Self::Damaged(error) | Self::Contended(error) | Self::Statement(error) => {
-                error.as_database_error().is_some()
-            }
-            Self::Corrupt { .. } | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
-        }
+        let (Self::Unavailable(error) | Self::Damaged(error) | Self::Contended(error) | Self::Statement(error)) = self else {
+            return false;
+        };
+        error.as_database_error().is_some()
     }
 
     /// Returns whether a statement met a row that is there already.
@@ -67,34 +62,27 @@ impl StoreError {
 /// Sorts an error of the driver by whether the call may be made again, for both databases.
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let class = match &error {
+        let class: Class = match &error {
             // An answer over a connection that is cut, or shared by a proxy, may belong to another request: another connection may serve.
             sqlx::Error::Io(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => Class::Unavailable,
+            | sqlx::Error::WorkerCrashed => Self::Unavailable,
             sqlx::Error::Database(database) => match (database.code(), database.try_downcast_ref::<SqliteError>()) {
                 (Some(code), Some(_)) => sqlite_class(&code),
                 (Some(code), None) => postgres_class(&code),
-                (None, _) => Class::Statement,
+                (None, _) => Self::Statement,
             },
             // The driver's own enum is not exhaustive; all that is left is a mistake in a statement or in reading its rows.
-            _ => Class::Statement,
+            _ => Self::Statement,
         };
-        match class {
-            Class::Unavailable => Self::Unavailable(error),
-            Class::Contended => Self::Contended(error),
-            Class::Damaged => {
-                let damaged = Self::Damaged(error);
-                if !DAMAGE_WAS_MET.swap(true, Ordering::Relaxed) {
-                    tracing::error!(error = &damaged as &dyn std::error::Error, "the server is not ready any more");
-                }
-                damaged
-            }
-            Class::Statement => Self::Statement(error),
+        let error = class(error);
+        if matches!(error, Self::Damaged(_)) && !DAMAGE_WAS_MET.swap(true, Ordering::Relaxed) {
+            tracing::error!(error = &error as &dyn std::error::Error, "the server is not ready any more");
         }
+        error
     }
 }
 
@@ -107,23 +95,19 @@ pub(super) fn damage_was_met() -> bool {
     DAMAGE_WAS_MET.load(Ordering::Relaxed)
 }
 
-enum Class {
-    Unavailable,
-    Contended,
-    Damaged,
-    Statement,
-}
+/// The variant that holds an error of the driver.
+type Class = fn(sqlx::Error) -> StoreError;
 
 /// By primary result code, the low byte of the extended one: <https://www.sqlite.org/rescode.html>.
 fn sqlite_class(code: &str) -> Class {
     match code.parse::<u32>().map(|code| code & 0xff) {
         // BUSY, LOCKED, and PROTOCOL (too many races for the write-ahead log).
-        Ok(5 | 6 | 15) => Class::Contended,
+        Ok(5 | 6 | 15) => StoreError::Contended,
         // NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN.
-        Ok(7 | 8 | 9 | 10 | 13 | 14) => Class::Unavailable,
+        Ok(7 | 8 | 9 | 10 | 13 | 14) => StoreError::Unavailable,
         // CORRUPT and NOTADB.
-        Ok(11 | 26) => Class::Damaged,
-        Ok(_) | Err(_) => Class::Statement,
+        Ok(11 | 26) => StoreError::Damaged,
+        Ok(_) | Err(_) => StoreError::Statement,
     }
 }
 
@@ -131,13 +115,13 @@ fn sqlite_class(code: &str) -> Class {
 fn postgres_class(code: &str) -> Class {
     match code {
         // serialization_failure, deadlock_detected, lock_not_available: the transaction is rolled back for certain.
-        "40001" | "40P01" | "55P03" => Class::Contended,
+        "40001" | "40P01" | "55P03" => StoreError::Contended,
         // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
-        "57014" | "25P03" | "25006" => Class::Unavailable,
+        "57014" | "25P03" | "25006" => StoreError::Unavailable,
         // A database that is missing or refuses logins, as during a restore or a change of the password; connection exceptions,
         // insufficient resources, shutdown, system errors.
-        _ if ["28", "3D", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Class::Unavailable,
-        _ => Class::Statement,
+        _ if ["28", "3D", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => StoreError::Unavailable,
+        _ => StoreError::Statement,
     }
 }
 
@@ -153,16 +137,18 @@ mod tests {
 
     #[test]
     fn codes_are_sorted_by_whether_to_try_again() {
-        assert!(matches!(sqlite_class("517"), Class::Contended));
-        assert!(matches!(sqlite_class("13"), Class::Unavailable));
-        assert!(matches!(sqlite_class("266"), Class::Unavailable));
-        assert!(matches!(sqlite_class("11"), Class::Damaged) && matches!(sqlite_class("26"), Class::Damaged));
-        assert!(matches!(sqlite_class("2067"), Class::Statement));
-        assert!(matches!(postgres_class("40P01"), Class::Contended));
-        assert!(matches!(postgres_class("57P01"), Class::Unavailable));
+        let sqlite = |code| sqlite_class(code)(sqlx::Error::RowNotFound);
+        let postgres = |code| postgres_class(code)(sqlx::Error::RowNotFound);
+        assert!(matches!(sqlite("517"), StoreError::Contended(_)));
+        assert!(matches!(sqlite("13"), StoreError::Unavailable(_)));
+        assert!(matches!(sqlite("266"), StoreError::Unavailable(_)));
+        assert!(matches!(sqlite("11"), StoreError::Damaged(_)) && matches!(sqlite("26"), StoreError::Damaged(_)));
+        assert!(matches!(sqlite("2067"), StoreError::Statement(_)));
+        assert!(matches!(postgres("40P01"), StoreError::Contended(_)));
+        assert!(matches!(postgres("57P01"), StoreError::Unavailable(_)));
         for code in ["28P01", "28000", "3D000"] {
-            assert!(matches!(postgres_class(code), Class::Unavailable), "{code}");
+            assert!(matches!(postgres(code), StoreError::Unavailable(_)), "{code}");
         }
-        assert!(matches!(postgres_class("23505"), Class::Statement));
+        assert!(matches!(postgres("23505"), StoreError::Statement(_)));
     }
 }

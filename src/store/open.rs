@@ -8,10 +8,6 @@ use super::{Store, StoreError, StoreOptions, StoreResult};
 
 /// Opens the store behind `url`, with its schema brought up to date: `postgres://...`, or `sqlite:PATH`, whose folder is made
 /// if it is missing.
-///
-/// # Errors
-/// [`StoreError::Migration`] for a URL of another kind or a schema that cannot be used, [`StoreError::Locked`] if another
-/// server process has the data folder, [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Unavailable`] if the database cannot be reached.
 pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {

@@ -9,9 +9,6 @@ use super::StoreResult;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Repeats a call while the database is away, for as long as `patience` lasts. Other errors are returned at once.
-///
-/// # Errors
-/// The last error.
 pub async fn patiently<T, F: Future<Output = StoreResult<T>>>(patience: Duration, ask: impl Fn() -> F) -> StoreResult<T> {
     let begun = Instant::now();
     loop {

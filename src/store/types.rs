@@ -13,7 +13,7 @@ use crate::domain::conversation::AgentChoice;
 use crate::domain::conversation::message::{Message, Part};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
-use crate::domain::run::input::{InputAnswer, InputKind, InputRecord};
+use crate::domain::run::input::{InputAnswer, InputKind, InputRecord, InputState};
 use crate::domain::run::record::{ClaimCause, Fence, FirstClaim};
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
@@ -271,6 +271,16 @@ pub struct RunView {
     pub last_seq: Option<i64>,
 }
 
+/// A request to cancel a run of an owner.
+#[derive(Debug, Clone, Copy)]
+pub struct CancelRun<'a> {
+    pub owner: &'a UserId,
+    pub id: &'a RunId,
+    /// The `by` of `run.cancelled`.
+    pub by: &'a str,
+    pub now: UnixMillis,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cancelled {
@@ -397,6 +407,14 @@ pub struct NewGrant {
     pub tool: String,
     /// SHA-256 of the tool's definition.
     pub definition_hash: String,
+}
+
+/// The questions of an owner: approvals or all others, of one state or of all.
+#[derive(Debug, Clone, Copy)]
+pub struct InputFilter<'a> {
+    pub owner: &'a UserId,
+    pub asked: Asked,
+    pub state: Option<InputState>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -533,7 +551,7 @@ pub struct Explanation {
     pub live_leases: i64,
     /// Whether the run has failed and can be resumed.
     pub resumable: bool,
-    /// Who asked for the run to be cancelled.
+    /// The principal that requested the cancellation.
     pub cancel_requested_by: Option<String>,
     /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
     pub step: Option<(u32, String, String, i64)>,

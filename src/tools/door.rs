@@ -220,7 +220,6 @@ mod tests {
     use super::*;
     use crate::domain::conversation::message::ToolContent;
     use crate::domain::ids::{CallId, MessageId, RunId};
-    use crate::domain::tool::approval::ToolSafety;
     use crate::support::clock::{ManualClock, UnixMillis};
     use crate::support::ids::SequentialIds;
     use serde_json::json;
@@ -306,18 +305,9 @@ mod tests {
 
     fn of_bank(tool: &str, replay: ReplayClass) -> ToolDefinition {
         ToolDefinition {
-            name: format!("bank__{tool}"),
             server: Some("bank".to_owned()),
             tool: tool.to_owned(),
-            description: String::new(),
-            parameters: json!({"type": "object"}).into(),
-            replay,
-            definition_hash: String::new(),
-            safety: ToolSafety::default(),
-            destination: None,
-            undo: None,
-            preview: None,
-            original: None,
+            ..ToolDefinition::new(&format!("bank__{tool}"), "", json!({"type": "object"}), replay)
         }
     }
 

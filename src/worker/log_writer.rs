@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::event::{EventBody, NewEvent, SharedEvent, StoredEvent, part_delta_data};
+use crate::domain::event::{EventBody, NewEvent, SharedEvent, part_delta_data};
 use crate::domain::ids::{PartId, RunId};
 use crate::domain::run::change::Change;
 use crate::domain::run::record::{Fence, RunWrite};
@@ -317,21 +317,9 @@ fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Res
                     event.data = data;
                 }
             }
-            let events: Vec<SharedEvent> = events
-                .into_iter()
-                .zip(first_seq..)
-                .map(|(event, seq)| {
-                    Arc::new(StoredEvent {
-                        seq,
-                        kind: event.kind.into(),
-                        conversation_id: conversation_id.clone(),
-                        run_id: event.run_id,
-                        attempt: event.attempt,
-                        at: event.at,
-                        data: event.data,
-                    })
-                })
-                .collect();
+            let numbered = events.into_iter().zip(first_seq..);
+            let events: Vec<SharedEvent> =
+                numbered.map(|(event, seq)| Arc::new(event.stored(conversation_id.clone(), seq))).collect();
             hub.publish(&conversation_id, &events);
             // A released run is in the queue again.
             if next_waits || write.changes.iter().any(|change| matches!(change, Change::Release { .. })) {

@@ -128,6 +128,35 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
+    /// Returns the record of a queued run at its first claim, with an empty history.
+    pub fn first(fence: Fence, owner: UserId, profile: AgentProfile) -> Self {
+        Self {
+            fence,
+            owner,
+            attempt: 1,
+            crashes: 0,
+            cause: ClaimCause::First,
+            status: RunStatus::Queued,
+            reason: None,
+            profile: Arc::new(profile),
+            own_layers: OwnLayers::default(),
+            tools: None,
+            contexts: None,
+            counters: RunCounters::default(),
+            usage: Usage::default(),
+            lost: None,
+            elapsed_ms: 0,
+            history: Vec::new(),
+            summary: None,
+            covered: 0,
+            steps: Vec::new(),
+            calls: Vec::new(),
+            inputs: Vec::new(),
+            cancel_requested_by: None,
+            joined: 0,
+        }
+    }
+
     pub fn is_poison(&self) -> bool {
         self.profile.max_crashes > 0 && self.crashes >= self.profile.max_crashes
     }

@@ -99,6 +99,24 @@ pub struct ToolDefinition {
 }
 
 impl ToolDefinition {
+    /// Returns the definition of a tool without a server and without rules of safety.
+    pub fn new(name: &str, description: impl Into<String>, parameters: Value, replay: ReplayClass) -> Self {
+        Self {
+            name: name.to_owned(),
+            server: None,
+            tool: name.to_owned(),
+            description: description.into(),
+            parameters: parameters.into(),
+            replay,
+            undo: None,
+            preview: None,
+            definition_hash: String::new(),
+            safety: ToolSafety::default(),
+            destination: None,
+            original: None,
+        }
+    }
+
     /// Returns what a human's consent is bound to: the definition, and the address of the server.
     pub fn consent_hash(&self) -> Cow<'_, str> {
         match &self.destination {

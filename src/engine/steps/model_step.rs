@@ -231,7 +231,7 @@ fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
 }
 
 /// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Unless
-/// the loop `asks_again`, words are the answer, whatever they announce.
+/// the loop `asks_again`, words are the answer, even if they announce more work.
 fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
     let has_text = !message.text().trim().is_empty();
     let has_calls = !is_last && message.tool_calls().next().is_some();

@@ -17,7 +17,7 @@ use crate::domain::run::context::{Capacity, ContextStrategy};
 use crate::domain::run::input::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::approval::{ToolGrant, ToolSafety};
+use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::check_sendable;
@@ -34,20 +34,7 @@ use crate::support::ids::SequentialIds;
 pub(super) const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
 
 pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
-    ToolDefinition {
-        name: name.to_owned(),
-        server: Some("files".to_owned()),
-        tool: name.to_owned(),
-        description: String::new(),
-        parameters: json!({"type": "object"}).into(),
-        replay,
-        definition_hash: String::new(),
-        safety: ToolSafety::default(),
-        destination: None,
-        undo: None,
-        preview: None,
-        original: None,
-    }
+    ToolDefinition { server: Some("files".to_owned()), ..ToolDefinition::new(name, "", json!({"type": "object"}), replay) }
 }
 
 /// Returns the tools: `read` may be repeated, `write` may not, and `paid` reconciles `pay`.
@@ -122,31 +109,7 @@ impl World {
     pub(super) fn new(profile: AgentProfile) -> Self {
         let ids = SequentialIds::default();
         let fence = Fence { run_id: RunId::generate(&ids), conversation_id: ConversationId::generate(&ids), epoch: 1 };
-        let rows = RunRecord {
-            owner: UserId::generate(&ids),
-            attempt: 1,
-            crashes: 0,
-            cause: ClaimCause::First,
-            status: RunStatus::Queued,
-            reason: None,
-            profile: Arc::new(profile),
-            own_layers: Default::default(),
-            contexts: None,
-            tools: None,
-            counters: Default::default(),
-            usage: Usage::default(),
-            lost: None,
-            elapsed_ms: 0,
-            history: Vec::new(),
-            summary: None,
-            covered: 0,
-            steps: Vec::new(),
-            calls: Vec::new(),
-            inputs: Vec::new(),
-            cancel_requested_by: None,
-            joined: 0,
-            fence,
-        };
+        let rows = RunRecord::first(fence, UserId::generate(&ids), profile);
         let mut world = Self {
             ids,
             rows,

@@ -9,7 +9,7 @@ use crate::domain::tool::approval::{Approval, ApprovalAnswer, ApprovalScope, App
 use crate::domain::tool::{MAX_NESTING, ReplayClass, ToolDefinition};
 use crate::service::idempotency::{Replay, RequestKey};
 use crate::service::{Error, Result, Service};
-use crate::store::{Asked, InputCursor, NewGrant, Page, PageRequest, ResolveInput};
+use crate::store::{Asked, InputCursor, InputFilter, NewGrant, Page, PageRequest, ResolveInput};
 use crate::support::json::is_deeper_than;
 use crate::tools::schema;
 
@@ -27,7 +27,8 @@ impl Service {
         state: Option<InputState>,
         page: &PageRequest<InputCursor>,
     ) -> Result<Page<Approval>> {
-        let Page { items, next } = self.store.input_requests(&principal.user_id, Asked::Approvals, state, page).await?;
+        let filter = InputFilter { owner: &principal.user_id, asked: Asked::Approvals, state };
+        let Page { items, next } = self.store.input_requests(filter, page).await?;
         Ok(Page { items: items.into_iter().filter_map(Approval::of).collect(), next })
     }
 

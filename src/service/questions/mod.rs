@@ -9,7 +9,7 @@ use crate::domain::run::input::{ACCEPT, InputAnswer, InputKind, InputRecord, Inp
 use crate::service::idempotency::{Replay, RequestKey, keyed};
 use crate::service::runs::publish;
 use crate::service::{Error, Result, Service};
-use crate::store::{Asked, InputCursor, Page, PageRequest, ResolveInput, Resolved};
+use crate::store::{Asked, InputCursor, InputFilter, Page, PageRequest, ResolveInput, Resolved};
 use crate::support::{failpoint, text};
 use crate::tools::schema;
 use serde_json::Value;
@@ -28,7 +28,8 @@ impl Service {
         state: Option<InputState>,
         page: &PageRequest<InputCursor>,
     ) -> Result<Page<InputRecord>> {
-        Ok(self.store.input_requests(&principal.user_id, Asked::Questions, state, page).await?)
+        let filter = InputFilter { owner: &principal.user_id, asked: Asked::Questions, state };
+        Ok(self.store.input_requests(filter, page).await?)
     }
 
     /// Answers a question, once. When this returns, the answer is stored and the run will act on it.

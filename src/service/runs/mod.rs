@@ -24,7 +24,7 @@ use crate::service::runs::choices::ChosenAgent;
 use crate::service::runs::input::StartRun;
 use crate::service::streams::stream::{Reader, Scope};
 use crate::service::{Error, Result, RunExplanation, Service};
-use crate::store::{AcceptRun, Accepted, Cancelled, Edited, Page, PageRequest, RunCursor, RunFilter, RunView, Taker};
+use crate::store::{AcceptRun, Accepted, CancelRun, Cancelled, Edited, Page, PageRequest, RunCursor, RunFilter, RunView, Taker};
 use crate::support::failpoint;
 
 /// A message that was accepted, with the run that answers it.
@@ -247,7 +247,8 @@ impl Service {
         let (claim, now) = (self.claim(&principal.user_id, key), self.clock.now());
         let (owner, id) = (principal.user_id.clone(), id.clone());
         let cancelled = self.whole(|store, hub| async move {
-            let (cancelled, replay) = keyed(store.cancel_run(&owner, &id, "user", now, claim).await?)?;
+            let cancel = CancelRun { owner: &owner, id: &id, by: "user", now };
+            let (cancelled, replay) = keyed(store.cancel_run(cancel, claim).await?)?;
             failpoint::reached("C20-asked");
             let run = match cancelled {
                 Cancelled::Over { run, events } => {

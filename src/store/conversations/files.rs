@@ -80,8 +80,7 @@ pub enum StoredOutcome {
 
 /// Stores a file with its bytes, piece by piece. `most` bounds the files of its owner that have its origin.
 ///
-/// # Errors
-/// If the database fails. Pieces that are stored by then are removed with the files that no message has.
+/// After an error, the pieces that are stored are removed with the files that no message has.
 pub async fn store_file<S: FileStore + ?Sized>(store: &S, new: &NewFile, bytes: &[u8], most: u32) -> StoreResult<StoredOutcome> {
     if !store.begin_file(new, most).await? {
         return Ok(StoredOutcome::Full);

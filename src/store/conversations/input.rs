@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
-use crate::domain::run::input::{InputRecord, InputState};
+use crate::domain::run::input::InputRecord;
 use crate::domain::tool::approval::ToolGrant;
-use crate::store::{Asked, IdempotencyClaim, InputCursor, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult};
+use crate::store::{IdempotencyClaim, InputCursor, InputFilter, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult};
 
 /// The most answers that hold for later calls which are looked at.
 pub const MAX_GRANTS: i64 = 1_000;
@@ -16,14 +16,8 @@ pub trait InputStore: Send + Sync {
     /// Returns the question, unless it is missing or another owner's.
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>>;
 
-    /// A page of questions, newest first, of all states or of one.
-    async fn input_requests(
-        &self,
-        owner: &UserId,
-        asked: Asked,
-        state: Option<InputState>,
-        page: &PageRequest<InputCursor>,
-    ) -> StoreResult<Page<InputRecord>>;
+    /// Returns a page of questions, newest first.
+    async fn input_requests(&self, filter: InputFilter<'_>, page: &PageRequest<InputCursor>) -> StoreResult<Page<InputRecord>>;
 
     /// Answers to approvals that hold for later calls, newest first, at most [`MAX_GRANTS`]: those that hold in one conversation, or
     /// all of the owner.

@@ -43,11 +43,11 @@ pub trait ConversationStore: Send + Sync {
         page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>>;
 
-    /// How far these runs of an owner have come: [`StepKind::Tools`] for one that has called tools, [`StepKind::Model`] for one that has only
-    /// asked a model; those that have done neither are left out.
+    /// Returns the furthest step of these runs of an owner: [`StepKind::Tools`] after a tool step, else [`StepKind::Model`]. Runs without a
+    /// step are left out.
     async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>>;
 
-    /// Changes what its owner says of it, and appends `conversation.updated`. `None` if there is no such conversation.
+    /// Changes a conversation, and appends `conversation.updated`. `None` if it is missing.
     async fn change_conversation(
         &self,
         owner: &UserId,
@@ -56,7 +56,7 @@ pub trait ConversationStore: Send + Sync {
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>>;
 
-    /// Has something stand for the older messages in which no run is under way.
+    /// Compacts a conversation in which no run is under way.
     async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>>;
 
     /// Takes messages out of a conversation in which no run is under way, and appends `conversation.updated` that names them.

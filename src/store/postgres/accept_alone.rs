@@ -3,21 +3,15 @@
 //! It takes no lock and one statement, which also claims the run if the caller would take it at once. Every change of a conversation's
 //! runs moves its head, and the statement writes only if the head is the one it has read.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::queue::{millis, next_epoch};
-use crate::domain::agent::prompt::OwnLayers;
 use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::message::Message;
 use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::RunId;
-use crate::domain::model::Usage;
-use crate::domain::run::RunStatus;
-use crate::domain::run::change::RunCounters;
-use crate::domain::run::record::{ClaimCause, Fence, FirstClaim, RunRecord};
+use crate::domain::run::record::{Fence, FirstClaim, RunRecord};
 use crate::store::runs::compose;
 use crate::store::sql::{Row, fresh_counters, fresh_usage, profile_json};
 use crate::store::{AcceptRun, Accepted, IdempotencyClaim, StoreResult, rows};
@@ -270,44 +264,16 @@ pub(super) async fn write(
             let joined = row.try_get("joined")?;
             // The run is stored: rows that cannot be read are for the driver, which fails the run for them.
             let summary: Option<String> = row.try_get("summary")?;
-            let layers = rows::own_layers(&Row::Postgres(row))?;
+            let own_layers = rows::own_layers(&Row::Postgres(row))?;
             let summary = summary.map(|json| rows::decode("context_summaries", "body", id.as_str(), &json)).transpose();
             let record = rows::history(id.as_str(), &before).ok().zip(summary.ok()).map(|(mut history, summary)| {
                 history.push(message.clone());
-                Box::new(RunRecord { summary, ..record_of(accept, fence.clone(), joined, layers, history) })
+                let record = RunRecord::first(fence.clone(), accept.owner.clone(), accept.profile.clone());
+                Box::new(RunRecord { summary, own_layers, history, joined, ..record })
             });
             Some(FirstClaim { fence, claimed_at, record })
         }
     };
     let events = compose::numbered(&accept.conversation_id, base, events);
     Ok(Some(Accepted::Run { run, message, first_seq: base + 1, events, interrupted: Vec::new(), claim }))
-}
-
-/// The record that a claim would load, of a run that is claimed as it is accepted.
-fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, own_layers: OwnLayers, history: Vec<Message>) -> RunRecord {
-    RunRecord {
-        fence,
-        owner: accept.owner.clone(),
-        attempt: 1,
-        crashes: 0,
-        cause: ClaimCause::First,
-        status: RunStatus::Queued,
-        reason: None,
-        profile: Arc::new(accept.profile.clone()),
-        own_layers,
-        tools: None,
-        contexts: None,
-        counters: RunCounters::default(),
-        usage: Usage::default(),
-        lost: None,
-        elapsed_ms: 0,
-        history,
-        summary: None,
-        covered: 0,
-        steps: Vec::new(),
-        calls: Vec::new(),
-        inputs: Vec::new(),
-        cancel_requested_by: None,
-        joined,
-    }
 }

@@ -23,10 +23,7 @@ pub(in crate::store) const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// Does `work`, which [asks](ask), within `limit`.
-///
-/// # Errors
-/// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) after the limit. The work may have been done
-/// then, or may still be.
+/// After the limit, the work may have been done or may still be.
 pub(in crate::store) async fn within<T>(limit: Duration, work: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
@@ -88,20 +85,13 @@ impl Line {
         Self { pool, silence, pulse: Arc::clone(&self.pulse) }
     }
 
-    /// [Asks](ask), unless the database is silent.
-    ///
-    /// # Errors
-    /// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) without an answer. The work may have been
-    /// done then, or may still be.
+    /// [Asks](ask), unless the database is silent. Without an answer, the work may have been done or may still be.
     pub(super) async fn ask<T>(&self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
         // Boxed, because a wait for a future that was passed in has room for it twice.
         self.unless_silent(ANSWER_LIMIT, Box::pin(ask(self, work))).await
     }
 
     /// Does `work` within `limit`, unless the database becomes silent.
-    ///
-    /// # Errors
-    /// Those of `work`, and the error of a connection that timed out.
     pub(in crate::store) async fn unless_silent<T, E: From<Error>>(
         &self,
         limit: Duration,
@@ -208,7 +198,7 @@ mod tests {
         assert!(never().await.is_err());
         assert!(begun.elapsed() >= Duration::from_millis(1_500) && begun.elapsed() < Duration::from_millis(1_700));
 
-        // As long as anybody gets an answer, whoever has none waits as long as a statement may take.
+        // While other callers get answers, a caller without one waits for the whole limit.
         let other = line.beside(pool, ANSWER_LIMIT);
         let answers = async {
             loop {

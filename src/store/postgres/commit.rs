@@ -185,17 +185,8 @@ async fn is_unheard(connection: &mut PgConnection, alone: &Folded<'_>) -> StoreR
 
 /// The database's words for a refusal, without the values that a row holds.
 fn refusal(error: &StoreError) -> String {
-    match error {
-        StoreError::Statement(sqlx::Error::Database(database)) => database.message().to_owned(),
-        StoreError::Statement(_)
-        | StoreError::Unavailable(_)
-        | StoreError::Contended(_)
-        | StoreError::Damaged(_)
-        | StoreError::Corrupt { .. }
-        | StoreError::Migration(_)
-        | StoreError::Locked(_)
-        | StoreError::Copied(_) => error.to_string(),
-    }
+    let StoreError::Statement(sqlx::Error::Database(database)) = error else { return error.to_string() };
+    database.message().to_owned()
 }
 
 async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {

@@ -53,11 +53,7 @@ pub(super) fn connect_options(url: &str) -> StoreResult<PgConnectOptions> {
 }
 
 impl PostgresStore {
-    /// Connects, and brings the schema up to date.
-    ///
-    /// # Errors
-    /// [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::Migration`] for a URL that is none and
-    /// for a schema that is newer than this program or was changed by hand.
+    /// Connects, and brings the schema up to date. A schema that is newer than this program or was changed by hand is refused.
     pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
         let plain = connect_options(url)?;
         migrate::migrate(&plain).await?;

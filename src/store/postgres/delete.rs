@@ -7,7 +7,7 @@
 use super::PostgresStore;
 use super::answer::Line;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::sql::{Database, values};
+use crate::store::sql::{Database, IdleFor, values};
 use crate::store::{DeletedConversation, Statement, StoreResult};
 
 /// The owner of a deleted conversation.
@@ -57,12 +57,12 @@ impl PostgresStore {
         &self,
         owner: &UserId,
         id: &ConversationId,
-        only_if: Option<(Statement, u64)>,
+        idle: Option<IdleFor>,
     ) -> StoreResult<Option<DeletedConversation>> {
         // No client waits for a deletion under a condition.
-        let line = if only_if.is_some() { &self.chores } else { &self.api };
+        let line = if idle.is_some() { &self.chores } else { &self.api };
         let database = Database::Postgres(line);
-        let deleted = database.retry(|| take_away(database, owner, id, only_if)).await?;
+        let deleted = database.retry(|| take_away(database, owner, id, idle)).await?;
         if deleted.is_some()
             && let Err(error) = remove_rest(line, id.as_str()).await
         {
@@ -86,12 +86,12 @@ async fn take_away(
     database: Database<'_>,
     owner: &UserId,
     id: &ConversationId,
-    only_if: Option<(Statement, u64)>,
+    idle: Option<IdleFor>,
 ) -> StoreResult<Option<DeletedConversation>> {
     let mut tx = database.begin().await?;
     let mut is_wanted = tx.lock_head(owner, id).await?.is_some();
-    if is_wanted && let Some((condition, age_ms)) = only_if {
-        is_wanted = tx.fetch_one(condition, values![age_ms, id.as_str()]).await?.only()?;
+    if is_wanted && let Some(IdleFor { statement, age_ms }) = idle {
+        is_wanted = tx.fetch_one(statement, values![age_ms, id.as_str()]).await?.only()?;
     }
     if !is_wanted {
         tx.rollback().await?;

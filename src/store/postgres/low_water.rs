@@ -71,10 +71,7 @@ impl LowWater {
     }
 
     /// Raises the marks to where the queue and the leases begin now, and lowers them to what appeared before them.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`](crate::store::StoreError::Unavailable), and of a look through everything that took too long.
-    /// The marks stay as they were, which costs time and nothing else.
+    /// After an error they stay as they were, which only makes claims slower.
     pub(super) async fn raise(&self, line: &Line) -> StoreResult<()> {
         let whole = self.whole_is_due(Instant::now());
         let from = if whole { Marks::default() } else { self.marks() };
@@ -120,7 +117,7 @@ mod tests {
     #[test]
     fn nothing_that_may_still_appear_lies_before_the_marks() {
         assert_eq!(Marks::after(100_000, None, None), Marks { queue: 85_000, leases: 85_000 });
-        // What waits for long, or runs for long, keeps its mark.
+        // A run that waits or runs for long keeps the mark.
         assert_eq!(Marks::after(100_000, Some(20_000), Some(30_000)), Marks { queue: 20_000, leases: 30_000 });
         // A timer of the future does not raise it.
         assert_eq!(Marks::after(100_000, Some(500_000), Some(99_999)), Marks { queue: 85_000, leases: 85_000 });

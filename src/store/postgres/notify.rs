@@ -27,8 +27,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// The longest wait for a hint to be taken. It is late by then, and a connection that takes none is replaced.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A connection on which nothing was heard for this long is replaced. Whoever listens hears its own presence every few seconds, if it
-/// [announces](PgNotifier::announce_presence) that: a connection whose other end is gone without a word would never tell.
+/// The longest silence of a connection before it is replaced: a broken connection may report no error. A listener that
+/// [announces its presence](PgNotifier::announce_presence) receives its own notices every few seconds.
 const SILENCE: Duration = Duration::from_secs(10);
 
 const LOG: &str = "capstan_log";
@@ -51,25 +51,22 @@ pub enum Notice {
     Present,
 }
 
-/// Announces and listens on two connections that nothing else uses.
+/// Announces and listens on two connections that nothing else uses. No error of an announcement loses anything.
 #[derive(Clone)]
 pub struct PgNotifier {
-    /// The connection on which it announces, while nobody does. No pool keeps it: one waits, when a connection is given back, for an answer
-    /// that a silent one never gives.
+    /// The connection for announcements while it is unused. It is in no pool, which would wait for the answer of a silent connection
+    /// that is given back.
     voice: Arc<Mutex<Option<PgConnection>>>,
     options: PgConnectOptions,
-    /// Stands at the beginning of what this process announces, so that it does not act on what it has said itself.
+    /// The prefix of this process's notices, by which it ignores its own.
     tag: Arc<str>,
     silence: Duration,
 }
 
 impl PgNotifier {
-    /// A notifier for the database behind `url`, which connects when it is first used. `tag` is unique to this process and has
-    /// no semicolon. LISTEN needs a connection of its own:
-    /// behind a pooler in transaction mode nothing is heard, and polling carries alone.
+    /// Returns a notifier that connects to `url` at its first use. `tag` is unique to this process and has no semicolon.
     ///
-    /// # Errors
-    /// [`crate::store::StoreError::Migration`] if the URL is none.
+    /// LISTEN needs a connection of its own. Behind a pooler in transaction mode no notice arrives, and only polling is left.
     pub fn new(url: &str, tag: &str) -> StoreResult<Self> {
         // A hint need not outlive the database, so no notification waits for the disk.
         let options = super::connect::connect_options(url)?.options([("synchronous_commit", "off")]);
@@ -83,9 +80,6 @@ impl PgNotifier {
     }
 
     /// Announces that logs have grown, in one notification.
-    ///
-    /// # Errors
-    /// As any store call; nothing is lost by ignoring them.
     pub async fn announce(&self, conversations: &[ConversationId]) -> StoreResult<()> {
         if conversations.is_empty() {
             return Ok(());
@@ -94,25 +88,16 @@ impl PgNotifier {
     }
 
     /// Announces that a run may have become claimable.
-    ///
-    /// # Errors
-    /// As any store call; nothing is lost by ignoring them.
     pub async fn announce_queue(&self) -> StoreResult<()> {
         self.notify(QUEUE, "").await
     }
 
     /// Announces that a run under way may have been asked to end or been sent a message.
-    ///
-    /// # Errors
-    /// As any store call; nothing is lost by ignoring them.
     pub async fn announce_control(&self) -> StoreResult<()> {
         self.notify(CONTROL, "").await
     }
 
     /// Announces that this process is there and listens.
-    ///
-    /// # Errors
-    /// As any store call; nothing is lost by ignoring them.
     pub async fn announce_presence(&self) -> StoreResult<()> {
         self.notify(PRESENT, "").await
     }

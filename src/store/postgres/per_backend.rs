@@ -11,8 +11,8 @@ use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::sql::PerBackend;
-use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, Statement, StoreResult};
+use crate::store::sql::{IdleFor, PerBackend};
+use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, StoreResult};
 
 /// The longest that a message waits for its turn to be accepted.
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
@@ -33,13 +33,8 @@ impl PerBackend for PostgresStore {
         accepted.await
     }
 
-    async fn delete(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        only_if: Option<(Statement, u64)>,
-    ) -> StoreResult<Option<DeletedConversation>> {
-        self.delete(owner, id, only_if).await
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleFor>) -> StoreResult<Option<DeletedConversation>> {
+        self.delete(owner, id, idle).await
     }
 
     async fn ready(&self) -> StoreResult<()> {

@@ -270,16 +270,7 @@ pub(in crate::store) fn accepted_events(
 
 /// Events as they are stored: numbered from `base + 1` on.
 pub(in crate::store) fn numbered(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
-    let numbered = events.into_iter().zip(base + 1..).map(|(event, seq)| StoredEvent {
-        seq,
-        kind: event.kind.into(),
-        conversation_id: conversation.clone(),
-        run_id: event.run_id,
-        attempt: event.attempt,
-        at: event.at,
-        data: event.data,
-    });
-    numbered.collect()
+    events.into_iter().zip(base + 1..).map(|(event, seq)| event.stored(conversation.clone(), seq)).collect()
 }
 
 /// Returns the outcome of a compaction, and its event if messages were compacted.

@@ -14,8 +14,8 @@ use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
-    RunCursor, RunView, StoreResult,
+    AcceptRun, Accepted, CallBatch, CancelRun, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest,
+    ResumeRun, Resumed, RunCursor, RunView, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 
@@ -60,14 +60,7 @@ pub trait RunStore: Send + Sync {
 
     /// Cancels a run. A run without a lease that has not started ends at once. A waiting run is made claimable, so that a worker ends
     /// it. A run with a live lease is only marked.
-    async fn cancel_run(
-        &self,
-        owner: &UserId,
-        id: &RunId,
-        by: &str,
-        now: UnixMillis,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Cancelled>>;
+    async fn cancel_run(&self, cancel: CancelRun<'_>, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Cancelled>>;
 
     /// Wakes a run that waits, unless it waits for a human, or continues after one that has ended with a new one (terminal statuses
     /// never change). That is possible as long as it is the newest one of its conversation, and so only once.

@@ -2,12 +2,12 @@
 //!
 //! Owns the way to each pool, and what is retried. Must not know any table.
 
-use sqlx::AssertSqlSafe;
+use sqlx::SqlSafeStr;
 
 use super::row::{Row, the_row};
 use super::statement::Statement;
 use super::transaction::{PostgresTransaction, Transaction};
-use super::value::{Value, bind_postgres, bind_sqlite, postgres_query, sqlite_query};
+use super::value::{Value, postgres_query, sqlite_query};
 use crate::store::StoreResult;
 use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
 use crate::store::postgres::errors::retried;
@@ -23,27 +23,22 @@ pub enum Database<'a> {
 impl Database<'_> {
     /// Reads all rows of one statement.
     pub async fn fetch_all(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
-        match self {
-            Self::Postgres(line) => {
-                let rows = postgres_query(statement, values).fetch_all(line).await?;
-                Ok(rows.into_iter().map(Row::Postgres).collect())
-            }
-            Self::Sqlite(store) => {
-                let rows = sqlite_query(statement, values).fetch_all(store.reader()).await?;
-                Ok(rows.into_iter().map(Row::Sqlite).collect())
-            }
-        }
+        let text = match self {
+            Self::Postgres(_) => statement.postgres,
+            Self::Sqlite(_) => statement.sqlite,
+        };
+        self.fetch_list(text, values).await
     }
 
     /// Reads all rows of a list, whose text is put together from our literals: one for each set of filters.
-    pub async fn fetch_list(self, text: String, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
+    pub async fn fetch_list(self, text: impl SqlSafeStr, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         match self {
             Self::Postgres(line) => {
-                let rows = bind_postgres(sqlx::query(AssertSqlSafe(text)), values).fetch_all(line).await?;
+                let rows = postgres_query(text, values).fetch_all(line).await?;
                 Ok(rows.into_iter().map(Row::Postgres).collect())
             }
             Self::Sqlite(store) => {
-                let rows = bind_sqlite(sqlx::query(AssertSqlSafe(text)), values).fetch_all(store.reader()).await?;
+                let rows = sqlite_query(text, values).fetch_all(store.reader()).await?;
                 Ok(rows.into_iter().map(Row::Sqlite).collect())
             }
         }
@@ -52,8 +47,10 @@ impl Database<'_> {
     /// Reads the first row of one statement.
     pub async fn fetch_optional(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
-            Self::Postgres(line) => Ok(postgres_query(statement, values).fetch_optional(line).await?.map(Row::Postgres)),
-            Self::Sqlite(store) => Ok(sqlite_query(statement, values).fetch_optional(store.reader()).await?.map(Row::Sqlite)),
+            Self::Postgres(line) => Ok(postgres_query(statement.postgres, values).fetch_optional(line).await?.map(Row::Postgres)),
+            Self::Sqlite(store) => {
+                Ok(sqlite_query(statement.sqlite, values).fetch_optional(store.reader()).await?.map(Row::Sqlite))
+            }
         }
     }
 
@@ -67,7 +64,7 @@ impl Database<'_> {
     /// Postgres commits it by itself; SQLite begins a transaction, which waits for its turn.
     pub async fn execute(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
         match self {
-            Self::Postgres(line) => Ok(postgres_query(statement, values).execute(line).await?.rows_affected()),
+            Self::Postgres(line) => Ok(postgres_query(statement.postgres, values).execute(line).await?.rows_affected()),
             Self::Sqlite(_) => {
                 let mut tx = self.begin().await?;
                 let changed = tx.execute(statement, values).await?;

@@ -51,7 +51,7 @@ pub(super) use backend::Backend;
 pub(super) use control::control_signals;
 pub(super) use conversations::retention::count_expired;
 pub(super) use database::Database;
-pub(super) use per_backend::PerBackend;
+pub(super) use per_backend::{IdleFor, PerBackend};
 pub use registry::statements;
 pub(super) use row::Row;
 pub(super) use runs::accept::{accept_once, refused_files};

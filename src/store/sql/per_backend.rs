@@ -10,6 +10,13 @@ use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, StoreResult};
 
+/// A condition of a deletion: its statement returns true for the age in milliseconds, `$1`, and the conversation's id, `$2`.
+#[derive(Clone, Copy)]
+pub struct IdleFor {
+    pub statement: Statement,
+    pub age_ms: u64,
+}
+
 /// A store whose hot paths are statements of its own database.
 #[async_trait]
 pub trait PerBackend: Backend {
@@ -18,14 +25,8 @@ pub trait PerBackend: Backend {
 
     async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>>;
 
-    /// Deletes a conversation with all its rows. With a statement and an age in milliseconds, only if the statement returns true for
-    /// the age, `$1`, and the id, `$2`.
-    async fn delete(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        only_if: Option<(Statement, u64)>,
-    ) -> StoreResult<Option<DeletedConversation>>;
+    /// Deletes a conversation with all its rows, if the condition holds.
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleFor>) -> StoreResult<Option<DeletedConversation>>;
 
     /// Prepares a commit, as [`LogStore::ready`](crate::store::LogStore::ready) says.
     async fn ready(&self) -> StoreResult<()> {

@@ -19,10 +19,6 @@ pub trait Column<'r>: Decode<'r, Postgres> + Type<Postgres> + Decode<'r, Sqlite>
 impl<'r, T: Decode<'r, Postgres> + Type<Postgres> + Decode<'r, Sqlite> + Type<Sqlite>> Column<'r> for T {}
 
 impl Row {
-    /// Reads a column.
-    ///
-    /// # Errors
-    /// A missing column, or one of another type. The error names the column.
     pub fn get<'r, T: Column<'r>>(&'r self, column: &'static str) -> Result<T, sqlx::Error> {
         match self {
             Self::Postgres(row) => row.try_get(column),
@@ -31,17 +27,11 @@ impl Row {
     }
 
     /// Reads a count or a sum. NULL and what is negative, which no statement of ours makes, count as 0.
-    ///
-    /// # Errors
-    /// Those of [`Row::get`].
     pub fn count(&self, column: &'static str) -> Result<u64, sqlx::Error> {
         Ok(self.get::<Option<i64>>(column)?.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
     /// Reads the only column of a row, under any name.
-    ///
-    /// # Errors
-    /// A column of another type.
     pub fn only<'r, T: Column<'r>>(&'r self) -> Result<T, sqlx::Error> {
         match self {
             Self::Postgres(row) => row.try_get(0),

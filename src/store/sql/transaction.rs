@@ -127,11 +127,12 @@ impl Transaction {
     pub async fn fetch_all(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         match self {
             Self::Postgres(tx) => {
-                let rows = tx.work(async |connection| Ok(postgres_query(statement, values).fetch_all(connection).await?)).await?;
+                let rows =
+                    tx.work(async |connection| Ok(postgres_query(statement.postgres, values).fetch_all(connection).await?)).await?;
                 Ok(rows.into_iter().map(Row::Postgres).collect())
             }
             Self::Sqlite(tx, _) => {
-                let rows = sqlite_query(statement, values).fetch_all(&mut **tx).await?;
+                let rows = sqlite_query(statement.sqlite, values).fetch_all(&mut **tx).await?;
                 Ok(rows.into_iter().map(Row::Sqlite).collect())
             }
         }
@@ -141,10 +142,11 @@ impl Transaction {
     pub async fn fetch_optional(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(tx) => {
-                let row = tx.work(async |connection| Ok(postgres_query(statement, values).fetch_optional(connection).await?));
+                let row =
+                    tx.work(async |connection| Ok(postgres_query(statement.postgres, values).fetch_optional(connection).await?));
                 Ok(row.await?.map(Row::Postgres))
             }
-            Self::Sqlite(tx, _) => Ok(sqlite_query(statement, values).fetch_optional(&mut **tx).await?.map(Row::Sqlite)),
+            Self::Sqlite(tx, _) => Ok(sqlite_query(statement.sqlite, values).fetch_optional(&mut **tx).await?.map(Row::Sqlite)),
         }
     }
 
@@ -157,10 +159,10 @@ impl Transaction {
     pub async fn execute(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
         match self {
             Self::Postgres(tx) => {
-                let done = tx.work(async |connection| Ok(postgres_query(statement, values).execute(connection).await?));
+                let done = tx.work(async |connection| Ok(postgres_query(statement.postgres, values).execute(connection).await?));
                 Ok(done.await?.rows_affected())
             }
-            Self::Sqlite(tx, _) => Ok(sqlite_query(statement, values).execute(&mut **tx).await?.rows_affected()),
+            Self::Sqlite(tx, _) => Ok(sqlite_query(statement.sqlite, values).execute(&mut **tx).await?.rows_affected()),
         }
     }
 

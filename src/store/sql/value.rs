@@ -4,11 +4,11 @@
 
 use std::borrow::Cow;
 
+use sqlx::SqlSafeStr;
 use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments};
 
-use super::statement::Statement;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -129,46 +129,24 @@ impl<'a> FromIterator<&'a str> for Value<'a> {
     }
 }
 
-/// Binds values to the Postgres text of a statement.
-pub(super) fn postgres_query<'q>(statement: Statement, values: &'q [Value<'q>]) -> Query<'q, Postgres, PgArguments> {
-    bind_postgres(sqlx::query(statement.postgres), values)
+/// Binds values to a statement of Postgres.
+pub(super) fn postgres_query<'q>(text: impl SqlSafeStr, values: &'q [Value<'q>]) -> Query<'q, Postgres, PgArguments> {
+    values.iter().fold(sqlx::query(text), |query, value| match value {
+        Value::Text(text) => query.bind(text.as_deref()),
+        Value::Integer(integer) => query.bind(*integer),
+        Value::Boolean(is) => query.bind(*is),
+        Value::Bytes(bytes) => query.bind(*bytes),
+        Value::Texts(texts) => query.bind(texts.iter().map(|text| &**text).collect::<Vec<&str>>()),
+    })
 }
 
-/// Binds values to a query of Postgres.
-pub(super) fn bind_postgres<'q>(
-    mut query: Query<'q, Postgres, PgArguments>,
-    values: &'q [Value<'q>],
-) -> Query<'q, Postgres, PgArguments> {
-    for value in values {
-        query = match value {
-            Value::Text(text) => query.bind(text.as_deref()),
-            Value::Integer(integer) => query.bind(*integer),
-            Value::Boolean(is) => query.bind(*is),
-            Value::Bytes(bytes) => query.bind(*bytes),
-            Value::Texts(texts) => query.bind(texts.iter().map(|text| &**text).collect::<Vec<&str>>()),
-        };
-    }
-    query
-}
-
-/// Binds values to the SQLite text of a statement. A list is bound as a JSON array.
-pub(super) fn sqlite_query<'q>(statement: Statement, values: &'q [Value<'q>]) -> Query<'q, Sqlite, SqliteArguments> {
-    bind_sqlite(sqlx::query(statement.sqlite), values)
-}
-
-/// Binds values to a query of SQLite.
-pub(super) fn bind_sqlite<'q>(
-    mut query: Query<'q, Sqlite, SqliteArguments>,
-    values: &'q [Value<'q>],
-) -> Query<'q, Sqlite, SqliteArguments> {
-    for value in values {
-        query = match value {
-            Value::Text(text) => query.bind(text.as_deref()),
-            Value::Integer(integer) => query.bind(*integer),
-            Value::Boolean(is) => query.bind(*is),
-            Value::Bytes(bytes) => query.bind(*bytes),
-            Value::Texts(texts) => query.bind(serde_json::json!(texts).to_string()),
-        };
-    }
-    query
+/// Binds values to a statement of SQLite. A list is bound as a JSON array.
+pub(super) fn sqlite_query<'q>(text: impl SqlSafeStr, values: &'q [Value<'q>]) -> Query<'q, Sqlite, SqliteArguments> {
+    values.iter().fold(sqlx::query(text), |query, value| match value {
+        Value::Text(text) => query.bind(text.as_deref()),
+        Value::Integer(integer) => query.bind(*integer),
+        Value::Boolean(is) => query.bind(*is),
+        Value::Bytes(bytes) => query.bind(*bytes),
+        Value::Texts(texts) => query.bind(serde_json::json!(texts).to_string()),
+    })
 }

@@ -58,11 +58,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens `sqlite:PATH`, makes folder, file and schema if they are missing.
-    ///
-    /// # Errors
-    /// [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Locked`] if another server process has the data folder, [`StoreError::Migration`] if the URL or the
-    /// schema cannot be used, [`StoreError::Unavailable`] if the file cannot be opened.
+    /// Opens `sqlite:PATH`, and makes folder, file and schema if they are missing.
     pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
         let base = SqliteConnectOptions::from_str(url).map_err(|error| StoreError::Migration(error.to_string()))?;
         let path = base.get_filename().to_owned();

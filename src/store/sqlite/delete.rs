@@ -3,7 +3,8 @@
 use super::SqliteStore;
 use super::audit::insert_abandoned;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::{DeletedConversation, Statement, StoreResult};
+use crate::store::sql::IdleFor;
+use crate::store::{DeletedConversation, StoreResult};
 
 /// Without its head the conversation takes no write of any run.
 const REMOVE: [&str; 10] = [
@@ -24,13 +25,13 @@ impl SqliteStore {
         &self,
         owner: &UserId,
         id: &ConversationId,
-        only_if: Option<(Statement, u64)>,
+        idle: Option<IdleFor>,
     ) -> StoreResult<Option<DeletedConversation>> {
         // Dropping the transaction rolls it back.
         let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some((condition, age_ms)) = only_if {
+        if let Some(IdleFor { statement, age_ms }) = idle {
             let age_ms = i64::try_from(age_ms).unwrap_or(i64::MAX);
-            let holds: bool = sqlx::query_scalar(condition.sqlite).bind(age_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
+            let holds: bool = sqlx::query_scalar(statement.sqlite).bind(age_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
             if !holds {
                 return Ok(None);
             }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use super::SqliteStore;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::sql::{Backend as _, PerBackend, accept_once};
-use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, Statement, StoreResult};
+use crate::store::sql::{Backend as _, IdleFor, PerBackend, accept_once};
+use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, StoreResult};
 
 #[async_trait]
 impl PerBackend for SqliteStore {
@@ -20,13 +20,8 @@ impl PerBackend for SqliteStore {
         Ok(accept_once(self.database(), accept, key).await?.unwrap_or(Keyed::Fresh(Accepted::NoConversation)))
     }
 
-    async fn delete(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        only_if: Option<(Statement, u64)>,
-    ) -> StoreResult<Option<DeletedConversation>> {
-        self.delete(owner, id, only_if).await
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleFor>) -> StoreResult<Option<DeletedConversation>> {
+        self.delete(owner, id, idle).await
     }
 
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {

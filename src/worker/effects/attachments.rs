@@ -346,7 +346,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a budget takes a file for is what is sent of it.
+        /// A file is sent with at most the length that its budget assumes.
         #[test]
         fn no_file_is_longer_than_its_budget_takes_it_for(
             text in any::<String>(),

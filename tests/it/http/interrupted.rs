@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
 use capstan::domain::ids::{ConversationId, RunId};
-use capstan::domain::run::OnBusy;
-use capstan::domain::trace::TraceId;
 use capstan::live::{Subscription, Tail};
-use capstan::service::{Content, ConversationPatch, StartRun};
+use capstan::service::{ConversationPatch, StartRun};
 use capstan::support::ids::UuidIds;
 use tokio::sync::Notify;
 
 use super::rig::{Rig, SOON};
+use crate::support::text_request;
 
 struct Woken(Notify);
 
@@ -51,19 +50,7 @@ async fn heard(tail: &Subscription, kind: &str) {
 }
 
 fn hello(conversation: &ConversationId) -> StartRun {
-    StartRun {
-        content: Content::Text("hello".into()),
-        content_field: "input",
-        conversation_id: Some(conversation.clone()),
-        agent: None,
-        model: None,
-        options: None,
-        limits: None,
-        on_busy: OnBusy::Queue,
-        create: true,
-        edits: None,
-        trace: TraceId::generate(&UuidIds),
-    }
+    StartRun { conversation_id: Some(conversation.clone()), ..text_request("hello", &UuidIds) }
 }
 
 /// On SQLite the log is not polled: an event that its writer does not publish is never delivered.

@@ -74,20 +74,7 @@ pub fn question() -> ModelRequest {
 
 pub fn request(messages: Vec<Message>) -> ModelRequest {
     let tools = ["get_weather", "get_time"].map(|name| {
-        Arc::new(ToolDefinition {
-            name: name.to_owned(),
-            server: None,
-            tool: name.to_owned(),
-            description: format!("does {name}"),
-            parameters: json!({"type": "object", "properties": {}}).into(),
-            replay: ReplayClass::Read,
-            definition_hash: String::new(),
-            safety: capstan::domain::tool::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-            preview: None,
-        })
+        Arc::new(ToolDefinition::new(name, format!("does {name}"), json!({"type": "object", "properties": {}}), ReplayClass::Read))
     });
     ModelRequest {
         owner: None,

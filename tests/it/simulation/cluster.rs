@@ -25,6 +25,7 @@ use super::line::{Line, Sky};
 use super::mind::{Mind, MindOptions};
 use super::model::ModelStore;
 use super::witness::Witness;
+use crate::support::intercept::InterceptedStore;
 
 const NAMES: [&str; 3] = ["A", "B", "C"];
 
@@ -151,7 +152,7 @@ impl Cluster {
             sky: Arc::clone(sky),
             witness: Arc::clone(&witness),
         };
-        let store = Arc::new(line);
+        let store = Arc::new(InterceptedStore(line));
         let models = Mind {
             name,
             options: Arc::clone(mind),

@@ -8,7 +8,7 @@ use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::Fence;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Accepted, ConversationChange, Keyed, Refused, Taker};
+use capstan::store::{AcceptRun, Accepted, CancelRun, ConversationChange, Keyed, Refused, Taker};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -202,7 +202,7 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
             panic!("a run was expected")
         };
         assert!(claim.is_none());
-        fresh(world.store.cancel_run(&owner, &behind.id, "user", NOW, None).await.unwrap());
+        fresh(world.store.cancel_run(CancelRun { owner: &owner, id: &behind.id, by: "user", now: NOW }, None).await.unwrap());
         world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "an answer"))])).await.unwrap();
         world.commit_one(completed(&fence)).await.unwrap();
     }
@@ -256,7 +256,7 @@ async fn nobody_joins_a_run_that_is_about_to_end(world: &World) {
     let active = world.accept(hello(&owner, &id)).await;
     let fence = world.claim_one().await;
     world.commit_one(started(&fence)).await.unwrap();
-    fresh(world.store.cancel_run(&owner, &active.run.id, "user", NOW, None).await.unwrap());
+    fresh(world.store.cancel_run(CancelRun { owner: &owner, id: &active.run.id, by: "user", now: NOW }, None).await.unwrap());
     let next = world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
     world.commit_one(completed(&fence)).await.unwrap();
     assert_eq!(world.claim_one().await.run_id, next.run.id);

@@ -5,7 +5,7 @@ use capstan::domain::run::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::run::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
-use capstan::store::{Cancelled, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::store::{CancelRun, Cancelled, GoOn, Keyed, ResumeRun, Resumed};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
@@ -29,7 +29,7 @@ contract! {
 }
 
 async fn cancel(world: &World, owner: &capstan::domain::ids::UserId, id: &RunId) -> Cancelled {
-    fresh(world.store.cancel_run(owner, id, "user", NOW, None).await.unwrap())
+    fresh(world.store.cancel_run(CancelRun { owner, id, by: "user", now: NOW }, None).await.unwrap())
 }
 
 fn requested(cancelled: Cancelled) -> Run {
@@ -43,7 +43,8 @@ async fn a_run_that_has_not_started_is_over_at_once(world: &World) {
     let owner = user();
     let stored = world.run(&owner).await;
     let id = &stored.run.conversation_id;
-    let first = world.store.cancel_run(&owner, &stored.run.id, "user", NOW, key(&owner, "k", "f")).await.unwrap();
+    let cancel = CancelRun { owner: &owner, id: &stored.run.id, by: "user", now: NOW };
+    let first = world.store.cancel_run(cancel, key(&owner, "k", "f")).await.unwrap();
     let Cancelled::Over { run, events } = fresh(first) else { panic!("it is over") };
     assert_eq!((run.status, run.finish_reason), (RunStatus::Cancelled, Some(FinishReason::Cancelled)));
     assert!(run.finished_at.is_some());
@@ -53,7 +54,7 @@ async fn a_run_that_has_not_started_is_over_at_once(world: &World) {
     assert_eq!(world.view(&owner, &run.id).await.last_seq, Some(events[0].seq));
     assert_eq!(world.status(&owner, id).await, "idle");
     assert_eq!(world.claim(10).await, []);
-    let again = world.store.cancel_run(&owner, &stored.run.id, "user", NOW, key(&owner, "k", "f")).await.unwrap();
+    let again = world.store.cancel_run(cancel, key(&owner, "k", "f")).await.unwrap();
     assert_eq!(again, Keyed::Replayed(Cancelled::Over { run, events: Vec::new() }));
 }
 
@@ -87,7 +88,7 @@ async fn a_leased_run_is_only_marked(world: &World) {
     assert_eq!(signals[0].cancel_by.as_deref(), Some("user"));
     assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
     // The first request is kept.
-    fresh(world.store.cancel_run(&owner, &fence.run_id, "interrupt", NOW, None).await.unwrap());
+    fresh(world.store.cancel_run(CancelRun { owner: &owner, id: &fence.run_id, by: "interrupt", now: NOW }, None).await.unwrap());
     assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
     assert_eq!(world.claim(10).await, []);
     world.commit_one(completed(&fence)).await.unwrap();
@@ -134,7 +135,8 @@ async fn ended_active_run_keeps_updated_at_of_unchanged_status(world: &World) {
         world.accept(hello(&owner, &id)).await;
         assert_eq!(changed_at().await, NOW.to_rfc3339());
         if ends_by_request {
-            let cancelled = world.store.cancel_run(&owner, &active.id, "user", now, None).await.unwrap();
+            let cancelled =
+                world.store.cancel_run(CancelRun { owner: &owner, id: &active.id, by: "user", now }, None).await.unwrap();
             assert!(matches!(fresh(cancelled), Cancelled::Over { .. }));
         } else {
             let fence = world.claim_one().await;

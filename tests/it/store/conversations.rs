@@ -8,8 +8,9 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::run::change::Change;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, BeforeCursor, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation, CopyLimits,
-    CopySource, CopyUntil, Created, EarlierPage, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed, RunFilter, Tidying,
+    AcceptRun, Accepted, BeforeCursor, CancelRun, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation,
+    CopyLimits, CopySource, CopyUntil, Created, EarlierPage, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed,
+    RunFilter, Tidying,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -353,7 +354,10 @@ async fn what_is_somebody_elses_looks_missing(world: &World) {
     assert_eq!(store.run(&other, run).await.unwrap(), None);
     assert_eq!(store.active_run(&other, id).await.unwrap(), None);
     assert_eq!(store.explain_run(&other, run).await.unwrap(), None);
-    assert_eq!(fresh(store.cancel_run(&other, run, "user", NOW, None).await.unwrap()), Cancelled::NoRun);
+    assert_eq!(
+        fresh(store.cancel_run(CancelRun { owner: &other, id: run, by: "user", now: NOW }, None).await.unwrap()),
+        Cancelled::NoRun
+    );
     let new_run_id = capstan::domain::ids::RunId::generate(&UuidIds);
     let resume = ResumeRun {
         owner: other.clone(),

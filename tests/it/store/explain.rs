@@ -10,7 +10,7 @@ use capstan::domain::run::input::{InputAnswer, InputChoice, InputKind, InputRequ
 use capstan::domain::run::record::Fence;
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::service::RunExplanation;
-use capstan::store::{ResolveInput, StoreOptions};
+use capstan::store::{CancelRun, ResolveInput, StoreOptions};
 use capstan::support::ids::UuidIds;
 use rstest::rstest;
 
@@ -70,7 +70,7 @@ impl Scene {
     }
 
     async fn cancel(&self) {
-        self.world.store.cancel_run(&self.owner, &self.run, "user", NOW, None).await.unwrap();
+        self.world.store.cancel_run(CancelRun { owner: &self.owner, id: &self.run, by: "user", now: NOW }, None).await.unwrap();
     }
 
     /// Changes rows directly, for states that only time brings about.
@@ -97,11 +97,7 @@ fn question(fence: &Fence, kind: InputKind) -> InputRequest {
         question: Question {
             text: "Did it happen?".to_owned(),
             choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
-            tool: None,
-            arguments: None,
-            form: None,
-            elicitation: None,
-            approval: None,
+            ..Question::default()
         },
         state: InputState::Pending,
         answer: None,

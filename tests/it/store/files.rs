@@ -8,7 +8,9 @@ use capstan::domain::tool::{ToolCallState, ToolOutcome};
 use capstan::store::{AcceptRun, Accepted, FILES_PIECE, FileCursor, NewFile, StoredOutcome, store_file};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, World, assistant, changes, completed, conversation, fresh, hello, key, page, planned_call, user};
+use super::fixture::{
+    LONG, World, all_items, assistant, changes, completed, conversation, fresh, hello, key, page, planned_call, user,
+};
 
 contract! {
     ;
@@ -117,16 +119,8 @@ async fn files_are_listed_newest_first_and_counted(world: &World) {
     stored(world, &user()).await;
     ids.sort();
     ids.reverse();
-    let mut seen = Vec::new();
-    let mut after = None;
-    loop {
-        let page = world.store.files(&owner, &page::<FileCursor>(2, after)).await.unwrap();
-        seen.extend(page.items.into_iter().map(|file| file.id));
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let found = all_items(async |after| world.store.files(&owner, &page::<FileCursor>(2, after)).await.unwrap()).await;
+    let seen: Vec<_> = found.into_iter().map(|file| file.id).collect();
     assert_eq!(seen, ids);
     assert!(!world.store.begin_file(&new(&owner), 5).await.unwrap(), "five is the limit");
     assert!(world.store.begin_file(&new(&owner), 6).await.unwrap());

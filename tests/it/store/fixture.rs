@@ -15,7 +15,7 @@ use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, BeforeCursor, Claim, EarlierPage, IdempotencyClaim, InvalidCursor, Keyed, PAGE_BYTES, PageRequest,
+    AcceptRun, Accepted, BeforeCursor, Claim, EarlierPage, IdempotencyClaim, InvalidCursor, Keyed, PAGE_BYTES, Page, PageRequest,
     Refused, RunView, Store, StoreOptions, open,
 };
 use capstan::support::clock::UnixMillis;
@@ -71,6 +71,19 @@ pub fn earlier(limit: u32, before: Option<BeforeCursor>) -> EarlierPage {
 
 pub fn page<C: FromStr<Err = InvalidCursor>>(limit: u32, after: Option<String>) -> PageRequest<C> {
     PageRequest { limit, after: after.map(|after| after.parse().unwrap()) }
+}
+
+/// Reads a list to its end, page by page, from the first page or after a cursor.
+pub async fn all_items<T>(list: impl AsyncFn(Option<String>) -> Page<T>) -> Vec<T> {
+    let (mut items, mut after) = (Vec::new(), None);
+    loop {
+        let Page { items: found, next } = list(after).await;
+        items.extend(found);
+        after = next;
+        if after.is_none() {
+            return items;
+        }
+    }
 }
 
 /// Returns a message that creates its conversation if it is missing.

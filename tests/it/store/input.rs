@@ -8,7 +8,9 @@ use capstan::domain::run::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::domain::tool::approval::ApprovalScope;
 use capstan::domain::trace::TraceId;
-use capstan::store::{Asked, GoOn, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed};
+use capstan::store::{
+    Asked, CancelRun, GoOn, InputFilter, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed,
+};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, NOW, World, changes, fresh, key, released, started, user};
@@ -41,14 +43,16 @@ fn request(fence: &Fence) -> InputRequest {
             choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
             tool: Some("files__write".to_owned()),
             arguments: Some(serde_json::json!({"a": [1]})),
-            form: None,
-            elicitation: None,
-            approval: None,
+            ..Question::default()
         },
         state: InputState::Pending,
         answer: None,
         expires_in_ms: None,
     }
+}
+
+fn filter(owner: &UserId, asked: Asked, state: Option<InputState>) -> InputFilter<'_> {
+    InputFilter { owner, asked, state }
 }
 
 fn asks(request: &InputRequest) -> Vec<Change> {
@@ -186,7 +190,7 @@ async fn what_is_asked_at_the_last_moment_is_closed_with_its_run(world: &World) 
         assert_eq!(kept.resolved_at.is_some(), state != InputState::Pending);
     }
     let page = PageRequest { after: None, limit: 10 };
-    let open = world.store.input_requests(&owner, Asked::Questions, Some(InputState::Pending), &page).await.unwrap();
+    let open = world.store.input_requests(filter(&owner, Asked::Questions, Some(InputState::Pending)), &page).await.unwrap();
     assert_eq!(open.items.iter().map(|record| &record.request.id).collect::<Vec<_>>(), [&elsewhere.id]);
 }
 
@@ -257,7 +261,8 @@ async fn questions_are_listed_page_by_page(world: &World) {
     let wanted: Vec<InputId> = asked.iter().map(|asked| asked.id.clone()).collect();
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page = world.store.input_requests(&owner, Asked::Questions, None, &PageRequest { limit: 2, after }).await.unwrap();
+        let page =
+            world.store.input_requests(filter(&owner, Asked::Questions, None), &PageRequest { limit: 2, after }).await.unwrap();
         seen.extend(ids(&page.items));
         after = match page.next {
             Some(next) => Some(next.parse().unwrap()),
@@ -266,11 +271,12 @@ async fn questions_are_listed_page_by_page(world: &World) {
     }
     assert_eq!(seen, wanted);
     let all = PageRequest { limit: 10, after: None };
-    let pending = world.store.input_requests(&owner, Asked::Questions, Some(InputState::Pending), &all).await.unwrap();
+    let pending = world.store.input_requests(filter(&owner, Asked::Questions, Some(InputState::Pending)), &all).await.unwrap();
     assert_eq!((pending.items.len(), pending.next), (4, None));
-    let answered = world.store.input_requests(&owner, Asked::Questions, Some(InputState::Answered), &all).await.unwrap().items;
+    let answered =
+        world.store.input_requests(filter(&owner, Asked::Questions, Some(InputState::Answered)), &all).await.unwrap().items;
     assert_eq!((answered.len(), answered[0].resolved_by.as_deref()), (1, Some(owner.as_str())));
-    assert_eq!(world.store.input_requests(&other, Asked::Questions, None, &all).await.unwrap().items, []);
+    assert_eq!(world.store.input_requests(filter(&other, Asked::Questions, None), &all).await.unwrap().items, []);
 }
 
 async fn a_question_is_its_owners_alone(world: &World) {
@@ -302,7 +308,7 @@ async fn a_run_that_waits_for_an_answer_is_not_resumed_by_hand(world: &World) {
     assert!(matches!(&resumed, Resumed::NotResumable { run } if run.reason == Some(WaitReason::Input)), "{resumed:?}");
     assert_eq!(world.claim(10).await, []);
     // Cancelling the run is possible.
-    world.store.cancel_run(&owner, &fence.run_id, "user", NOW, None).await.unwrap();
+    world.store.cancel_run(CancelRun { owner: &owner, id: &fence.run_id, by: "user", now: NOW }, None).await.unwrap();
     let next = world.claim_one().await;
     world.commit_one(released(&next, Some(0), ReleaseCause::Drain)).await.unwrap();
 }
@@ -322,9 +328,9 @@ async fn an_approval_may_hold_for_later_calls(world: &World) {
     let asked: Vec<_> = (0..3).map(|_| InputRequest { kind: InputKind::Approval, ..request(&fence) }).collect();
     world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
     let all = PageRequest { limit: 10, after: None };
-    let found = world.store.input_requests(&owner, Asked::Approvals, None, &all).await.unwrap();
+    let found = world.store.input_requests(filter(&owner, Asked::Approvals, None), &all).await.unwrap();
     assert_eq!(found.items.len(), 3);
-    assert_eq!(world.store.input_requests(&owner, Asked::Questions, None, &all).await.unwrap().items, []);
+    assert_eq!(world.store.input_requests(filter(&owner, Asked::Questions, None), &all).await.unwrap().items, []);
 
     let grant = |conversation: Option<&ConversationId>| NewGrant {
         id: GrantId::generate(&UuidIds),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan::domain::agent::prompt::{OwnLayers, ProvidedContext};
+use capstan::domain::agent::prompt::ProvidedContext;
 use capstan::domain::agent::{AgentProfile, BreakerScope};
 use capstan::domain::conversation::message::{BinaryContent, Message, Role, ToolContent};
 use capstan::domain::ids::{CallId, MessageId, RunId};
@@ -13,7 +13,7 @@ use capstan::domain::run::handle::{Handle, Round};
 use capstan::domain::run::record::{ClaimCause, RunRecord};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::store::{AcceptRun, Accepted, Compact, Compacted, ControlSignal, Keyed, Refused};
+use capstan::store::{AcceptRun, Accepted, CancelRun, Compact, Compacted, ControlSignal, Keyed, Refused};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -87,20 +87,13 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
 }
 
 pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
+    let parameters = serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}});
     vec![
         ToolDefinition {
-            name: "files__read".to_owned(),
             server: Some("files".to_owned()),
             tool: "read".to_owned(),
-            description: "reads \u{1F600}".to_owned(),
-            parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
-            replay: ReplayClass::Read,
             definition_hash: "cd".repeat(32),
-            safety: capstan::domain::tool::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-            preview: None,
+            ..ToolDefinition::new("files__read", "reads \u{1F600}", parameters, ReplayClass::Read)
         }
         .into(),
     ]
@@ -125,31 +118,7 @@ async fn everything_comes_back(world: &World) {
     let stored = world.accept(AcceptRun { profile: profile.clone(), ..hello(&owner, &id) }).await;
     assert_eq!((stored.run.agent.as_str(), stored.run.agent_version, stored.run.model.as_str()), ("clerk", 7, "openai/gpt-5"));
     let fence = world.claim_one().await;
-    let fresh = RunRecord {
-        fence: fence.clone(),
-        owner: owner.clone(),
-        attempt: 1,
-        crashes: 0,
-        cause: ClaimCause::First,
-        status: RunStatus::Queued,
-        reason: None,
-        profile: Arc::new(profile),
-        own_layers: OwnLayers::default(),
-        tools: None,
-        contexts: None,
-        counters: RunCounters::default(),
-        usage: Usage::default(),
-        lost: None,
-        elapsed_ms: 0,
-        history: vec![stored.message],
-        summary: None,
-        covered: 0,
-        steps: Vec::new(),
-        calls: Vec::new(),
-        inputs: Vec::new(),
-        cancel_requested_by: None,
-        joined: 0,
-    };
+    let fresh = RunRecord { history: vec![stored.message], ..RunRecord::first(fence.clone(), owner.clone(), profile) };
     assert_eq!(world.load(&fence).await, fresh);
 
     let message = assistant(&fence, "let me see");
@@ -433,14 +402,14 @@ async fn a_message_that_cannot_be_read_hides_no_other_signal(world: &World) {
     let newest = format!("(SELECT max(position) FROM messages WHERE run_id = '{}' AND role = 'user')", damaged.run_id);
     world.database.rows(&format!("UPDATE messages SET body = '{{' WHERE conversation_id = '{id}' AND position = {newest}")).await;
     let other = world.claimed(&owner).await;
-    world.store.cancel_run(&owner, &other.run_id, "user", NOW, None).await.unwrap();
+    world.store.cancel_run(CancelRun { owner: &owner, id: &other.run_id, by: "user", now: NOW }, None).await.unwrap();
     let mut signals = world.store.control_signals(&[damaged.run_id.clone(), other.run_id.clone()]).await.unwrap();
     signals.sort_by_key(|signal| signal.run_id != damaged.run_id);
     let [hurt, cancelled] = &signals[..] else { panic!("two signals: {signals:?}") };
     assert_eq!((&hurt.run_id, hurt.is_damaged, hurt.joined.len()), (&damaged.run_id, true, 1));
     assert_eq!((&cancelled.run_id, cancelled.is_damaged, cancelled.cancel_by.as_deref()), (&other.run_id, false, Some("user")));
     // A run with such a message can still be cancelled.
-    world.store.cancel_run(&owner, &damaged.run_id, "user", NOW, None).await.unwrap();
+    world.store.cancel_run(CancelRun { owner: &owner, id: &damaged.run_id, by: "user", now: NOW }, None).await.unwrap();
     let signals = world.store.control_signals(std::slice::from_ref(&damaged.run_id)).await.unwrap();
     assert_eq!((signals[0].is_damaged, signals[0].cancel_by.as_deref()), (true, Some("user")));
 }

@@ -11,7 +11,7 @@ use capstan::support::ids::UuidIds;
 use capstan::support::seal::Sealed;
 use serde_json::json;
 
-use super::fixture::{NOW, World, fresh, key, page, user};
+use super::fixture::{NOW, World, all_items, fresh, key, page, user};
 use super::providers::provider;
 
 contract! {
@@ -223,15 +223,8 @@ async fn pages_go_by_name(world: &World) {
     for (owner, name) in [(Some(&ann), "b"), (None, "b"), (None, "B: x"), (Some(&ann), "a-1"), (Some(&bob), "a"), (None, "a_1")] {
         made(world, owner, name).await;
     }
-    let (mut names, mut after) = (Vec::new(), None);
-    loop {
-        let found = world.store.mcp_servers(&ann, &page(1, after)).await.unwrap();
-        names.extend(found.items.into_iter().map(|record| record.name));
-        after = found.next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let found = all_items(async |after| world.store.mcp_servers(&ann, &page(1, after)).await.unwrap()).await;
+    let names: Vec<String> = found.into_iter().map(|record| record.name).collect();
     assert_eq!(names, ["B: x", "a-1", "a_1", "b", "b"]);
 }
 

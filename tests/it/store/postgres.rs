@@ -15,7 +15,8 @@ use capstan::domain::run::record::RunWrite;
 use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
 use capstan::store::{
-    AcceptRun, Accepted, Cancelled, GoOn, Keyed, NewConversation, Refused, ResumeRun, StoreError, StoreOptions, Sweep, Taker, open,
+    AcceptRun, Accepted, CancelRun, Cancelled, GoOn, Keyed, NewConversation, Refused, ResumeRun, StoreError, StoreOptions, Sweep,
+    Taker, open,
 };
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
@@ -396,7 +397,13 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     let owner = user();
     let first = world.run(&owner).await.run;
     let other = world.run(&owner).await.run;
-    fresh(world.store.cancel_run(&owner, &first.id, "user", NOW, key(&owner, "used", "one")).await.unwrap());
+    fresh(
+        world
+            .store
+            .cancel_run(CancelRun { owner: &owner, id: &first.id, by: "user", now: NOW }, key(&owner, "used", "one"))
+            .await
+            .unwrap(),
+    );
     let fence = world.claim_one().await;
     assert_eq!(fence.run_id, other.id);
     world.commit_one(failed(&fence)).await.unwrap();
@@ -411,7 +418,8 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     .execute(&mut session)
     .await
     .unwrap();
-    let cancel = world.store.cancel_run(&owner, &waiting.id, "user", NOW, key(&owner, "a", "one"));
+    let cancel =
+        world.store.cancel_run(CancelRun { owner: &owner, id: &waiting.id, by: "user", now: NOW }, key(&owner, "a", "one"));
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
     let request = ResumeRun {
         owner: owner.clone(),

@@ -10,7 +10,7 @@ use capstan::support::ids::UuidIds;
 use capstan::support::seal::Sealed;
 use serde_json::json;
 
-use super::fixture::{NOW, World, fresh, key, page, user};
+use super::fixture::{NOW, World, all_items, fresh, key, page, user};
 
 contract! {
     ;
@@ -196,18 +196,14 @@ async fn pages_go_by_name(world: &World) {
     for (owner, name) in [(Some(&ann), "b"), (None, "b"), (None, "B"), (Some(&ann), "a-1"), (Some(&bob), "a"), (None, "a_1")] {
         made(world, owner, name).await;
     }
-    let (mut names, mut after) = (Vec::new(), None);
-    loop {
-        let found = world.store.providers(&ann, &page(2, after)).await.unwrap();
-        assert!(found.items.len() <= 2);
-        names.extend(found.items.into_iter().map(|record| (record.name, record.owner.is_some())));
-        after = found.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!(names.len(), 5);
-    let mut sorted: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    let found = all_items(async |after| {
+        let page = world.store.providers(&ann, &page(2, after)).await.unwrap();
+        assert!(page.items.len() <= 2);
+        page
+    });
+    let found = found.await;
+    assert_eq!(found.len(), 5);
+    let mut sorted: Vec<&str> = found.iter().map(|record| record.name.as_str()).collect();
     sorted.dedup();
     assert_eq!(sorted, ["B", "a-1", "a_1", "b"]);
 }

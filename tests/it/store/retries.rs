@@ -10,7 +10,7 @@ use capstan::domain::run::record::{ClaimCause, Fence};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::domain::trace::TraceId;
-use capstan::store::{AcceptRun, CallBatch, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::store::{AcceptRun, CallBatch, CancelRun, GoOn, Keyed, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     let fence = world.claim_one().await;
     // The newest ended run is followed by one under way.
     let behind = world.accept(hello(&owner, &fence.conversation_id)).await.run;
-    fresh(world.store.cancel_run(&owner, &behind.id, "user", NOW, None).await.unwrap());
+    fresh(world.store.cancel_run(CancelRun { owner: &owner, id: &behind.id, by: "user", now: NOW }, None).await.unwrap());
     refused(again(&behind).await);
     world.commit_one(completed(&fence)).await.unwrap();
     refused(again(&run).await);

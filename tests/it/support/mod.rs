@@ -2,6 +2,11 @@
 
 use std::io::Write as _;
 
+use capstan::domain::run::OnBusy;
+use capstan::domain::trace::TraceId;
+use capstan::service::{Content, StartRun};
+use capstan::support::ids::IdSource;
+
 pub mod asker;
 pub mod audit;
 pub mod browser;
@@ -12,6 +17,7 @@ pub mod database;
 pub mod desktop;
 pub mod dialects;
 pub mod documents;
+pub mod intercept;
 pub mod ledger;
 pub mod link;
 pub mod measure;
@@ -24,6 +30,23 @@ pub mod vectors;
 pub mod wait;
 pub mod wire;
 pub mod ws;
+
+/// Returns a request for a run that answers a text in a new conversation.
+pub fn text_request(text: &str, ids: &dyn IdSource) -> StartRun {
+    StartRun {
+        content: Content::Text(text.to_owned()),
+        content_field: "input",
+        conversation_id: None,
+        agent: None,
+        model: None,
+        options: None,
+        limits: None,
+        on_busy: OnBusy::Queue,
+        create: true,
+        edits: None,
+        trace: TraceId::generate(ids),
+    }
+}
 
 /// Shows a figure to those who run the tests with `--no-capture`.
 pub fn tell(figure: &str) {

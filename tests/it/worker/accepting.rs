@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::domain::trace::TraceId;
-use capstan::service::{Content, Error, Replay, RequestKey, StartRun};
+use capstan::domain::run::RunStatus;
+use capstan::service::{Error, Replay, RequestKey};
 use capstan::store::StoreError;
 use capstan::worker::{Worker, WorkerDeps};
 use tokio::sync::Notify;
@@ -13,23 +12,7 @@ use tokio::sync::Notify;
 use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Answer, Harness, until, without_sweep};
 use crate::support::database::Kind;
-
-/// Returns a message for a new conversation.
-fn message(h: &Harness) -> StartRun {
-    StartRun {
-        content: Content::Text("go".to_owned()),
-        content_field: "input",
-        conversation_id: None,
-        agent: None,
-        model: None,
-        options: None,
-        limits: None,
-        on_busy: OnBusy::Queue,
-        create: true,
-        edits: None,
-        trace: TraceId::generate(h.ids.as_ref()),
-    }
-}
+use crate::support::text_request;
 
 /// D-02, I3. The claim is stored with the message, and the reply is lost. The worker's node releases the orphaned claim. The
 /// client repeats the request with its key and gets its only run. Only Postgres claims during the acceptance.
@@ -50,9 +33,13 @@ async fn accepted_run_with_lost_reply_is_released_on_postgres() {
         let _worker = Worker::start(h.deps(), without_sweep(&h.ids)).await.unwrap();
         let (service, principal) = (h.service(store), h.principal());
         let key = RequestKey { key: "the-key".to_owned(), fingerprint: "the message".to_owned() };
-        let lost = service.start_run(&principal, message(&h), Some(key.clone())).await.err().expect("the answer is lost");
+        let lost = service
+            .start_run(&principal, text_request("go", h.ids.as_ref()), Some(key.clone()))
+            .await
+            .err()
+            .expect("the answer is lost");
         assert!(matches!(lost, Error::Store(StoreError::Unavailable(_))), "{lost:?}");
-        let started = service.start_run(&principal, message(&h), Some(key)).await.unwrap();
+        let started = service.start_run(&principal, text_request("go", h.ids.as_ref()), Some(key)).await.unwrap();
         assert_eq!(started.replay, if is_stored { Replay::Replayed } else { Replay::Fresh });
         let done = h.until(&started.run.id, RunStatus::Completed).await;
         let crashes = h.store.explain_run(&h.owner, &done.id).await.unwrap().unwrap().crashes;
@@ -89,7 +76,7 @@ async fn hand_off_after_the_release_asks_no_model_on_postgres() {
         .await;
         gate.notify_one();
     };
-    let started = service.start_run(&principal, message(&h), None);
+    let started = service.start_run(&principal, text_request("go", h.ids.as_ref()), None);
     let (started, ()) = futures_util::future::join(started, replies_late).await;
     until("the hand-off to be judged", async || (loads.load(Ordering::SeqCst) == 2 && worker.active() == 0).then_some(())).await;
     let run = h.run(&started.unwrap().run.id).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use capstan::domain::ids::ConversationId;
 use capstan::domain::run::input::InputAnswer;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Asked, PageRequest, ResolveInput, Taker};
+use capstan::store::{AcceptRun, Asked, InputFilter, PageRequest, ResolveInput, Taker};
 use capstan::support::clock::UnixMillis;
 use capstan::worker::Worker;
 
@@ -101,7 +101,8 @@ async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
     h.until(&run, RunStatus::Waiting).await;
     let id = until("the question", async || {
         let page = PageRequest { limit: 10, after: None };
-        let found = h.store.input_requests(&h.owner, Asked::Questions, None, &page).await.unwrap();
+        let found =
+            h.store.input_requests(InputFilter { owner: &h.owner, asked: Asked::Questions, state: None }, &page).await.unwrap();
         found.items.first().map(|asked| asked.request.id.clone())
     })
     .await;

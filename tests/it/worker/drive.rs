@@ -123,7 +123,7 @@ async fn cancel_closes_the_stream_and_leaves_a_usable_conversation() {
     let (conversation, run) = h.say("go").await;
     until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
     let asked = Instant::now();
-    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     h.hub.notify_control(&run);
     until("the stream to be closed", async || (h.model.open_streams() == 0).then_some(())).await;
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
@@ -143,7 +143,7 @@ async fn cancel_during_tools_gives_every_call_an_outcome() {
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     until("a result", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
-    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     h.hub.notify_control(&run);
     h.until(&run, RunStatus::Cancelled).await;
     let next = h.say_in(&conversation, "and now", OnBusy::Queue).await;
@@ -184,7 +184,7 @@ async fn a_message_that_joins_is_in_the_next_request() {
     })
     .await;
     assert_eq!(h.model.request_count(), 1);
-    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     h.hub.notify_control(&run);
     h.until(&run, RunStatus::Cancelled).await;
     let next = h.say_in(&conversation, "two", OnBusy::Queue).await;
@@ -201,7 +201,7 @@ async fn a_run_can_be_cancelled_while_tools_are_still_starting() {
     let _worker = h.worker().await;
     let (_, run) = h.say("go").await;
     until("the claim", async || (h.run(&run).await.attempt == 1).then_some(())).await;
-    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     h.hub.notify_control(&run);
     h.until(&run, RunStatus::Cancelled).await;
     assert_eq!(h.model.request_count(), 0);
@@ -232,7 +232,7 @@ async fn a_run_can_be_cancelled_while_its_surroundings_are_found_out() {
     let _worker = h.worker().await;
     let (_, run) = h.say("go").await;
     until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
-    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     h.hub.notify_control(&run);
     h.until(&run, RunStatus::Cancelled).await;
     assert_eq!(h.model.request_count(), 0);

@@ -12,7 +12,7 @@ use capstan::domain::run::change::Change;
 use capstan::domain::run::record::RunWrite;
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::AcceptRun;
-use capstan::support::clock::{SystemClock, UnixMillis};
+use capstan::support::clock::SystemClock;
 use capstan::worker::{LogError, LogWriter, Worker, WorkerDeps};
 use rstest::rstest;
 use sqlx::Connection as _;
@@ -134,7 +134,7 @@ async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
     let failed = fails_the_first_outcome(&store);
     let (conversation, run) = h.say("go").await;
     until("the write", async || (failed.load(Ordering::SeqCst) == 1).then_some(())).await;
-    h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     h.hub.notify_control(&run);
     h.until(&run, RunStatus::Cancelled).await;
     let kinds = h.kinds(&conversation).await;
@@ -172,7 +172,7 @@ async fn leave_that_comes_too_late_is_given_back() {
     h.hub.queue_signal().notify();
     let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
     until("leave", async || (h.database.count(held).await == 1).then_some(())).await;
-    h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
+    h.cancel(&run).await;
     // The second poll of the control signals starts only after the result of the first one was processed.
     for _ in 0..2 {
         let before = looks.load(Ordering::SeqCst);

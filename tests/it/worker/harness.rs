@@ -23,7 +23,7 @@ use capstan::domain::trace::TraceId;
 use capstan::live::{Hub, HubLimits};
 use capstan::provider::{ModelClient, ModelStream};
 use capstan::service::{Service, ServiceDeps, ServiceLimits};
-use capstan::store::{AcceptRun, Accepted, Keyed, ServiceStore, Store, StoreOptions};
+use capstan::store::{AcceptRun, Accepted, CancelRun, Keyed, ServiceStore, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
 use capstan::tools::{CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
@@ -153,18 +153,8 @@ impl Toolbox for ScriptedTools {
             std::future::pending::<()>().await;
         }
         let tool = |name: &str, replay| ToolDefinition {
-            name: name.to_owned(),
-            server: None,
-            tool: name.to_owned(),
-            description: String::new(),
-            parameters: serde_json::json!({"type": "object"}).into(),
-            replay,
             definition_hash: name.to_owned(),
-            safety: capstan::domain::tool::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-            preview: None,
+            ..ToolDefinition::new(name, "", serde_json::json!({"type": "object"}), replay)
         };
         vec![
             tool("quick", ReplayClass::Read).into(),
@@ -377,6 +367,12 @@ impl Harness {
             }
             other => panic!("not accepted: {other:?}"),
         }
+    }
+
+    /// Requests the cancellation of a run.
+    pub async fn cancel(&self, id: &RunId) {
+        let cancel = CancelRun { owner: &self.owner, id, by: "user", now: UnixMillis(0) };
+        self.store.cancel_run(cancel, None).await.unwrap();
     }
 
     pub async fn run(&self, id: &RunId) -> Run {

@@ -18,7 +18,7 @@ use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{
-    Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult,
+    Asked, IdempotencyClaim, InputCursor, InputFilter, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 
@@ -62,16 +62,11 @@ impl<B: Backend> InputStore for B {
         row.as_ref().map(read_input).transpose()
     }
 
-    async fn input_requests(
-        &self,
-        owner: &UserId,
-        asked: Asked,
-        state: Option<InputState>,
-        page: &PageRequest<InputCursor>,
-    ) -> StoreResult<Page<InputRecord>> {
+    async fn input_requests(&self, filter: InputFilter<'_>, page: &PageRequest<InputCursor>) -> StoreResult<Page<InputRecord>> {
         let limit = page.limit.clamp(1, 100);
         // The first page begins before the latest possible time.
         let (created_at, id) = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.at, after.id.as_str()));
+        let InputFilter { owner, asked, state } = filter;
         let state = state.map(InputState::as_str);
         let page = values![owner.as_str(), created_at, id, state, asked == Asked::Approvals, limit + 1];
         let rows = self.database().fetch_all(PAGE, page).await?;

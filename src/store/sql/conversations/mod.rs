@@ -15,6 +15,7 @@ pub(super) mod summaries;
 pub(super) mod titles;
 
 use async_trait::async_trait;
+use sqlx::AssertSqlSafe;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::Message;
@@ -261,7 +262,7 @@ async fn list(
     let mut found = Vec::new();
     loop {
         let values = values![owner.as_str(), created_at, &id, rows_read, filter.pinned, filter.tag.as_deref(), query.as_deref()];
-        let rows = database.fetch_list(text.clone(), values).await?;
+        let rows = database.fetch_list(AssertSqlSafe(text.clone()), values).await?;
         for row in &rows {
             let conversation = read_conversation(row)?;
             (created_at, id) = (row.get("created_at")?, conversation.id.to_string());

@@ -13,7 +13,7 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{encode, read_word};
 use crate::store::runs::compose;
 use crate::store::sql::database::Database;
-use crate::store::sql::per_backend::PerBackend;
+use crate::store::sql::per_backend::{IdleFor, PerBackend};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::{piece, statements};
 use crate::store::sql::value::{Value, values};
@@ -172,12 +172,12 @@ impl<B: PerBackend> RetentionStore for B {
     }
 
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
-        let condition = match tidying {
+        let statement = match tidying {
             Tidying::Archive => IS_TO_ARCHIVE,
             Tidying::Delete => IS_TO_DELETE,
             Tidying::DeleteEmpty => IS_EMPTY,
         };
-        Ok(self.delete(owner, id, Some((condition, age_ms))).await?.is_some())
+        Ok(self.delete(owner, id, Some(IdleFor { statement, age_ms })).await?.is_some())
     }
 
     async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {

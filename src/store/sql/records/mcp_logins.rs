@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::store::records::mcp_logins::{McpLoginStore, McpTokens};
 use crate::store::sql::backend::Backend;
-use crate::store::sql::records::providers::{read_login, read_sealed};
+use crate::store::sql::records::providers::{login_values, read_login, read_sealed};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::{Value, values};
@@ -15,8 +15,8 @@ use crate::store::{LoginTaker, ProviderLogin, StoreResult};
 use crate::support::seal::Sealed;
 
 statements! {
-    INSERT_LOGIN = ["INSERT INTO mcp_logins (owner_id, server_id, state_hash, browser_hash, key_hash, key_id, key_data, expires_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, ", now, " + $8)
+    INSERT_LOGIN = ["INSERT INTO mcp_logins (owner_id, state_hash, browser_hash, key_hash, key_id, key_data, expires_at, server_id)
+         VALUES ($1, $2, $3, $4, $5, $6, ", now, " + $7, $8)
          ON CONFLICT (owner_id, server_id) DO UPDATE SET state_hash = excluded.state_hash,
              browser_hash = excluded.browser_hash, key_hash = excluded.key_hash, key_id = excluded.key_id,
              key_data = excluded.key_data, expires_at = excluded.expires_at"];
@@ -67,17 +67,9 @@ impl<B: Backend> McpLoginStore for B {
         login: &ProviderLogin,
         lifetime_ms: u32,
     ) -> StoreResult<()> {
-        let insert = values![
-            login.owner.as_str(),
-            server.as_str(),
-            state_hash,
-            &login.browser_hash,
-            login.key_hash.as_deref(),
-            &login.verifier.key_id,
-            &login.verifier.data,
-            lifetime_ms,
-        ];
-        self.database().execute(INSERT_LOGIN, insert).await?;
+        let mut insert = login_values(state_hash, login, lifetime_ms);
+        insert.push(server.as_str().into());
+        self.database().execute(INSERT_LOGIN, &insert).await?;
         Ok(())
     }
 

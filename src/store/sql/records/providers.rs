@@ -131,16 +131,7 @@ impl<B: Backend> ProviderStore for B {
     }
 
     async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
-        let insert = values![
-            login.owner.as_str(),
-            state_hash,
-            &login.browser_hash,
-            login.key_hash.as_deref(),
-            &login.verifier.key_id,
-            &login.verifier.data,
-            lifetime_ms,
-        ];
-        self.database().execute(INSERT_LOGIN, insert).await?;
+        self.database().execute(INSERT_LOGIN, &login_values(state_hash, login, lifetime_ms)).await?;
         Ok(())
     }
 
@@ -233,6 +224,13 @@ fn read_sealed_row(row: &Row) -> StoreResult<Option<SealedRow>> {
     let id: String = row.get("id")?;
     let of = read_word(row, "secrets", "kind", &id, SecretOf::from_word)?;
     Ok(read_sealed(row)?.map(|sealed| SealedRow { of, owner, id, sealed }))
+}
+
+/// Returns the values with which the insertion of a login begins.
+pub(in crate::store::sql) fn login_values<'a>(state_hash: &'a str, login: &'a ProviderLogin, lifetime_ms: u32) -> Vec<Value<'a>> {
+    let (owner, key_hash) = (login.owner.as_str(), login.key_hash.as_deref());
+    let Sealed { key_id, data } = &login.verifier;
+    values![owner, state_hash, &login.browser_hash, key_hash, key_id, data, lifetime_ms].to_vec()
 }
 
 /// Reads a login that was taken, unless it has expired.

@@ -4,7 +4,7 @@
 
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
-use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::run::RunStatus;
 use crate::store::rows::unsigned;
 use crate::store::runs::compose;
@@ -12,7 +12,7 @@ use crate::store::sql::runs::run_rows::{find_run, lock_head_of_run};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{Cancelled, IdempotencyClaim, Keyed, StoreResult};
+use crate::store::{CancelRun, Cancelled, IdempotencyClaim, Keyed, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
@@ -58,10 +58,7 @@ pub(in crate::store::sql) struct Stopped {
 /// Cancels a run, or asks its worker to.
 pub(in crate::store::sql) async fn cancel_in(
     tx: &mut Transaction,
-    owner: &UserId,
-    id: &RunId,
-    by: &str,
-    now: UnixMillis,
+    CancelRun { owner, id, by, now }: CancelRun<'_>,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Cancelled>> {
     let head = lock_head_of_run(tx, owner, id).await?;

@@ -13,6 +13,7 @@ pub(super) mod run_rows;
 pub(super) mod usage;
 
 use async_trait::async_trait;
+use sqlx::AssertSqlSafe;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
@@ -30,10 +31,9 @@ use crate::store::sql::runs::run_rows::{BY_ID, RunRow, run_columns};
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest, ResumeRun, Resumed,
-    RunCursor, RunFilter, RunStore, RunView, StoreResult,
+    AcceptRun, Accepted, CallBatch, CancelRun, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest,
+    ResumeRun, Resumed, RunCursor, RunFilter, RunStore, RunView, StoreResult,
 };
-use crate::support::clock::UnixMillis;
 
 statements! {
     PROFILE = ["SELECT profile FROM runs WHERE id = $1 AND owner_id = $2"];
@@ -129,7 +129,7 @@ impl<B: PerBackend> RunStore for B {
             filter.created_from.map(|from| from.0),
             filter.created_before.map(|before| before.0),
         ];
-        let rows = self.database().fetch_list(list_statement(filter, after), values).await?;
+        let rows = self.database().fetch_list(AssertSqlSafe(list_statement(filter, after)), values).await?;
         let found = rows.iter().map(RunRow::read).collect::<StoreResult<Vec<_>>>()?;
         let cursor = |last: &RunRow| {
             let at = if filter.conversation.is_some() { last.first_seq } else { last.created_at };
@@ -149,19 +149,12 @@ impl<B: PerBackend> RunStore for B {
         Ok(row.as_ref().map(RunRow::read).transpose()?.map(|row| row.run))
     }
 
-    async fn cancel_run(
-        &self,
-        owner: &UserId,
-        id: &RunId,
-        by: &str,
-        now: UnixMillis,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Cancelled>> {
+    async fn cancel_run(&self, cancel: CancelRun<'_>, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Cancelled>> {
         let (database, key) = (self.database(), idempotency.as_ref());
         database
             .once(key, || async {
                 let mut tx = database.begin().await?;
-                let outcome = cancel_in(&mut tx, owner, id, by, now, key).await?;
+                let outcome = cancel_in(&mut tx, cancel, key).await?;
                 tx.finish(outcome, |_| true).await
             })
             .await

@@ -74,28 +74,17 @@ macro_rules! turn_taken_out {
     };
 }
 
-/// Holds if run `$run` has messages that are not superseded.
-macro_rules! has_words {
-    ($run:literal) => {
+/// Holds if run `$run` has a message for which a condition holds.
+macro_rules! has_message {
+    ($run:literal $condition:literal) => {
         concat!(
             "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
             $run,
             ".conversation_id AND m.run_id = ",
             $run,
-            ".id AND m.superseded_by IS NULL)"
-        )
-    };
-}
-
-/// Holds if a rewind has superseded a message of run `$run`. Messages that a retry replaces name the run of the retry.
-macro_rules! was_rewound {
-    ($run:literal) => {
-        concat!(
-            "EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = ",
-            $run,
-            ".conversation_id AND m.run_id = ",
-            $run,
-            ".id AND m.superseded_by IS NOT NULL AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by))"
+            ".id AND ",
+            $condition,
+            ")"
         )
     };
 }
@@ -111,15 +100,17 @@ macro_rules! is_resumable {
                  AND (n.finished_at IS NULL OR n.first_seq > runs.first_seq AND NOT ",
             $crate::store::sql::runs::resume::only_undid!($dialect "n"),
             " AND (",
-            $crate::store::sql::runs::resume::has_words!("n"),
+            $crate::store::sql::runs::resume::has_message!("n" "m.superseded_by IS NULL"),
             " OR NOT (",
             $crate::store::sql::runs::resume::turn_taken_out!($dialect "n"),
             " OR ",
-            $crate::store::sql::runs::resume::was_rewound!("n"),
+            // Messages that a retry replaces name the run of the retry: all others were superseded by a rewind.
+            $crate::store::sql::runs::resume::has_message!("n" "m.superseded_by IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by)"),
             ")))) AND NOT ",
             $crate::store::sql::runs::resume::only_undid!($dialect "runs"),
             " AND (",
-            $crate::store::sql::runs::resume::has_words!("runs"),
+            $crate::store::sql::runs::resume::has_message!("runs" "m.superseded_by IS NULL"),
             " OR NOT ",
             $crate::store::sql::runs::resume::turn_taken_out!($dialect "runs"),
             "))"
@@ -127,7 +118,7 @@ macro_rules! is_resumable {
     };
 }
 
-pub(in crate::store) use {has_words, is_internal, is_internal_message, is_resumable, only_undid, turn_taken_out, was_rewound};
+pub(in crate::store) use {has_message, is_internal, is_internal_message, is_resumable, only_undid, turn_taken_out};
 
 statements! {
     WAKE = ["UPDATE runs SET claim_cause = 'request', claimable_at = ", least, "(coalesce(claimable_at, ", now, "), ", now, ")

@@ -4,27 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use capstan::domain::agent::AgentProfile;
-use capstan::domain::conversation::Conversation;
-use capstan::domain::conversation::message::Message;
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, MessageId, NodeId, PinId, RunId, UserId};
-use capstan::domain::run::Run;
-use capstan::domain::run::budget::{Reserve, Reserved};
-use capstan::domain::run::change::{Change, StepKind};
-use capstan::domain::run::input::{InputRecord, InputState};
+use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use capstan::domain::run::change::Change;
 use capstan::domain::run::record::{Fence, RunRecord, RunWrite};
-use capstan::domain::tool::approval::ToolGrant;
-use capstan::domain::tool::call_record::ToolCallRecord;
-use capstan::domain::tool::pin::{PinStatus, ToolPin};
 use capstan::store::*;
-use capstan::support::clock::UnixMillis;
 use tokio_util::task::TaskTracker;
 
 use super::dice::Dice;
 use super::gate::Gate;
 use super::model::ModelStore;
 use super::witness::Witness;
+use crate::support::intercept::{InterceptedStore, Interceptor};
 
 /// The rates of connection faults, for each thousand calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,8 +146,35 @@ impl Line {
     }
 }
 
+/// Calls that the connection never disturbs.
+const UNDISTURBED: [&str; 7] =
+    ["accept_tool_pin", "claim_title", "finish_title", "remove_old_spending", "sight_tools", "tool_call", "tool_pins"];
+
+impl Interceptor for Line {
+    type Store = ModelStore;
+
+    fn store(&self) -> &ModelStore {
+        &self.model
+    }
+
+    async fn pass<T: Send, F: Future<Output = StoreResult<T>> + Send>(
+        &self,
+        name: &'static str,
+        call: impl Fn() -> F + Send,
+    ) -> StoreResult<T> {
+        match UNDISTURBED.contains(&name) {
+            true => call().await,
+            false => self.call(&format!("calls {name}"), call(), |_| {}).await,
+        }
+    }
+
+    fn accepted(&self, accepted: &Keyed<Accepted>, lease_ms: u64) {
+        self.witness.accepted(&self.node, accepted, lease_ms);
+    }
+}
+
 #[async_trait]
-impl LogStore for Line {
+impl LogStore for InterceptedStore<Line> {
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let what = format!("commits {}", summary(writes));
         let seen = |answers: &Vec<_>| self.witness.committed(writes, answers);
@@ -165,7 +183,7 @@ impl LogStore for Line {
             return self.carry(&what, fate, self.model.commit(writes), seen).await;
         }
         // The node gets an error, and the write is still on its way.
-        let (line, late, name) = (self.clone(), writes.to_vec(), what.clone());
+        let (line, late, name) = (self.0.clone(), writes.to_vec(), what.clone());
         self.sky.under_way.spawn(async move {
             line.dice.sleep(1, 6_000).await;
             if let Ok(answers) = line.model.commit(&late).await {
@@ -209,7 +227,7 @@ pub fn tail(id: &str) -> &str {
 }
 
 #[async_trait]
-impl QueueStore for Line {
+impl QueueStore for InterceptedStore<Line> {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
         let seen = |claims: &Vec<Claim>| {
             self.witness.claimed(node, claims, lease_ms);
@@ -261,192 +279,5 @@ impl QueueStore for Line {
     }
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
         self.call("reads timers", self.model.next_claimable_in(), |_| {}).await
-    }
-}
-
-#[async_trait]
-impl ConversationStore for Line {
-    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
-        self.call("reads steps", self.model.reached(owner, runs), |_| {}).await
-    }
-    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
-        self.call("creates", self.model.create_conversation(new, key), |_| {}).await
-    }
-    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
-        self.call("reads a conversation", self.model.conversation(owner, id), |_| {}).await
-    }
-    async fn conversations(
-        &self,
-        owner: &UserId,
-        filter: &ConversationFilter,
-        page: &PageRequest<ConversationCursor>,
-    ) -> StoreResult<Page<Conversation>> {
-        self.call("lists", self.model.conversations(owner, filter, page), |_| {}).await
-    }
-    async fn change_conversation(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        change: &ConversationChange,
-        now: UnixMillis,
-    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        self.call("renames", self.model.change_conversation(owner, id, change, now), |_| {}).await
-    }
-    async fn compact(&self, compact: Compact, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
-        self.call("compacts", self.model.compact(compact, key), |_| {}).await
-    }
-
-    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
-        self.call("rewinds", self.model.rewind_conversation(rewind, idempotency), |_| {}).await
-    }
-    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
-        self.call("copies", self.model.copy_conversation(copy, key), |_| {}).await
-    }
-    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        self.call("deletes", self.model.delete_conversation(owner, id), |_| {}).await
-    }
-    async fn messages(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        page: &PageRequest<MessageCursor>,
-    ) -> StoreResult<Option<Page<Message>>> {
-        self.call("reads messages", self.model.messages(owner, id, page), |_| {}).await
-    }
-    async fn earlier_messages(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        page: EarlierPage,
-    ) -> StoreResult<Option<EarlierMessages>> {
-        self.call("reads messages", self.model.earlier_messages(owner, id, page), |_| {}).await
-    }
-}
-
-#[async_trait]
-impl RunStore for Line {
-    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-        let lease_ms = accept.taker.as_ref().map_or(0, |taker| taker.lease_ms);
-        let seen = |accepted: &Keyed<Accepted>| self.witness.accepted(&self.node, accepted, lease_ms);
-        self.call("accepts", self.model.accept_run(accept, key), seen).await
-    }
-    async fn edit_message(
-        &self,
-        accept: AcceptRun,
-        message: &MessageId,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Edited>> {
-        self.call("edits", self.model.edit_message(accept, message, idempotency), |_| {}).await
-    }
-    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
-        self.call("reads a run", self.model.run(owner, id), |_| {}).await
-    }
-    async fn runs(&self, owner: &UserId, filter: &RunFilter, page: &PageRequest<RunCursor>) -> StoreResult<Page<Run>> {
-        self.call("lists runs", self.model.runs(owner, filter, page), |_| {}).await
-    }
-    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
-        self.call("reads a profile", self.model.run_profile(owner, id), |_| {}).await
-    }
-    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
-        self.call("reads the active run", self.model.active_run(owner, conversation), |_| {}).await
-    }
-    async fn cancel_run(
-        &self,
-        owner: &UserId,
-        id: &RunId,
-        by: &str,
-        now: UnixMillis,
-        key: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Cancelled>> {
-        self.call("cancels", self.model.cancel_run(owner, id, by, now, key), |_| {}).await
-    }
-    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
-        self.call("resumes", self.model.resume_run(resume, key), |_| {}).await
-    }
-    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
-        self.call("reads a call", self.model.call_batch(owner, run, call), |_| {}).await
-    }
-    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
-        self.model.tool_call(owner, run, call).await
-    }
-    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
-        self.call("explains", self.model.explain_run(owner, id), |_| {}).await
-    }
-    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
-        self.call("counts", self.model.run_counts(), |_| {}).await
-    }
-}
-
-#[async_trait]
-impl InputStore for Line {
-    async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
-        self.call("reads a question", self.model.input_request(owner, id), |_| {}).await
-    }
-    async fn input_requests(
-        &self,
-        owner: &UserId,
-        asked: Asked,
-        state: Option<InputState>,
-        page: &PageRequest<InputCursor>,
-    ) -> StoreResult<Page<InputRecord>> {
-        self.call("lists questions", self.model.input_requests(owner, asked, state, page), |_| {}).await
-    }
-    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
-        self.call("looks for grants", self.model.tool_grants(owner, within), |_| {}).await
-    }
-    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
-        self.call("takes a grant back", self.model.delete_tool_grant(owner, id), |_| {}).await
-    }
-    async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
-        self.call("answers", self.model.resolve_input(resolve, key), |_| {}).await
-    }
-}
-
-#[async_trait]
-impl BudgetStore for Line {
-    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
-        self.call("reserves", self.model.reserve(fence, owner, reserve), |_| {}).await
-    }
-    async fn remove_old_spending(&self) -> StoreResult<u64> {
-        self.model.remove_old_spending().await
-    }
-}
-
-#[async_trait]
-impl PinStore for Line {
-    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
-        self.model.sight_tools(seen).await
-    }
-    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
-        self.model.tool_pins(viewer, status).await
-    }
-    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
-        self.model.accept_tool_pin(scope, id, by).await
-    }
-}
-
-#[async_trait]
-impl TitleStore for Line {
-    async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
-        self.model.claim_title(owner, of).await
-    }
-    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
-        self.model.finish_title(made).await
-    }
-}
-
-#[async_trait]
-impl CommonStore for Line {
-    async fn ping(&self) -> StoreResult<()> {
-        self.call("pings", self.model.ping(), |()| {}).await
-    }
-    fn is_shared(&self) -> bool {
-        self.model.is_shared()
-    }
-    fn caps_owners(&self) -> bool {
-        self.model.caps_owners()
-    }
-    fn records(&self) -> &(dyn RecordStore + 'static) {
-        self.model.records()
     }
 }

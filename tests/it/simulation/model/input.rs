@@ -7,7 +7,8 @@ use capstan::domain::run::input::{InputKind, InputRecord, InputState};
 use capstan::domain::run::record::ClaimCause;
 use capstan::domain::tool::approval::{ApprovalState, ToolGrant};
 use capstan::store::{
-    Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, NewGrant, Page, PageRequest, ResolveInput, Resolved, StoreResult,
+    Asked, IdempotencyClaim, InputCursor, InputFilter, InputStore, Keyed, NewGrant, Page, PageRequest, ResolveInput, Resolved,
+    StoreResult,
 };
 
 use super::ModelStore;
@@ -21,13 +22,8 @@ impl InputStore for ModelStore {
         Ok(asked.into_iter().find(|asked| asked.request.id == *id).cloned())
     }
 
-    async fn input_requests(
-        &self,
-        owner: &UserId,
-        asked: Asked,
-        state: Option<InputState>,
-        page: &PageRequest<InputCursor>,
-    ) -> StoreResult<Page<InputRecord>> {
+    async fn input_requests(&self, filter: InputFilter<'_>, page: &PageRequest<InputCursor>) -> StoreResult<Page<InputRecord>> {
+        let InputFilter { owner, asked, state } = filter;
         let model = self.state();
         let found = model.runs.values().filter(|row| row.owner == *owner).flat_map(|row| &row.inputs);
         let found = found.filter(|asked| state.is_none_or(|state| asked.request.state == state));

@@ -215,15 +215,8 @@ impl RunStore for ModelStore {
         Ok(state.active_in(conversation).filter(|row| row.owner == *owner).map(|row| row.view().run))
     }
 
-    async fn cancel_run(
-        &self,
-        owner: &UserId,
-        id: &RunId,
-        by: &str,
-        now: UnixMillis,
-        key: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Cancelled>> {
-        let overwrites = self.has(Bug::TerminalOverwritten);
+    async fn cancel_run(&self, cancel: CancelRun<'_>, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Cancelled>> {
+        let (CancelRun { owner, id, by, now }, overwrites) = (cancel, self.has(Bug::TerminalOverwritten));
         Ok(self.state().keyed(key, |state| state.cancel(owner, id, by, now, overwrites)))
     }
 
