@@ -42,7 +42,11 @@ impl PostgresStore {
     async fn accept_into(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Keyed<Accepted>>> {
         match self.accept_alone(Head::Idle, accept, key).await? {
             Some(accepted) => Ok(Some(Keyed::Fresh(accepted))),
-            None => accept_once(self.database(), accept, key).await,
+            None => {
+                // The transaction needs a connection of the pool, which the cache must not withhold.
+                self.accept.release();
+                accept_once(self.database(), accept, key).await
+            }
         }
     }
 

@@ -36,7 +36,7 @@ impl Allowed {
         match (address.parse::<IpAddr>(), bits) {
             (Ok(address), None) => Ok(Self { what: What::Net(address.to_canonical().into()), port }),
             (Ok(address), Some(bits)) => {
-                let net = bits.parse().ok().and_then(|bits| IpNet::new(address, bits).ok());
+                let net = bits.parse().ok().and_then(|bits| network(address, bits));
                 Ok(Self { what: What::Net(net.ok_or_else(wrong)?), port })
             }
             (Err(_), None) if is_name(place) => {
@@ -55,6 +55,15 @@ impl Allowed {
             What::Name(_) => false,
             What::Net(net) => net.contains(&address.to_canonical()),
         }
+    }
+}
+
+/// Returns a network. An IPv4 network in its IPv6 form becomes IPv4, as addresses do before they are compared.
+fn network(address: IpAddr, bits: u8) -> Option<IpNet> {
+    match address.to_canonical() {
+        // A shorter prefix would hold addresses that are not IPv4.
+        canonical if canonical != address => IpNet::new(canonical, bits.checked_sub(96)?).ok(),
+        _ => IpNet::new(address, bits).ok(),
     }
 }
 
@@ -131,6 +140,8 @@ mod tests {
     #[case("10.0.0.0/8", "10.255.0.1", 80, Listing::Yes)]
     #[case("10.0.0.0/8", "11.0.0.1", 80, Listing::Nothing)]
     #[case("10.0.0.0/8", "::ffff:10.1.2.3", 80, Listing::Yes)]
+    #[case("[::ffff:10.0.0.0]/104", "10.9.9.9", 80, Listing::Yes)]
+    #[case("::ffff:10.1.2.3/128", "10.1.2.3", 80, Listing::Yes)]
     #[case("10.1.2.3", "10.1.2.3", 80, Listing::Yes)]
     #[case("10.1.2.3", "10.1.2.4", 80, Listing::Nothing)]
     #[case("10.1.2.3:11434", "10.1.2.3", 11_434, Listing::Yes)]
@@ -168,6 +179,7 @@ mod tests {
     #[case("")]
     #[case("10.0.0.0/33")]
     #[case("10.0.0.256")]
+    #[case("[::ffff:10.0.0.0]/8")]
     #[case("10.0.0.1:0")]
     #[case("10.0.0.1:http")]
     #[case("http://ollama.lan")]

@@ -4,14 +4,16 @@
 
 use std::error::Error;
 
-use crate::support::net::http::error_chain;
-
 /// The text before a URL in an error of the HTTP client. A closing bracket follows the URL.
 const BEFORE_URL: &str = " for url (";
 
-/// Returns an error with its causes, without URLs.
+/// Returns an error with its causes, without URLs. The library repeats causes in the middle of its texts: those are not added again.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    without_url(&error_chain(error))
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(without_url(&error.to_string()), |text, cause| {
+        let part = without_url(&cause.to_string());
+        if text.contains(&part) { text } else { format!("{text}: {part}") }
+    })
 }
 
 /// Removes URLs from the text of an error. The library often copies errors of the HTTP client as text, not as causes.

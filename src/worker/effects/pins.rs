@@ -1,5 +1,6 @@
 //! Holds back tools whose definitions have changed since they were accepted.
 
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
 use crate::domain::ids::PinId;
@@ -17,7 +18,8 @@ const REMEMBERED: u64 = 10_000;
 pub type Accepted = Cache<String, ()>;
 
 pub fn accepted() -> Accepted {
-    Cache::new(REMEMBERED)
+    // Least recently used: by frequency, a full cache would refuse the definitions of new servers for ever.
+    Cache::builder().max_capacity(REMEMBERED).eviction_policy(EvictionPolicy::lru()).build()
 }
 
 /// Removes tools of untrusted servers whose definitions have changed from what a run is about to be offered, and names them in its

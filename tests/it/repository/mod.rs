@@ -4,6 +4,7 @@ mod circles;
 mod dependencies;
 mod documents;
 mod faults;
+mod language;
 mod layering;
 mod mcp_examples;
 

@@ -117,20 +117,26 @@ fn words_and_calls(message: Message) -> (Message, Vec<ToolCallPart>) {
 /// Converts a result to user content. Its text is a JSON string, so that it cannot look like the user's words.
 fn result_parts(part: Part) -> Vec<Part> {
     let Part::ToolResult(ToolResultPart { id, name, content, is_error, .. }) = part else { return Vec::new() };
-    let mut texts = Vec::new();
+    let mut text = String::new();
+    let mut add = |piece: &str| {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(piece);
+    };
     let mut pictures = Vec::new();
     for piece in content {
         match piece {
-            ToolContent::Text { text } => texts.push(text),
+            ToolContent::Text { text } => add(&text),
             ToolContent::Image(BinaryContent { media_type, file_id, size, url, name, data }) => {
                 let url = data.map(|data| format!("data:{media_type};base64,{data}")).or(url);
                 pictures.push(Part::Image(FilePart { file_id, size, url, name, ..FilePart::of(id.clone(), media_type) }));
             }
-            ToolContent::File(file) => texts.push(file.note("file")),
+            ToolContent::File(file) => add(&file.note("file")),
         }
     }
     let word = if is_error { "error" } else { "result" };
-    let said = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(texts.join("\n")));
+    let said = format!(r#"{{"tool":{},"{word}":{}}}"#, json!(name), json!(text));
     let mut parts = vec![Part::Text(TextPart { id, text: said })];
     parts.append(&mut pictures);
     parts

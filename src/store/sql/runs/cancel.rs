@@ -11,7 +11,7 @@ use crate::store::runs::compose;
 use crate::store::sql::runs::run_rows::{find_run, lock_head_of_run};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
-use crate::store::sql::value::values;
+use crate::store::sql::value::{Value, values};
 use crate::store::{CancelRun, Cancelled, IdempotencyClaim, Keyed, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -23,20 +23,28 @@ statements! {
          FROM runs r LEFT JOIN run_leases l ON l.run_id = r.id
          WHERE r.conversation_id = $1 AND r.finished_at IS NULL AND (CAST($2 AS text) IS NULL OR r.id = $2) ORDER BY r.first_seq"];
 
+    // The runs end one after another: the event of each is its last.
     END = ["UPDATE runs SET status = 'cancelled', reason = NULL, finish_reason = 'cancelled', active = false, claimable_at = NULL,
-             finished_at = ", now, ", last_seq = $2, cancel_requested_at = coalesce(cancel_requested_at, ", now, "),
+             finished_at = ", now, ", last_seq = $2 + e.place, cancel_requested_at = coalesce(cancel_requested_at, ", now, "),
              cancel_requested_by = coalesce(cancel_requested_by, $3)
-         WHERE id = $1"];
+         FROM ", {
+             postgres: "unnest($1::text[]) WITH ORDINALITY AS e (id, place)",
+             sqlite: "(SELECT value AS id, key + 1 AS place FROM json_each($1)) AS e"
+         }, "
+         WHERE runs.id = e.id"];
 
-    FENCE_OFF = ["UPDATE conversation_heads SET run_id = NULL WHERE conversation_id = $1 AND run_id = $2"];
+    FENCE_OFF = ["UPDATE conversation_heads SET run_id = NULL WHERE conversation_id = $1 AND run_id ", (in_list "$2")];
 
     // A run without a lease waits, for a time or for an answer: it need not wait any longer.
     MARK = ["UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, ", now, "),
              cancel_requested_by = coalesce(cancel_requested_by, $2),
              claimable_at = CASE WHEN leased THEN claimable_at ELSE ", least, "(coalesce(claimable_at, ", now, "), ", now, ") END,
              claim_cause = CASE WHEN leased OR claimable_at <= ", now, " THEN claim_cause ELSE 'request' END
-         FROM (SELECT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1) AS leased) AS lease
-         WHERE id = $1"];
+         FROM (SELECT e.id, EXISTS (SELECT 1 FROM run_leases l WHERE l.run_id = e.id) AS leased FROM ", {
+             postgres: "unnest($1::text[]) AS e (id)",
+             sqlite: "(SELECT value AS id FROM json_each($1)) AS e"
+         }, ") AS marked
+         WHERE runs.id = marked.id"];
 
     PROMOTE_NEXT = ["UPDATE runs SET active = true, claimable_at = ", now, ", claim_cause = 'first'
          WHERE id = (SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1)"];
@@ -93,19 +101,26 @@ pub(in crate::store::sql) async fn stop_runs(
     now: UnixMillis,
 ) -> StoreResult<Stopped> {
     let mut stopped = Stopped::default();
-    let mut last_seq = base;
+    let mut ended = Vec::new();
     for row in tx.fetch_all(UNFINISHED, values![conversation.as_str(), only.map(RunId::as_str)]).await? {
         let id = RunId::from_stored(row.get("id")?);
         if row.get("begun")? {
-            tx.execute(MARK, values![id.as_str(), by]).await?;
             stopped.requested.push(id);
         } else {
-            last_seq += 1;
-            tx.execute(END, values![id.as_str(), last_seq, by]).await?;
-            tx.execute(FENCE_OFF, values![conversation.as_str(), id.as_str()]).await?;
             stopped.events.push(compose::run_cancelled(&id, unsigned(row.get("attempt")?), by, now));
             stopped.ended_active |= row.get::<bool>("active")?;
+            ended.push(id);
         }
+    }
+    // A conversation may have thousands of queued runs, and its head is locked: one statement serves all of them.
+    if !ended.is_empty() {
+        let ids = || ended.iter().map(RunId::as_str).collect::<Value<'_>>();
+        tx.execute(END, values![ids(), base, by]).await?;
+        tx.execute(FENCE_OFF, values![conversation.as_str(), ids()]).await?;
+    }
+    if !stopped.requested.is_empty() {
+        let ids: Value<'_> = stopped.requested.iter().map(RunId::as_str).collect();
+        tx.execute(MARK, values![ids, by]).await?;
     }
     Ok(stopped)
 }

@@ -96,7 +96,8 @@ impl Connection {
             ServerTransport::Container { container, command, args, env } => {
                 let word = common.words.next();
                 launch = Launch::prepare(container, (command.as_deref(), args), env, &word, &common.containers).await?;
-                launch.program(word, remains)
+                let Launch { engine, args, env, removal, .. } = &launch;
+                Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()), remains }
             }
             ServerTransport::Stdio { command, args, env, cwd } => {
                 let cwd = cwd.as_deref().map(Path::new);

@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::NamedTempFile;
-use tokio_util::task::TaskTracker;
 
 use super::engine::{ImageVolumes, NOTHING_ELSE, asked};
 use super::{Container, ContainerOptions, Containers, Mount, handed};
-use crate::tools::mcp::process::Program;
 
 /// How long one command may take that removes or lists containers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -26,10 +24,10 @@ const OPEN_FILES: u32 = 1_024;
 
 /// The command that starts a container.
 pub struct Launch {
-    engine: String,
-    args: Vec<String>,
-    env: BTreeMap<String, SecretString>,
-    removal: Removal,
+    pub engine: String,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, SecretString>,
+    pub removal: Removal,
     /// The variables of the container, in a file because a command line is public. The engine has read it before the first output of
     /// the container.
     _variables: Option<NamedTempFile>,
@@ -74,12 +72,6 @@ impl Launch {
         line.extend_from_slice(args);
         let removal = Removal { engine: program.clone(), env: env.clone(), name: name.to_owned() };
         Ok(Self { engine: program.display().to_string(), args: line, env, removal, _variables: file })
-    }
-
-    /// Returns the command as a program. `word` is its mark, and the name of the container.
-    pub fn program<'a>(&'a self, word: String, remains: &'a TaskTracker) -> Program<'a> {
-        let Self { engine, args, env, removal, _variables } = self;
-        Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()), remains }
     }
 }
 
