@@ -9,11 +9,17 @@ const BEFORE_URL: &str = " for url (";
 
 /// Returns an error with its causes, without URLs. The library repeats causes in the middle of its texts: those are not added again.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(without_url(&error.to_string()), |text, cause| {
-        let part = without_url(&cause.to_string());
-        if text.contains(&part) { text } else { format!("{text}: {part}") }
-    })
+    let mut text = without_url(&error.to_string());
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = without_url(&error.to_string());
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Removes URLs from the text of an error. The library often copies errors of the HTTP client as text, not as causes.
