@@ -61,43 +61,6 @@ impl Door {
             Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
         }
     }
-
-    async fn carry_out(
-        &self,
-        owner: &UserId,
-        definition: &ToolDefinition,
-        call: &ToolCall,
-        timeout: Duration,
-        progress: ProgressSender,
-        permit: &CallPermit,
-    ) -> McpAnswer {
-        if permit.token.is_cancelled() {
-            return cancelled();
-        }
-        let arguments = match prepared_arguments(&self.validators, definition, call) {
-            Ok(arguments) => arguments,
-            Err(reason) => return failed(reason),
-        };
-        let Some(server) = &definition.server else {
-            return self.built_in(definition, &arguments, timeout, &permit.token).await;
-        };
-        let call = McpCall {
-            owner,
-            id: &call.id,
-            server,
-            tool: &definition.tool,
-            frozen_hash: Some(&definition.definition_hash),
-            frozen_destination: definition.destination.as_deref(),
-            handle: call.handle.as_ref(),
-            may_repeat: definition.replay.may_repeat(),
-            arguments,
-            meta: meta(definition, call),
-            timeout,
-            progress,
-            permit,
-        };
-        self.mcp.call(call).await
-    }
 }
 
 #[async_trait]
@@ -122,7 +85,34 @@ impl Toolbox for Door {
         permit: CallPermit,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let McpAnswer { state, content, is_error, .. } = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
+        let arguments = if permit.token.is_cancelled() {
+            Err(cancelled())
+        } else {
+            prepared_arguments(&self.validators, definition, call).map_err(failed)
+        };
+        let answer = match (arguments, &definition.server) {
+            (Err(refusal), _) => refusal,
+            (Ok(arguments), None) => self.built_in(definition, &arguments, timeout, &permit.token).await,
+            (Ok(arguments), Some(server)) => {
+                let call = McpCall {
+                    owner,
+                    id: &call.id,
+                    server,
+                    tool: &definition.tool,
+                    frozen_hash: Some(&definition.definition_hash),
+                    frozen_destination: definition.destination.as_deref(),
+                    handle: call.handle.as_ref(),
+                    may_repeat: definition.replay.may_repeat(),
+                    arguments,
+                    meta: meta(definition, call),
+                    timeout,
+                    progress,
+                    permit: &permit,
+                };
+                self.mcp.call(call).await
+            }
+        };
+        let McpAnswer { state, content, is_error, .. } = answer;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
         ToolOutcome { state, content, is_error, duration_ms }
@@ -220,7 +210,6 @@ mod tests {
     use super::*;
     use crate::domain::conversation::message::ToolContent;
     use crate::domain::ids::{CallId, MessageId, RunId};
-    use crate::domain::tool::approval::ToolSafety;
     use crate::support::clock::{ManualClock, UnixMillis};
     use crate::support::ids::SequentialIds;
     use serde_json::json;
@@ -231,25 +220,9 @@ mod tests {
 
     fn call(name: &str, arguments: Value) -> ToolCall {
         let ids = SequentialIds::default();
-        ToolCall {
-            id: CallId::generate(&ids),
-            run_id: RunId::generate(&ids),
-            message_id: MessageId::generate(&ids),
-            step: 1,
-            position: 0,
-            provider_call_id: String::new(),
-            name: name.to_owned(),
-            server: None,
-            repair: None,
-            key: None,
-            undoes: None,
-            handle: None,
-            arguments_hash: String::new(),
-            arguments,
-            replay: ReplayClass::Read,
-            state: ToolCallState::Started,
-            outcome: None,
-        }
+        let (id, of) = (CallId::generate(&ids), (RunId::generate(&ids), MessageId::generate(&ids)));
+        let tool = ToolDefinition::new(name, "", Value::Null, ReplayClass::Read);
+        ToolCall { state: ToolCallState::Started, ..ToolCall::planned(id, of, &tool, arguments) }
     }
 
     fn owner() -> UserId {
@@ -306,18 +279,9 @@ mod tests {
 
     fn of_bank(tool: &str, replay: ReplayClass) -> ToolDefinition {
         ToolDefinition {
-            name: format!("bank__{tool}"),
             server: Some("bank".to_owned()),
             tool: tool.to_owned(),
-            description: String::new(),
-            parameters: json!({"type": "object"}).into(),
-            replay,
-            definition_hash: String::new(),
-            safety: ToolSafety::default(),
-            destination: None,
-            undo: None,
-            preview: None,
-            original: None,
+            ..ToolDefinition::new(&format!("bank__{tool}"), "", json!({"type": "object"}), replay)
         }
     }
 

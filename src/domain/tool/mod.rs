@@ -99,6 +99,24 @@ pub struct ToolDefinition {
 }
 
 impl ToolDefinition {
+    /// Returns a tool of no server, without rules and without a hash. Models see it under its own name.
+    pub fn new(name: &str, description: impl Into<String>, parameters: Value, replay: ReplayClass) -> Self {
+        Self {
+            name: name.to_owned(),
+            server: None,
+            tool: name.to_owned(),
+            description: description.into(),
+            parameters: parameters.into(),
+            replay,
+            undo: None,
+            preview: None,
+            definition_hash: String::new(),
+            safety: ToolSafety::default(),
+            destination: None,
+            original: None,
+        }
+    }
+
     /// Returns what a human's consent is bound to: the definition, and the address of the server.
     pub fn consent_hash(&self) -> Cow<'_, str> {
         match &self.destination {
@@ -184,6 +202,29 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
+    /// Returns the first call of a message, planned with arguments that no model wrote.
+    pub fn planned(id: CallId, (run_id, message_id): (RunId, MessageId), tool: &ToolDefinition, arguments: Value) -> Self {
+        Self {
+            id,
+            run_id,
+            message_id,
+            step: 1,
+            position: 0,
+            provider_call_id: String::new(),
+            name: tool.name.clone(),
+            server: tool.server.clone(),
+            repair: None,
+            key: None,
+            undoes: None,
+            handle: None,
+            arguments_hash: json::hash(&arguments),
+            arguments,
+            replay: tool.replay.clone(),
+            state: ToolCallState::Planned,
+            outcome: None,
+        }
+    }
+
     /// Returns the key by which the tool recognizes a repeated request.
     pub fn key(&self) -> &CallId {
         self.key.as_ref().unwrap_or(&self.id)

@@ -193,18 +193,10 @@ mod tests {
     fn tool(name: &str) -> ToolDefinition {
         let (server, half) = name.split_once(DIVIDER).map_or((None, name), |(server, half)| (Some(server), half));
         ToolDefinition {
-            name: name.to_owned(),
             server: server.map(str::to_owned),
             tool: half.to_owned(),
-            description: String::new(),
-            parameters: json!({"type": "object"}).into(),
-            replay: ReplayClass::Unsafe,
-            definition_hash: String::new(),
             safety: ToolSafety { destructive: half.starts_with("drop"), ..ToolSafety::default() },
-            destination: None,
-            undo: None,
-            preview: None,
-            original: None,
+            ..ToolDefinition::new(name, "", json!({"type": "object"}), ReplayClass::Unsafe)
         }
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::domain::conversation::message::Message;
-use crate::domain::tool::approval::ToolSafety;
 use crate::domain::tool::tool_filter::ToolFilter;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::engine::calls::tool_names::letters;
@@ -59,25 +58,12 @@ pub fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDef
     let description = format!("{}{}", prompts::SELECTOR, areas(filter, usable));
     let names: Vec<&str> = categories.into_keys().collect();
     let items = json!({ "type": "string", "enum": names });
-    ToolDefinition {
-        name: SELECTOR.to_owned(),
-        server: None,
-        tool: SELECTOR.to_owned(),
-        description,
-        parameters: json!({
-            "type": "object",
-            "properties": { "categories": { "type": "array", "items": items, "minItems": 1 } },
-            "required": ["categories"],
-        })
-        .into(),
-        replay: ReplayClass::Read,
-        definition_hash: String::new(),
-        safety: ToolSafety::default(),
-        destination: None,
-        undo: None,
-        preview: None,
-        original: None,
-    }
+    let parameters = json!({
+        "type": "object",
+        "properties": { "categories": { "type": "array", "items": items, "minItems": 1 } },
+        "required": ["categories"],
+    });
+    ToolDefinition::new(SELECTOR, description, parameters, ReplayClass::Read)
 }
 
 fn own_name(tool: &ToolDefinition) -> &str {

@@ -17,7 +17,7 @@ use crate::domain::run::context::{Capacity, ContextStrategy};
 use crate::domain::run::input::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::approval::{ToolGrant, ToolSafety};
+use crate::domain::tool::approval::ToolGrant;
 use crate::domain::tool::tool_filter::{ChosenBy, RankedTools};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::check_sendable;
@@ -34,20 +34,8 @@ use crate::support::ids::SequentialIds;
 pub(super) const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
 
 pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
-    ToolDefinition {
-        name: name.to_owned(),
-        server: Some("files".to_owned()),
-        tool: name.to_owned(),
-        description: String::new(),
-        parameters: json!({"type": "object"}).into(),
-        replay,
-        definition_hash: String::new(),
-        safety: ToolSafety::default(),
-        destination: None,
-        undo: None,
-        preview: None,
-        original: None,
-    }
+    let server = Some("files".to_owned());
+    ToolDefinition { server, ..ToolDefinition::new(name, "", json!({"type": "object"}), replay) }
 }
 
 /// Returns the tools: `read` may be repeated, `write` may not, and `paid` reconciles `pay`.

@@ -85,22 +85,8 @@ mod tests {
     }
 
     fn request(messages: Vec<Message>) -> ModelRequest {
-        let tools = ["current_time", "calculate", "list_directory", "read_file"].map(|name| {
-            Arc::new(ToolDefinition {
-                name: name.to_owned(),
-                server: None,
-                tool: name.to_owned(),
-                description: String::new(),
-                parameters: json!({"type": "object"}).into(),
-                replay: ReplayClass::Read,
-                definition_hash: String::new(),
-                safety: Default::default(),
-                destination: None,
-                original: None,
-                undo: None,
-                preview: None,
-            })
-        });
+        let tools = ["current_time", "calculate", "list_directory", "read_file"]
+            .map(|name| Arc::new(ToolDefinition::new(name, "", json!({"type": "object"}), ReplayClass::Read)));
         ModelRequest {
             owner: None,
             model: "demo".to_owned(),

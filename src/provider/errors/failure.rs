@@ -342,22 +342,8 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(1_767_225_600_000); // Thu, 01 Jan 2026 00:00:00 GMT
 
     fn refused(status: u16, body: &str) -> ModelError {
-        let tools = ["zero", "one", "2nd", "three"].map(|name| {
-            Arc::new(ToolDefinition {
-                name: name.to_owned(),
-                server: None,
-                tool: name.to_owned(),
-                description: String::new(),
-                parameters: std::sync::Arc::default(),
-                replay: crate::domain::tool::ReplayClass::Read,
-                definition_hash: String::new(),
-                safety: Default::default(),
-                destination: None,
-                original: None,
-                undo: None,
-                preview: None,
-            })
-        });
+        let tools = ["zero", "one", "2nd", "three"]
+            .map(|name| Arc::new(ToolDefinition::new(name, "", Value::Null, crate::domain::tool::ReplayClass::Read)));
         from_response(
             StatusCode::from_u16(status).unwrap(),
             &HeaderMap::new(),

@@ -12,7 +12,6 @@ use crate::service::idempotency::{Replay, RequestKey};
 use crate::service::questions::approvals::arguments_for;
 use crate::service::{Error, Result, Service};
 use crate::store::{CallBatch, GoOn};
-use crate::support::json;
 
 impl Service {
     /// Undoes a call of a terminal run, with the call that its tool has for that. All rules of calls hold for it.
@@ -67,25 +66,9 @@ impl Service {
                 undoes: Some(undone.id.clone()),
             }),
         ];
-        let call = ToolCall {
-            id: call_id,
-            run_id: run.clone(),
-            message_id: message_id.clone(),
-            step: 1,
-            position: 0,
-            provider_call_id: String::new(),
-            name: undoing.name.clone(),
-            server: undoing.server.clone(),
-            repair: None,
-            key: None,
-            undoes: Some(undone.key().clone()),
-            handle: None,
-            arguments_hash: json::hash(&arguments),
-            arguments,
-            replay: undoing.replay.clone(),
-            state: ToolCallState::Planned,
-            outcome: None,
-        };
+        let ids = (run.clone(), message_id.clone());
+        let undoes = Some(undone.key().clone());
+        let call = ToolCall { undoes, ..ToolCall::planned(call_id, ids, undoing, arguments) };
         let message = Message {
             id: message_id,
             run_id: run.clone(),

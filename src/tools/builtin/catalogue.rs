@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::fetch::Fetcher;
 use super::{calculate, files, time, weather};
 use crate::domain::conversation::message::ToolContent;
-use crate::domain::tool::approval::ToolSafety;
 use crate::domain::tool::{ASK_USER, ReplayClass, ToolDefinition};
 use crate::support::clock::SharedClock;
 use crate::support::json;
@@ -130,18 +129,6 @@ fn object(properties: Value, required: Option<&str>) -> Value {
 }
 
 fn definition(name: &str, description: &str, parameters: Value) -> ToolDefinition {
-    ToolDefinition {
-        name: name.to_owned(),
-        server: None,
-        tool: name.to_owned(),
-        description: description.to_owned(),
-        definition_hash: json::hash(&json!([description, parameters])),
-        parameters: parameters.into(),
-        replay: ReplayClass::Read,
-        safety: ToolSafety::default(),
-        destination: None,
-        original: None,
-        undo: None,
-        preview: None,
-    }
+    let definition_hash = json::hash(&json!([description, parameters]));
+    ToolDefinition { definition_hash, ..ToolDefinition::new(name, description, parameters, ReplayClass::Read) }
 }

@@ -127,22 +127,12 @@ mod tests {
 
     use super::*;
     use crate::domain::tool::ReplayClass;
-    use crate::domain::tool::approval::ToolSafety;
 
     pub(in super::super) fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
+        let parameters = json!({"type": "object", "properties": {"recipient": {"type": "string"}}});
         Arc::new(ToolDefinition {
-            name: name.to_owned(),
             server: name.split_once("__").map(|(server, _)| server.to_owned()),
-            tool: name.to_owned(),
-            description: description.to_owned(),
-            parameters: json!({"type": "object", "properties": {"recipient": {"type": "string"}}}).into(),
-            replay: ReplayClass::Unsafe,
-            definition_hash: String::new(),
-            safety: ToolSafety::default(),
-            destination: None,
-            undo: None,
-            preview: None,
-            original: None,
+            ..ToolDefinition::new(name, description, parameters, ReplayClass::Unsafe)
         })
     }
 

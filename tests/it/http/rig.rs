@@ -114,23 +114,8 @@ struct OneTool;
 #[async_trait]
 impl Toolbox for OneTool {
     async fn definitions(&self, _: &UserId) -> Vec<Arc<ToolDefinition>> {
-        vec![
-            ToolDefinition {
-                name: "clock".into(),
-                server: None,
-                tool: "clock".into(),
-                description: "Tells the time".into(),
-                parameters: json!({"type": "object"}).into(),
-                replay: ReplayClass::Read,
-                definition_hash: "0".into(),
-                safety: capstan::domain::tool::approval::ToolSafety::default(),
-                destination: None,
-                original: None,
-                undo: None,
-                preview: None,
-            }
-            .into(),
-        ]
+        let clock = ToolDefinition::new("clock", "Tells the time", json!({"type": "object"}), ReplayClass::Read);
+        vec![Arc::new(ToolDefinition { definition_hash: "0".to_owned(), ..clock })]
     }
 
     async fn execute(

@@ -74,20 +74,8 @@ pub fn question() -> ModelRequest {
 
 pub fn request(messages: Vec<Message>) -> ModelRequest {
     let tools = ["get_weather", "get_time"].map(|name| {
-        Arc::new(ToolDefinition {
-            name: name.to_owned(),
-            server: None,
-            tool: name.to_owned(),
-            description: format!("does {name}"),
-            parameters: json!({"type": "object", "properties": {}}).into(),
-            replay: ReplayClass::Read,
-            definition_hash: String::new(),
-            safety: capstan::domain::tool::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-            preview: None,
-        })
+        let parameters = json!({"type": "object", "properties": {}});
+        Arc::new(ToolDefinition::new(name, format!("does {name}"), parameters, ReplayClass::Read))
     });
     ModelRequest {
         owner: None,

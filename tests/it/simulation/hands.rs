@@ -112,19 +112,12 @@ impl Toolbox for Hands {
         self.gate.pass().await;
         let undo = UndoRule { tool: "land".to_owned(), arguments: [("n".to_owned(), json!("$arguments.n"))].into_iter().collect() };
         let tool = |name: &str, server: Option<&str>, replay| ToolDefinition {
-            name: name.to_owned(),
             server: server.map(str::to_owned),
-            tool: name.to_owned(),
-            description: String::new(),
-            parameters: Arc::new(json!({"type": "object"})),
-            replay,
             definition_hash: name.to_owned(),
             // An unsafe tool, so that an approval that is used twice shows.
             safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
-            destination: None,
             undo: matches!(name, "launch" | "note").then(|| undo.clone()),
-            preview: None,
-            original: None,
+            ..ToolDefinition::new(name, "", json!({"type": "object"}), replay)
         };
         vec![
             tool("look", None, ReplayClass::Read).into(),

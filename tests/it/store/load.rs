@@ -87,23 +87,13 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
 }
 
 pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
-    vec![
-        ToolDefinition {
-            name: "files__read".to_owned(),
-            server: Some("files".to_owned()),
-            tool: "read".to_owned(),
-            description: "reads \u{1F600}".to_owned(),
-            parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
-            replay: ReplayClass::Read,
-            definition_hash: "cd".repeat(32),
-            safety: capstan::domain::tool::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-            preview: None,
-        }
-        .into(),
-    ]
+    let parameters = serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}});
+    vec![Arc::new(ToolDefinition {
+        server: Some("files".to_owned()),
+        tool: "read".to_owned(),
+        definition_hash: "cd".repeat(32),
+        ..ToolDefinition::new("files__read", "reads \u{1F600}", parameters, ReplayClass::Read)
+    })]
 }
 
 fn outcome() -> ToolOutcome {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use capstan::domain::run::change::Change;
 use capstan::domain::run::record::Fence;
-use capstan::domain::tool::approval::ToolSafety;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -19,20 +18,8 @@ contract! {
 }
 
 fn tool(name: &str) -> Vec<Arc<ToolDefinition>> {
-    vec![Arc::new(ToolDefinition {
-        name: name.to_owned(),
-        server: None,
-        tool: name.to_owned(),
-        description: String::new(),
-        parameters: serde_json::json!({"type": "object"}).into(),
-        replay: ReplayClass::Read,
-        definition_hash: name.to_owned(),
-        safety: ToolSafety::default(),
-        destination: None,
-        undo: None,
-        preview: None,
-        original: None,
-    })]
+    let definition = ToolDefinition::new(name, "", serde_json::json!({"type": "object"}), ReplayClass::Read);
+    vec![Arc::new(ToolDefinition { definition_hash: name.to_owned(), ..definition })]
 }
 
 async fn with_tools(world: &World, tools: &[Arc<ToolDefinition>]) -> Fence {

@@ -153,18 +153,8 @@ impl Toolbox for ScriptedTools {
             std::future::pending::<()>().await;
         }
         let tool = |name: &str, replay| ToolDefinition {
-            name: name.to_owned(),
-            server: None,
-            tool: name.to_owned(),
-            description: String::new(),
-            parameters: serde_json::json!({"type": "object"}).into(),
-            replay,
             definition_hash: name.to_owned(),
-            safety: capstan::domain::tool::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-            preview: None,
+            ..ToolDefinition::new(name, "", serde_json::json!({"type": "object"}), replay)
         };
         vec![
             tool("quick", ReplayClass::Read).into(),

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use capstan::domain::ids::UserId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
-use capstan::domain::tool::approval::ToolSafety;
 use capstan::domain::tool::tool_filter::ChosenBy;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
 use capstan::provider::embeddings::{Embedder, Embedders, EmbeddingClient, Embeddings};
@@ -18,20 +17,9 @@ use crate::support::vectors::vector;
 
 fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
     let properties = json!({"recipient": {"type": "string"}, "subject_line": {"type": "string"}});
-    Arc::new(ToolDefinition {
-        name: name.to_owned(),
-        server: Some("s".to_owned()),
-        tool: name.to_owned(),
-        description: description.to_owned(),
-        parameters: json!({"type": "object", "properties": properties}).into(),
-        replay: ReplayClass::Read,
-        definition_hash: String::new(),
-        safety: ToolSafety::default(),
-        destination: None,
-        undo: None,
-        preview: None,
-        original: None,
-    })
+    let parameters = json!({"type": "object", "properties": properties});
+    let definition = ToolDefinition::new(name, description, parameters, ReplayClass::Read);
+    Arc::new(ToolDefinition { server: Some("s".to_owned()), ..definition })
 }
 
 fn some() -> Vec<Arc<ToolDefinition>> {
