@@ -135,6 +135,24 @@ pub struct ServerStatus {
     pub owner: Option<UserId>,
 }
 
+impl ServerStatus {
+    /// Returns the status of a server that this process has not tried yet.
+    pub fn unknown(id: McpServerId, name: String, owner: Option<UserId>) -> Self {
+        Self {
+            id,
+            name,
+            status: "unknown".to_owned(),
+            since: None,
+            error: None,
+            stderr: None,
+            tools: 0,
+            left_out: false,
+            auth: AuthState::None,
+            owner,
+        }
+    }
+}
+
 /// The right of a call to run, for as long as this process holds its run.
 #[derive(Clone)]
 pub struct CallPermit {

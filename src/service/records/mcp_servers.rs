@@ -23,11 +23,11 @@ use crate::store::{McpServerCursor, NamedChanged, Page, PageRequest};
 use crate::support::json as stable;
 use crate::support::nearest::nearest;
 use crate::support::seal::{SealError, Vault};
+use crate::tools::ServerStatus;
 use crate::tools::mcp::{
     ConfiguredServer, KeptServer, McpPrompt, McpResource, MemberRules, Secrets, ServerConfig, ServerTransport, check_document,
     is_switched_off, last_words, part, read_kept,
 };
-use crate::tools::{AuthState, ServerStatus};
 
 const MAX_NAME_CHARS: usize = 64;
 /// How long an answer waits to say whether a server can be reached.
@@ -617,18 +617,7 @@ fn cut(status: ServerStatus) -> ServerStatus {
 fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> ShownMcpServer {
     let McpServerCursor { name, id } = server.cursor();
     let owner = server.owner().cloned();
-    let unknown = || ServerStatus {
-        id,
-        name,
-        status: "unknown".to_owned(),
-        since: None,
-        error: None,
-        stderr: None,
-        tools: 0,
-        left_out: false,
-        auth: AuthState::None,
-        owner,
-    };
+    let unknown = || ServerStatus::unknown(id, name, owner);
     let status = shown(status.unwrap_or_else(unknown), principal);
     ShownMcpServer { server, status, warnings: Vec::new() }
 }

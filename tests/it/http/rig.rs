@@ -29,7 +29,7 @@ use capstan::support::ids::{IdSource, UuidIds};
 use capstan::support::net::outbound;
 use capstan::support::random::CountingBytes;
 use capstan::support::seal::{MasterKeys, Vault};
-use capstan::tools::{AuthState, CallPermit, ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{CallPermit, ProgressSender, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
@@ -131,20 +131,12 @@ impl Toolbox for OneTool {
     }
 
     async fn servers(&self, _: &UserId) -> Vec<ServerStatus> {
-        let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
         let id = capstan::domain::tool::mcp_server::configured_id("broken");
-        let (name, status) = ("broken".into(), "error".into());
         vec![ServerStatus {
-            id,
-            name,
-            status,
-            since: None,
-            error,
-            stderr,
-            tools: 0,
-            left_out: false,
-            auth: AuthState::None,
-            owner: None,
+            status: "error".to_owned(),
+            error: Some("it ended".to_owned()),
+            stderr: Some("its own words".to_owned()),
+            ..ServerStatus::unknown(id, "broken".to_owned(), None)
         }]
     }
 

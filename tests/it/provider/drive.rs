@@ -78,13 +78,11 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         Arc::new(ToolDefinition::new(name, format!("does {name}"), parameters, ReplayClass::Read))
     });
     ModelRequest {
-        owner: None,
         model: "gpt-x".to_owned(),
         system: "be brief".to_owned(),
         messages,
         tools: tools.to_vec(),
-        options: ModelOptions::default(),
-        window: None,
+        ..ModelRequest::default()
     }
 }
 

@@ -32,7 +32,6 @@ use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::ids::UuidIds;
 use crate::tools::mcp::config::identity::Identity;
 use crate::tools::mcp::config::user_servers::{KeptServer, KeptServers};
-use crate::tools::mcp::oauth::AuthState;
 use crate::tools::mcp::process::container::Containers;
 use crate::tools::mcp::process::orphans::{Guard, Words};
 use crate::tools::mcp::process::processes::Processes;
@@ -378,18 +377,7 @@ impl McpServers {
 
     async fn status(&self, owner: &UserId, offer: &Offer) -> ServerStatus {
         let Identity { id, name, owner: whose, .. } = &offer.identity;
-        let none = ServerStatus {
-            id: id.clone(),
-            name: name.clone(),
-            status: "unknown".to_owned(),
-            since: None,
-            error: None,
-            stderr: None,
-            tools: 0,
-            left_out: false,
-            auth: AuthState::None,
-            owner: whose.clone(),
-        };
+        let none = ServerStatus::unknown(id.clone(), name.clone(), whose.clone());
         let config = match &offer.config {
             Ok(config) => config,
             Err(reason) => return ServerStatus { status: "error".to_owned(), error: Some(reason.clone()), ..none },
