@@ -99,15 +99,7 @@ mod tests {
             match event {
                 ModelEvent::ToolCallStarted { name, .. } => calls.push((name.clone(), String::new())),
                 ModelEvent::ToolCallArguments { index, delta } => calls[*index].1.push_str(delta),
-                ModelEvent::Text(_)
-                | ModelEvent::Reasoning(_)
-                | ModelEvent::ReasoningBlock(_)
-                | ModelEvent::ToolCallBlock { .. }
-                | ModelEvent::Restarted
-                | ModelEvent::Usage(_)
-                | ModelEvent::Prices(_)
-                | ModelEvent::Adapted(_)
-                | ModelEvent::Finished(_) => {}
+                _ => {}
             }
         }
         calls.into_iter().map(|(name, arguments)| (name, serde_json::from_str(&arguments).unwrap())).collect()

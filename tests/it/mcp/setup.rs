@@ -57,6 +57,17 @@ pub fn owner() -> UserId {
 }
 
 impl Tools {
+    /// Starts the scripted server with these habits under the name `s`, and with `capstan` in its entry.
+    pub async fn scripted(habits: &[&str], capstan: Option<Value>) -> (Scripted, Self) {
+        let server = Scripted::new();
+        let mut entry = server.entry(habits);
+        if let Some(capstan) = capstan {
+            entry["capstan"] = capstan;
+        }
+        let tools = Self::new(&json!({"s": entry})).await;
+        (server, tools)
+    }
+
     /// Starts these servers and lists their tools.
     pub async fn new(servers: &Value) -> Self {
         Self::patient(servers, PATIENCE).await
