@@ -57,8 +57,8 @@ impl Door {
         };
         match result {
             Ok(Ok(content)) => McpAnswer { state: ToolCallState::Done, content, is_error: false, structured: None },
-            Ok(Err(reason)) => failed(reason),
-            Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
+            Ok(Err(reason)) => McpAnswer::failed(reason),
+            Err(_) => McpAnswer::failed(format!("the tool did not finish within {timeout:?}")),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Toolbox for Door {
         let arguments = if permit.token.is_cancelled() {
             Err(cancelled())
         } else {
-            prepared_arguments(&self.validators, definition, call).map_err(failed)
+            prepared_arguments(&self.validators, definition, call).map_err(McpAnswer::failed)
         };
         let answer = match (arguments, &definition.server) {
             (Err(refusal), _) => refusal,
@@ -193,10 +193,6 @@ fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
         ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::Unsafe => return Map::new(),
     };
     Map::from_iter([(field.to_owned(), Value::String(call.key().as_str().to_owned()))])
-}
-
-fn failed(reason: String) -> McpAnswer {
-    McpAnswer::error(ToolCallState::Failed, reason)
 }
 
 fn cancelled() -> McpAnswer {
