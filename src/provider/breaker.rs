@@ -193,7 +193,7 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    use crate::domain::model::{ModelFinish, ModelOptions};
+    use crate::domain::model::ModelFinish;
     use futures_util::StreamExt as _;
     use std::collections::VecDeque;
 
@@ -216,15 +216,7 @@ mod tests {
     }
 
     fn request() -> ModelRequest {
-        ModelRequest {
-            owner: None,
-            model: "m".to_owned(),
-            system: String::new(),
-            messages: Vec::new(),
-            tools: Vec::new(),
-            options: ModelOptions::default(),
-            window: None,
-        }
+        ModelRequest { model: "m".to_owned(), ..ModelRequest::default() }
     }
 
     async fn ask(breaker: &Breaker) -> Result<(), ModelError> {

@@ -60,7 +60,7 @@ impl ModelClient for Router {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::model::{ModelEvent, ModelFinish, ModelOptions};
+    use crate::domain::model::{ModelEvent, ModelFinish};
     use futures_util::StreamExt as _;
 
     /// Answers with the name of the model that it was asked for.
@@ -75,15 +75,7 @@ mod tests {
     }
 
     fn request(model: &str) -> ModelRequest {
-        ModelRequest {
-            owner: None,
-            model: model.to_owned(),
-            system: String::new(),
-            messages: Vec::new(),
-            tools: Vec::new(),
-            options: ModelOptions::default(),
-            window: None,
-        }
+        ModelRequest { model: model.to_owned(), ..ModelRequest::default() }
     }
 
     #[tokio::test]

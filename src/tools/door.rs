@@ -57,46 +57,9 @@ impl Door {
         };
         match result {
             Ok(Ok(content)) => McpAnswer { state: ToolCallState::Done, content, is_error: false, structured: None },
-            Ok(Err(reason)) => failed(reason),
-            Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
+            Ok(Err(reason)) => McpAnswer::failed(reason),
+            Err(_) => McpAnswer::failed(format!("the tool did not finish within {timeout:?}")),
         }
-    }
-
-    async fn carry_out(
-        &self,
-        owner: &UserId,
-        definition: &ToolDefinition,
-        call: &ToolCall,
-        timeout: Duration,
-        progress: ProgressSender,
-        permit: &CallPermit,
-    ) -> McpAnswer {
-        if permit.token.is_cancelled() {
-            return cancelled();
-        }
-        let arguments = match prepared_arguments(&self.validators, definition, call) {
-            Ok(arguments) => arguments,
-            Err(reason) => return failed(reason),
-        };
-        let Some(server) = &definition.server else {
-            return self.built_in(definition, &arguments, timeout, &permit.token).await;
-        };
-        let call = McpCall {
-            owner,
-            id: &call.id,
-            server,
-            tool: &definition.tool,
-            frozen_hash: Some(&definition.definition_hash),
-            frozen_destination: definition.destination.as_deref(),
-            handle: call.handle.as_ref(),
-            may_repeat: definition.replay.may_repeat(),
-            arguments,
-            meta: meta(definition, call),
-            timeout,
-            progress,
-            permit,
-        };
-        self.mcp.call(call).await
     }
 }
 
@@ -122,7 +85,34 @@ impl Toolbox for Door {
         permit: CallPermit,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let McpAnswer { state, content, is_error, .. } = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
+        let arguments = if permit.token.is_cancelled() {
+            Err(cancelled())
+        } else {
+            prepared_arguments(&self.validators, definition, call).map_err(McpAnswer::failed)
+        };
+        let answer = match (arguments, &definition.server) {
+            (Err(refusal), _) => refusal,
+            (Ok(arguments), None) => self.built_in(definition, &arguments, timeout, &permit.token).await,
+            (Ok(arguments), Some(server)) => {
+                let call = McpCall {
+                    owner,
+                    id: &call.id,
+                    server,
+                    tool: &definition.tool,
+                    frozen_hash: Some(&definition.definition_hash),
+                    frozen_destination: definition.destination.as_deref(),
+                    handle: call.handle.as_ref(),
+                    may_repeat: definition.replay.may_repeat(),
+                    arguments,
+                    meta: meta(definition, call),
+                    timeout,
+                    progress,
+                    permit: &permit,
+                };
+                self.mcp.call(call).await
+            }
+        };
+        let McpAnswer { state, content, is_error, .. } = answer;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
         ToolOutcome { state, content, is_error, duration_ms }
@@ -205,10 +195,6 @@ fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
     Map::from_iter([(field.to_owned(), Value::String(call.key().as_str().to_owned()))])
 }
 
-fn failed(reason: String) -> McpAnswer {
-    McpAnswer::error(ToolCallState::Failed, reason)
-}
-
 fn cancelled() -> McpAnswer {
     McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it was made".to_owned())
 }
@@ -230,25 +216,9 @@ mod tests {
 
     fn call(name: &str, arguments: Value) -> ToolCall {
         let ids = SequentialIds::default();
-        ToolCall {
-            id: CallId::generate(&ids),
-            run_id: RunId::generate(&ids),
-            message_id: MessageId::generate(&ids),
-            step: 1,
-            position: 0,
-            provider_call_id: String::new(),
-            name: name.to_owned(),
-            server: None,
-            repair: None,
-            key: None,
-            undoes: None,
-            handle: None,
-            arguments_hash: String::new(),
-            arguments,
-            replay: ReplayClass::Read,
-            state: ToolCallState::Started,
-            outcome: None,
-        }
+        let (id, of) = (CallId::generate(&ids), (RunId::generate(&ids), MessageId::generate(&ids)));
+        let tool = ToolDefinition::new(name, "", Value::Null, ReplayClass::Read);
+        ToolCall { state: ToolCallState::Started, ..ToolCall::planned(id, of, &tool, arguments) }
     }
 
     fn owner() -> UserId {

@@ -330,12 +330,9 @@ fn question(model: &str) -> ModelRequest {
     let of = (RunId::generate(&ids), ConversationId::generate(&ids));
     let message = Message::of_request(MessageId::generate(&ids), of, Role::User, text);
     ModelRequest {
-        owner: None,
         model: model.to_owned(),
-        system: String::new(),
         messages: vec![message],
-        tools: Vec::new(),
         options: ModelOptions { max_output_tokens: Some(TEST_TOKENS), ..ModelOptions::default() },
-        window: None,
+        ..ModelRequest::default()
     }
 }

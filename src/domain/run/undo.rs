@@ -133,7 +133,7 @@ fn texts(content: &[ToolContent]) -> impl DoubleEndedIterator<Item = &str> {
 mod tests {
     use super::*;
     use crate::domain::ids::{CallId, MessageId, RunId};
-    use crate::domain::tool::{ReplayClass, ToolCallState, ToolOutcome};
+    use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
     use crate::support::ids::SequentialIds;
     use rstest::rstest;
     use serde_json::json;
@@ -145,24 +145,13 @@ mod tests {
     fn call(answer: &str) -> ToolCall {
         let ids = SequentialIds::default();
         let content = vec![ToolContent::text(answer)];
+        let arguments = json!({"item": "7", "to": {"city": "Bern", "lines": ["a", "b"]}, "note": null});
+        let (id, of) = (CallId::generate(&ids), (RunId::generate(&ids), MessageId::generate(&ids)));
+        let order = ToolDefinition::new("order", "", Value::Null, ReplayClass::Unsafe);
         ToolCall {
-            id: CallId::generate(&ids),
-            run_id: RunId::generate(&ids),
-            message_id: MessageId::generate(&ids),
-            step: 1,
-            position: 0,
-            provider_call_id: String::new(),
-            name: "order".to_owned(),
-            server: None,
-            repair: None,
-            key: None,
-            undoes: None,
-            handle: None,
-            arguments: json!({"item": "7", "to": {"city": "Bern", "lines": ["a", "b"]}, "note": null}),
-            arguments_hash: String::new(),
-            replay: ReplayClass::Unsafe,
             state: ToolCallState::Done,
             outcome: Some(ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 }),
+            ..ToolCall::planned(id, of, &order, arguments)
         }
     }
 

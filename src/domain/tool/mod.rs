@@ -200,6 +200,29 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
+    /// Returns the first call of a message, planned with arguments that no model wrote.
+    pub fn planned(id: CallId, (run_id, message_id): (RunId, MessageId), tool: &ToolDefinition, arguments: Value) -> Self {
+        Self {
+            id,
+            run_id,
+            message_id,
+            step: 1,
+            position: 0,
+            provider_call_id: String::new(),
+            name: tool.name.clone(),
+            server: tool.server.clone(),
+            repair: None,
+            key: None,
+            undoes: None,
+            handle: None,
+            arguments_hash: json::hash(&arguments),
+            arguments,
+            replay: tool.replay.clone(),
+            state: ToolCallState::Planned,
+            outcome: None,
+        }
+    }
+
     /// Returns the key by which the tool recognizes a repeated request.
     pub fn key(&self) -> &CallId {
         self.key.as_ref().unwrap_or(&self.id)

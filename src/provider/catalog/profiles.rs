@@ -31,13 +31,17 @@ impl<T: Copy> Profiles<T> {
         let starts = self.profile.iter().flat_map(|profile| profile.starts.iter().map(|start| (start, profile.traits)));
         named.or_else(|| longest_start(starts, model).map(|(_, traits)| traits))
     }
+}
 
-    /// Returns all names and starts of names, for the tests of a table.
-    #[cfg(test)]
-    pub(in crate::provider) fn entries(&self) -> impl Iterator<Item = (&str, T)> {
-        self.profile
-            .iter()
-            .flat_map(|profile| profile.starts.iter().chain(&profile.names).map(|entry| (entry.as_str(), profile.traits)))
+#[cfg(test)]
+impl<T: Copy + PartialEq + std::fmt::Debug> Profiles<T> {
+    /// Checks that each name and each start of a name has the traits of its own profile.
+    pub(in crate::provider) fn assert_reachable(&self, traits_of: impl Fn(&str) -> T) {
+        for profile in &self.profile {
+            for name in profile.starts.iter().chain(&profile.names) {
+                assert_eq!(traits_of(name), profile.traits, "{name}");
+            }
+        }
     }
 }
 

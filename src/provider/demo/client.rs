@@ -66,7 +66,6 @@ mod tests {
     use super::*;
     use crate::domain::conversation::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
     use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
-    use crate::domain::model::ModelOptions;
     use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
     use crate::support::ids::SequentialIds;
     use serde_json::{Value, json};
@@ -87,15 +86,7 @@ mod tests {
     fn request(messages: Vec<Message>) -> ModelRequest {
         let tools = ["current_time", "calculate", "list_directory", "read_file"]
             .map(|name| Arc::new(ToolDefinition::new(name, "", json!({"type": "object"}), ReplayClass::Read)));
-        ModelRequest {
-            owner: None,
-            model: "demo".to_owned(),
-            system: String::new(),
-            messages,
-            tools: tools.to_vec(),
-            options: ModelOptions::default(),
-            window: None,
-        }
+        ModelRequest { model: "demo".to_owned(), messages, tools: tools.to_vec(), ..ModelRequest::default() }
     }
 
     fn said(events: &[ModelEvent]) -> String {
@@ -108,15 +99,7 @@ mod tests {
             match event {
                 ModelEvent::ToolCallStarted { name, .. } => calls.push((name.clone(), String::new())),
                 ModelEvent::ToolCallArguments { index, delta } => calls[*index].1.push_str(delta),
-                ModelEvent::Text(_)
-                | ModelEvent::Reasoning(_)
-                | ModelEvent::ReasoningBlock(_)
-                | ModelEvent::ToolCallBlock { .. }
-                | ModelEvent::Restarted
-                | ModelEvent::Usage(_)
-                | ModelEvent::Prices(_)
-                | ModelEvent::Adapted(_)
-                | ModelEvent::Finished(_) => {}
+                _ => {}
             }
         }
         calls.into_iter().map(|(name, arguments)| (name, serde_json::from_str(&arguments).unwrap())).collect()

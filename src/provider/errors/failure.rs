@@ -343,7 +343,7 @@ mod tests {
 
     fn refused(status: u16, body: &str) -> ModelError {
         let tools = ["zero", "one", "2nd", "three"]
-            .map(|name| Arc::new(ToolDefinition::new(name, "", serde_json::Value::Null, crate::domain::tool::ReplayClass::Read)));
+            .map(|name| Arc::new(ToolDefinition::new(name, "", Value::Null, crate::domain::tool::ReplayClass::Read)));
         from_response(
             StatusCode::from_u16(status).unwrap(),
             &HeaderMap::new(),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess};
+use serde::de::{Error, MapAccess, SeqAccess};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -98,7 +98,9 @@ pub(super) struct Item<'a> {
     pub(super) call_id: Text<'a>,
     pub(super) name: Text<'a>,
     pub(super) arguments: Arguments<'a>,
+    #[serde(deserialize_with = "lenient")]
     pub(super) content: Contents<'a>,
+    #[serde(deserialize_with = "lenient")]
     pub(super) summary: Contents<'a>,
 }
 
@@ -106,13 +108,7 @@ pub(super) struct Item<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Contents<'a>(Vec<Content<'a>>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Contents<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        lenient::<D, Contents<'de>>(deserializer)
-    }
-}
-
-impl<'de> Lenient<'de> for Contents<'de> {
+impl<'de: 'a, 'a> Lenient<'de> for Contents<'a> {
     const EXPECTED: &'static str = "a list of parts, or a text";
 
     fn from_text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {

@@ -11,7 +11,6 @@ use crate::service::questions::approvals::arguments_for;
 use crate::service::runs::resume::ContinueRun;
 use crate::service::{Error, Result, Service};
 use crate::store::{CallBatch, GoOn};
-use crate::support::json;
 
 impl Service {
     /// Undoes a call of a terminal run, with the call that its tool has for that. All rules of calls hold for it.
@@ -53,25 +52,9 @@ impl Service {
                 ..ToolCallPart::new(part_id(), call_id.clone(), undoing.name.clone(), arguments.clone())
             }),
         ];
-        let call = ToolCall {
-            id: call_id,
-            run_id: run.clone(),
-            message_id: message_id.clone(),
-            step: 1,
-            position: 0,
-            provider_call_id: String::new(),
-            name: undoing.name.clone(),
-            server: undoing.server.clone(),
-            repair: None,
-            key: None,
-            undoes: Some(undone.key().clone()),
-            handle: None,
-            arguments_hash: json::hash(&arguments),
-            arguments,
-            replay: undoing.replay.clone(),
-            state: ToolCallState::Planned,
-            outcome: None,
-        };
+        let ids = (run.clone(), message_id.clone());
+        let undoes = Some(undone.key().clone());
+        let call = ToolCall { undoes, ..ToolCall::planned(call_id, ids, undoing, arguments) };
         let message = Message {
             id: message_id,
             run_id: run.clone(),

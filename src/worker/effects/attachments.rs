@@ -328,7 +328,6 @@ mod tests {
     use super::*;
     use crate::domain::conversation::message::{Message, Role, TextPart};
     use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
-    use crate::domain::model::ModelOptions;
 
     fn part(name: Option<String>, limit: Option<(usize, usize)>) -> FilePart {
         FilePart {
@@ -377,15 +376,7 @@ mod tests {
                 words,
             );
             let messages = vec![Message { parts: vec![Part::File(inline(limit))], ..message }];
-            let mut request = ModelRequest {
-                owner: None,
-                model: "a/b".to_owned(),
-                system: String::new(),
-                messages,
-                tools: Vec::new(),
-                options: ModelOptions::default(),
-                window: None,
-            };
+            let mut request = ModelRequest { model: "a/b".to_owned(), messages, ..ModelRequest::default() };
             cut_inline(&mut request);
             let Part::File(file) = request.messages.remove(0).parts.remove(0) else { panic!("it stays a file") };
             (file.url.is_some(), file.text)

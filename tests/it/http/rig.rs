@@ -29,7 +29,7 @@ use capstan::support::ids::{IdSource, UuidIds};
 use capstan::support::net::outbound;
 use capstan::support::random::CountingBytes;
 use capstan::support::seal::{MasterKeys, Vault};
-use capstan::tools::{AuthState, CallPermit, ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{CallPermit, ProgressSender, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
@@ -114,13 +114,8 @@ struct OneTool;
 #[async_trait]
 impl Toolbox for OneTool {
     async fn definitions(&self, _: &UserId) -> Vec<Arc<ToolDefinition>> {
-        vec![
-            ToolDefinition {
-                definition_hash: "0".into(),
-                ..ToolDefinition::new("clock", "Tells the time", json!({"type": "object"}), ReplayClass::Read)
-            }
-            .into(),
-        ]
+        let clock = ToolDefinition::new("clock", "Tells the time", json!({"type": "object"}), ReplayClass::Read);
+        vec![Arc::new(ToolDefinition { definition_hash: "0".to_owned(), ..clock })]
     }
 
     async fn execute(
@@ -136,20 +131,12 @@ impl Toolbox for OneTool {
     }
 
     async fn servers(&self, _: &UserId) -> Vec<ServerStatus> {
-        let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
         let id = capstan::domain::tool::mcp_server::configured_id("broken");
-        let (name, status) = ("broken".into(), "error".into());
         vec![ServerStatus {
-            id,
-            name,
-            status,
-            since: None,
-            error,
-            stderr,
-            tools: 0,
-            left_out: false,
-            auth: AuthState::None,
-            owner: None,
+            status: "error".to_owned(),
+            error: Some("it ended".to_owned()),
+            stderr: Some("its own words".to_owned()),
+            ..ServerStatus::unknown(id, "broken".to_owned(), None)
         }]
     }
 

@@ -15,8 +15,7 @@ const AT_A_TIME: usize = 4;
 
 /// Starts a server, uses it, and ends it in the way that its number selects. Returns the server with its log.
 async fn cycle(number: usize) -> Scripted {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
     let (progress, mut reports) = mpsc::channel(4);
     let cancel = CancellationToken::new();

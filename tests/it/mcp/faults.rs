@@ -15,8 +15,7 @@ use crate::support::wait;
 /// M-01, M-06.
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_on_both_streams_does_no_harm() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
+    let (server, tools) = Tools::scripted(&["banner"], None).await;
     for _ in 0..3 {
         assert_eq!(text(&tools.call("s__noise", json!({})).await), "after the noise");
     }
@@ -65,8 +64,7 @@ async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let arrived = wait::until("the call to arrive", PATIENCE, || async { (!server.log("called").is_empty()).then_some(()) });
     // As when its run's lease is lost: the call is dropped without a cancellation.
     tokio::select! {
@@ -82,8 +80,7 @@ async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
 /// M-03.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let outcome = tools.call_within(Duration::from_secs(1), "s__hang", json!({})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "an unsafe tool may have taken effect");
     assert!(text(&outcome).contains("did not answer within 1s"), "{outcome:?}");
@@ -106,8 +103,7 @@ async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
 /// M-07.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let limit = Duration::from_secs(1);
     assert_eq!(tools.call_within(limit, "s__wedge", json!({})).await.state, ToolCallState::Unknown);
     // More than fits into the pipe: neither the call nor its cancellation can be written completely.
@@ -122,8 +118,7 @@ async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
 /// M-08.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_without_end_is_cut_off() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let outcome = tools.call("s__big", json!({})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "{}", text(&outcome));
     assert!(text(&outcome).contains("a line of more than 33554432 bytes"), "{}", text(&outcome));
@@ -135,8 +130,7 @@ async fn a_line_without_end_is_cut_off() {
 /// M-08.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_result_comes_whole() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["large"])})).await;
+    let (_server, tools) = Tools::scripted(&["large"], None).await;
     let outcome = tools.call("s__echo", json!({})).await;
     assert_eq!((outcome.state, text(&outcome).len()), (ToolCallState::Done, 10 * 1024 * 1024));
     tools.shutdown().await;
@@ -145,8 +139,7 @@ async fn a_large_result_comes_whole() {
 /// M-01.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_babbles_without_end_is_replaced() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let outcome = tools.call("s__babble", json!({})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "{}", text(&outcome));
     assert!(text(&outcome).contains("1001 lines"), "{}", text(&outcome));
@@ -161,8 +154,7 @@ async fn a_server_that_babbles_without_end_is_replaced() {
 #[case::wedges("wedges-when-cancelled")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_survive_a_cancelled_call_is_replaced(#[case] habit: &str) {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[habit])})).await;
+    let (server, tools) = Tools::scripted(&[habit], None).await;
     assert_eq!(tools.call_within(Duration::from_secs(1), "s__hang", json!({})).await.state, ToolCallState::Unknown);
     wait::until("the server to be used again", PATIENCE, || async {
         // If the failure is not detected yet, the server receives the call and does not answer.
@@ -178,8 +170,7 @@ async fn a_server_that_does_not_survive_a_cancelled_call_is_replaced(#[case] hab
 /// M-05.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_goes_to_its_own_call_or_to_none() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     assert_eq!(text(&tools.call("s__twice", json!({})).await), "first");
     assert_eq!(text(&tools.call("s__echo", json!({"text": "mine"})).await), "mine");
     assert_eq!(tools.call_within(Duration::from_secs(1), "s__late", json!({})).await.state, ToolCallState::Unknown);
@@ -192,8 +183,7 @@ async fn an_answer_goes_to_its_own_call_or_to_none() {
 /// M-29.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_read_ends_its_call_at_once() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let outcome = tools.call("s__deep", json!({})).await;
     assert!(outcome.is_error && text(&outcome).contains("cannot be read"), "{}", text(&outcome));
     assert_eq!(text(&tools.call("s__echo", json!({"text": "fine"})).await), "fine");
@@ -229,8 +219,7 @@ async fn a_flood_of_news_is_read_slowly_and_harms_nobody() {
 /// M-22.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_may_ask_for_nothing() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
     assert!(replies[0]["error"]["code"].is_i64(), "sampling is refused: {replies}");
     assert_eq!(replies[1]["result"], json!({"action": "decline"}), "elicitation is declined without a question");
@@ -244,10 +233,7 @@ async fn a_server_may_ask_for_nothing() {
 /// M-22.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_told_of_the_folders_that_its_entry_names() {
-    let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"roots": ["/data", "/a b"]});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let (server, tools) = Tools::scripted(&[], Some(json!({"roots": ["/data", "/a b"]}))).await;
     let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
     let roots = json!({"roots": [{"uri": "file:///data"}, {"uri": "file:///a%20b"}]});
     assert_eq!(replies[2]["result"], roots, "{replies}");

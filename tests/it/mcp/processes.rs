@@ -76,8 +76,7 @@ async fn what_has_left_the_group_ends_with_its_own_server() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_parent() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["forgets", "stubborn"])})).await;
+    let (server, tools) = Tools::scripted(&["forgets", "stubborn"], None).await;
     // A child of another parent: of this process, which is the server's parent, too.
     let mut other = std::process::Command::new("/bin/sleep").arg("1000").env_clear().spawn().unwrap();
     assert_eq!(server.alive().len(), 2);
@@ -117,8 +116,7 @@ async fn what_nothing_tells_whose_it_is_ends_with_the_control_group_of_its_serve
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_used_after_the_shutdown_are_not_started() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     tools.shutdown().await;
     let outcome = tools.call("s__echo", json!({"text": "late"})).await;
     assert!(super::setup::text(&outcome).contains("shut down"), "{outcome:?}");

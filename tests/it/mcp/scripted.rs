@@ -17,8 +17,7 @@ use crate::support::wait;
 /// M-11.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
+    let (_server, tools) = Tools::scripted(&["banner"], None).await;
     assert_eq!((tools.status("s").await.tools, tools.status("s").await.left_out), (22, false));
     assert_eq!(tools.definition("s__echo").description, "[s] echo");
     tools.shutdown().await;
@@ -87,8 +86,7 @@ async fn servers_that_hang_keep_nobody_from_starting() {
 /// M-15, M-16.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_tool_is_left_out_and_the_others_work() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["malformed"])})).await;
+    let (_server, tools) = Tools::scripted(&["malformed"], None).await;
     assert_eq!((tools.status("s").await.status.as_str(), tools.status("s").await.left_out), ("ok", true));
     let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
     assert_eq!(names, ["s__echo", "s__odd"]);
@@ -99,8 +97,7 @@ async fn a_malformed_tool_is_left_out_and_the_others_work() {
 /// M-21. A tool is left out if cleaning its schema would change the arguments that it accepts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_with_invisible_values_is_left_out_and_the_others_work() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["hides"])})).await;
+    let (_server, tools) = Tools::scripted(&["hides"], None).await;
     assert_eq!((tools.status("s").await.status.as_str(), tools.status("s").await.left_out), ("ok", true));
     let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
     assert_eq!(names, ["s__echo"], "joiners within emoji are allowed");
@@ -220,8 +217,7 @@ async fn each_child_has_a_working_directory_of_its_own() {
 /// M-03.
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_extends_the_limit_of_a_call() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (_server, tools) = Tools::scripted(&[], None).await;
     let (progress, mut reports) = mpsc::channel(16);
     // The number of tenths of a second: twice the timeout, which each report restarts.
     let (steps, limit) = (json!({"text": "40"}), Duration::from_secs(2));
@@ -239,10 +235,7 @@ async fn progress_extends_the_limit_of_a_call() {
 /// M-03.
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_extends_it_up_to_a_hard_limit() {
-    let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"timeout": "2s", "max_timeout": "3s"});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let (_server, tools) = Tools::scripted(&[], Some(json!({"timeout": "2s", "max_timeout": "3s"}))).await;
     let outcome = tools.call("s__progress", json!({"text": "60"})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown);
     assert!(text(&outcome).contains("did not answer within 3s"), "{outcome:?}");
@@ -252,8 +245,7 @@ async fn progress_extends_it_up_to_a_hard_limit() {
 /// M-12, M-13.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
     let refused = tools.call("s__echo", json!({"text": "old"})).await;
     assert_eq!(refused.state, ToolCallState::Failed);
@@ -268,10 +260,7 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
 /// M-12. An unsafe call is not sent by a list that its server has invalidated, however slow the new list is.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
-    let server = Scripted::new();
-    let mut entry = server.entry(&["stalls"]);
-    entry["capstan"] = json!({"replay": {"keyed": "read"}});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let (server, tools) = Tools::scripted(&["stalls"], Some(json!({"replay": {"keyed": "read"}}))).await;
     assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
     let (refused, read) =
         tokio::join!(tools.call("s__echo", json!({"text": "old"})), tools.call("s__keyed", json!({"text": "reads"})));
@@ -293,8 +282,7 @@ async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
 /// M-12, M-20. The stateless revision has no notifications: a list has a time to live.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_holds_no_longer_is_asked_for_again() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["stateless", "silent"])})).await;
+    let (_server, tools) = Tools::scripted(&["stateless", "silent"], None).await;
     assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
     let renewed = wait::until("the new list", PATIENCE, || async {
         let definitions = tools.door.definitions(&owner()).await;
@@ -310,8 +298,7 @@ async fn a_list_that_holds_no_longer_is_asked_for_again() {
 /// M-13.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_is_gone_is_not_called() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (server, tools) = Tools::scripted(&[], None).await;
     assert_eq!(text(&tools.call("s__vanish", json!({})).await), "gone");
     let refused = tools.call("s__echo", json!({"text": "old"})).await;
     assert!(refused.is_error && text(&refused).contains("does not offer the tool echo any more"), "{refused:?}");
@@ -321,10 +308,7 @@ async fn a_tool_that_is_gone_is_not_called() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_keyed_tool_is_sent_our_call_id() {
-    let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"replay": {"keyed": "keyed:key"}});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let (server, tools) = Tools::scripted(&[], Some(json!({"replay": {"keyed": "keyed:key"}}))).await;
     tools.call("s__keyed", json!({"text": "pay", "key": "the model's own"})).await;
     let sent = server.log("arguments");
     assert!(sent[0]["key"].as_str().unwrap().starts_with("call_"), "{sent:?}");
@@ -334,10 +318,7 @@ async fn a_keyed_tool_is_sent_our_call_id() {
 /// M-26.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
-    let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"concurrency": 1});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let (server, tools) = Tools::scripted(&[], Some(json!({"concurrency": 1}))).await;
     let (progress, mut reports) = mpsc::channel(4);
     let other = progress.clone();
     let call = |progress| tools.call_with("s__slow", json!({}), PATIENCE, progress, CancellationToken::new());
@@ -358,10 +339,7 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
 /// I7: a process may be stopped while a call waits for its turn, and must not send it after it resumes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_run_is_lost_while_it_waits_is_not_sent() {
-    let server = Scripted::new();
-    let mut entry = server.entry(&[]);
-    entry["capstan"] = json!({"concurrency": 1});
-    let tools = Tools::new(&json!({"s": entry})).await;
+    let (server, tools) = Tools::scripted(&[], Some(json!({"concurrency": 1}))).await;
     let (progress, mut reports) = mpsc::channel(4);
     let is_held = Arc::new(AtomicBool::new(true));
     let asked = Arc::clone(&is_held);
@@ -390,8 +368,7 @@ async fn a_call_whose_run_is_lost_while_it_waits_is_not_sent() {
 /// M-16.
 #[tokio::test(flavor = "multi_thread")]
 async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (_server, tools) = Tools::scripted(&[], None).await;
     let outcome = tools.call("s__odd", json!({})).await;
     assert!(outcome.is_error && outcome.state == ToolCallState::Failed, "{outcome:?}");
     assert!(text(&outcome).contains("hologram") && text(&outcome).contains("readable"), "{outcome:?}");
@@ -407,8 +384,7 @@ async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
 /// M-16.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_result_is_a_failed_call() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (_server, tools) = Tools::scripted(&[], None).await;
     for (arguments, reason) in
         [(json!({"text": "nope"}), "content is not a list"), (json!({"key": "nope"}), "no object with a type")]
     {

@@ -57,6 +57,17 @@ pub fn owner() -> UserId {
 }
 
 impl Tools {
+    /// Starts the scripted server with these habits under the name `s`, and with `capstan` in its entry.
+    pub async fn scripted(habits: &[&str], capstan: Option<Value>) -> (Scripted, Self) {
+        let server = Scripted::new();
+        let mut entry = server.entry(habits);
+        if let Some(capstan) = capstan {
+            entry["capstan"] = capstan;
+        }
+        let tools = Self::new(&json!({"s": entry})).await;
+        (server, tools)
+    }
+
     /// Starts these servers and lists their tools.
     pub async fn new(servers: &Value) -> Self {
         Self::patient(servers, PATIENCE).await
@@ -151,25 +162,9 @@ fn options() -> DoorOptions {
 }
 
 pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
-    ToolCall {
-        id: CallId::generate(&UuidIds),
-        run_id: RunId::generate(&UuidIds),
-        message_id: MessageId::generate(&UuidIds),
-        step: 1,
-        position: 0,
-        provider_call_id: String::new(),
-        name: definition.name.clone(),
-        server: definition.server.clone(),
-        repair: None,
-        key: None,
-        undoes: None,
-        handle: None,
-        arguments_hash: String::new(),
-        arguments,
-        replay: definition.replay.clone(),
-        state: ToolCallState::Started,
-        outcome: None,
-    }
+    let of = (RunId::generate(&UuidIds), MessageId::generate(&UuidIds));
+    let call = ToolCall::planned(CallId::generate(&UuidIds), of, definition, arguments);
+    ToolCall { state: ToolCallState::Started, ..call }
 }
 
 /// Returns all texts of an outcome.

@@ -11,7 +11,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::setup::{PATIENCE, Scripted, Tools, text};
+use super::setup::{PATIENCE, Tools, text};
 use crate::support::wait;
 
 /// M-17.
@@ -20,8 +20,7 @@ use crate::support::wait;
 async fn every_revision_with_a_handshake_is_spoken(
     #[values("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")] version: &str,
 ) {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&[&format!("version={version}")])})).await;
+    let (server, tools) = Tools::scripted(&[&format!("version={version}")], None).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": version})).await), version);
     assert_eq!(server.log("ready").len(), 1);
     tools.shutdown().await;
@@ -30,8 +29,7 @@ async fn every_revision_with_a_handshake_is_spoken(
 /// M-17.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_handshake_is_found_out_once() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["stateless"])})).await;
+    let (server, tools) = Tools::scripted(&["stateless"], None).await;
     assert_eq!(text(&tools.call("s__echo", json!({"text": "one"})).await), "one");
     assert_eq!((server.log("pid").len(), server.log("discovered").len()), (2, 1), "two handshakes, with a process each");
     tools.call("s__die", json!({})).await;
@@ -44,8 +42,7 @@ async fn a_server_without_handshake_is_found_out_once() {
 /// M-17.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_that_nobody_knows_is_named() {
-    let server = Scripted::new();
-    let tools = Tools::new(&json!({"s": server.entry(&["version=1999-01-01"])})).await;
+    let (server, tools) = Tools::scripted(&["version=1999-01-01"], None).await;
     let error = tools.status("s").await.error.unwrap();
     assert!(error.contains("speaks version \"1999-01-01\"") && error.contains("2024-11-05, "), "{error}");
     tools.shutdown().await;

@@ -74,16 +74,15 @@ pub fn question() -> ModelRequest {
 
 pub fn request(messages: Vec<Message>) -> ModelRequest {
     let tools = ["get_weather", "get_time"].map(|name| {
-        Arc::new(ToolDefinition::new(name, format!("does {name}"), json!({"type": "object", "properties": {}}), ReplayClass::Read))
+        let parameters = json!({"type": "object", "properties": {}});
+        Arc::new(ToolDefinition::new(name, format!("does {name}"), parameters, ReplayClass::Read))
     });
     ModelRequest {
-        owner: None,
         model: "gpt-x".to_owned(),
         system: "be brief".to_owned(),
         messages,
         tools: tools.to_vec(),
-        options: ModelOptions::default(),
-        window: None,
+        ..ModelRequest::default()
     }
 }
 

@@ -4,7 +4,7 @@ use capstan::domain::model::{ModelErrorKind, ModelFinish};
 use serde_json::json;
 
 use super::drive::{DONE, chat, delta, event, finish, outcome, outcome_of, usage};
-use super::mutants::{self, Frames};
+use super::mutants;
 use crate::support::wire::{Answer, Step};
 
 /// Returns an answer with text in several scripts, Unicode line separators that do not end SSE lines, and two calls.
@@ -29,11 +29,7 @@ fn recorded() -> String {
 // L-08, L-09
 #[tokio::test]
 async fn framing_does_not_matter() {
-    let recorded = recorded();
-    let expected = mutants::outcome_of(chat, &recorded).await;
-    assert_eq!(expected.finish(), ModelFinish::ToolCalls);
-    assert_eq!(expected.text(), "Grüße \u{85}\u{2028}\u{2029} 你好 👩‍🚀");
-    mutants::framing_does_not_matter(chat, Frames::Events, &recorded, &expected).await;
+    mutants::greeting_has_any_framing(chat, &recorded()).await;
 }
 
 // G9: truncated anywhere before the finish reason, by an orderly close or a reset.

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use capstan::domain::model::{ModelErrorKind, ModelEvent};
+use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
 use capstan::provider::{ClientOptions, ModelClient, SetupError};
 
 use super::drive::{Outcome, ask_through, options, question};
-use crate::support::wire::{Answer, Step, Wire};
+use crate::support::wire::{Answer, Asked, Step, Wire};
 
 /// Creates a client of a dialect.
 pub type NewClient = fn(ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError>;
@@ -33,9 +33,40 @@ pub async fn outcomes_of(client: NewClient, answers: Vec<Answer>) -> Vec<Outcome
     outcomes
 }
 
+/// Returns the request that a client with these options sends. It is answered with this stream, which must be whole.
+pub async fn asked_with(
+    client: NewClient,
+    options_of: impl Fn(&Wire) -> ClientOptions,
+    body: impl AsRef<[u8]>,
+    request: ModelRequest,
+) -> Asked {
+    let wire = Wire::play(vec![Answer::stream(body)]).await;
+    ask_through(client(options_of(&wire)).expect("usable options").as_ref(), request).await.finish();
+    wire.asked().remove(0)
+}
+
 /// Returns the outcome of one stream.
 pub async fn outcome_of(client: NewClient, body: impl AsRef<[u8]>) -> Outcome {
     outcomes_of(client, vec![Answer::stream(body)]).await.remove(0)
+}
+
+/// Asserts L-03: the stream has no end, whether its connection is closed or reset.
+pub async fn has_no_end(client: NewClient, body: &str) {
+    let reset = Answer::events(vec![Step::Send(body.as_bytes().to_vec()), Step::Cut]);
+    for outcome in outcomes_of(client, vec![Answer::stream(body), reset]).await {
+        assert_eq!(outcome.error(), ModelErrorKind::IncompleteStream);
+    }
+}
+
+/// Asserts L-08 and L-09 for a recorded answer with a greeting in many scripts and two calls.
+pub async fn greeting_has_any_framing(client: NewClient, recorded: &str) -> Outcome {
+    let expected = outcome_of(client, recorded).await;
+    assert_eq!(
+        (expected.finish(), expected.text().as_str()),
+        (ModelFinish::ToolCalls, "Grüße \u{85}\u{2028}\u{2029} 你好 👩\u{200d}🚀")
+    );
+    framing_does_not_matter(client, Frames::Events, recorded, &expected).await;
+    expected
 }
 
 /// Asserts L-08 and L-09: other line ends, comments, byte order marks and fields do not change the answer. Neither do chunks of

@@ -6,28 +6,8 @@ use serde_json::{Map, Value, json};
 use super::{files, read};
 
 /// Keys that begin an example of an entry or of its object `capstan`.
-const KEYS: [&str; 20] = [
-    "mcpServers",
-    "command",
-    "url",
-    "image",
-    "capstan",
-    "trusted",
-    "approval",
-    "replay",
-    "undo",
-    "preview",
-    "elicitation",
-    "sampling",
-    "shared",
-    "roots",
-    "max_timeout",
-    "concurrency",
-    "oauth",
-    "container",
-    "disabled",
-    "enabled",
-];
+const KEYS: &str = "mcpServers command url image capstan trusted approval replay undo preview elicitation sampling shared roots \
+    max_timeout concurrency oauth container disabled enabled";
 
 /// Returns the texts between backticks: code blocks, and code within lines.
 fn code(page: &str) -> Vec<String> {
@@ -46,8 +26,7 @@ fn code(page: &str) -> Vec<String> {
 fn examples(text: &str) -> Vec<Map<String, Value>> {
     // Parts of messages and shortened events have a URL, too.
     let is_example = |object: &Map<String, Value>| {
-        object.keys().any(|key| KEYS.contains(&key.as_str()))
-            && !["media_type", "bytes"].iter().any(|key| object.contains_key(*key))
+        KEYS.split(' ').any(|key| object.contains_key(key)) && !["media_type", "bytes"].iter().any(|key| object.contains_key(*key))
     };
     let whole = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok().filter(is_example);
     if text.trim_start().starts_with('"') {

@@ -88,15 +88,12 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
 
 pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
     let parameters = serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}});
-    vec![
-        ToolDefinition {
-            server: Some("files".to_owned()),
-            tool: "read".to_owned(),
-            definition_hash: "cd".repeat(32),
-            ..ToolDefinition::new("files__read", "reads \u{1F600}", parameters, ReplayClass::Read)
-        }
-        .into(),
-    ]
+    vec![Arc::new(ToolDefinition {
+        server: Some("files".to_owned()),
+        tool: "read".to_owned(),
+        definition_hash: "cd".repeat(32),
+        ..ToolDefinition::new("files__read", "reads \u{1F600}", parameters, ReplayClass::Read)
+    })]
 }
 
 fn outcome() -> ToolOutcome {

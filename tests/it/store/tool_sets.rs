@@ -18,10 +18,8 @@ contract! {
 }
 
 fn tool(name: &str) -> Vec<Arc<ToolDefinition>> {
-    vec![Arc::new(ToolDefinition {
-        definition_hash: name.to_owned(),
-        ..ToolDefinition::new(name, "", serde_json::json!({"type": "object"}), ReplayClass::Read)
-    })]
+    let definition = ToolDefinition::new(name, "", serde_json::json!({"type": "object"}), ReplayClass::Read);
+    vec![Arc::new(ToolDefinition { definition_hash: name.to_owned(), ..definition })]
 }
 
 async fn with_tools(world: &World, tools: &[Arc<ToolDefinition>]) -> Fence {

@@ -18,10 +18,8 @@ use crate::support::vectors::vector;
 fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
     let properties = json!({"recipient": {"type": "string"}, "subject_line": {"type": "string"}});
     let parameters = json!({"type": "object", "properties": properties});
-    Arc::new(ToolDefinition {
-        server: Some("s".to_owned()),
-        ..ToolDefinition::new(name, description, parameters, ReplayClass::Read)
-    })
+    let definition = ToolDefinition::new(name, description, parameters, ReplayClass::Read);
+    Arc::new(ToolDefinition { server: Some("s".to_owned()), ..definition })
 }
 
 fn some() -> Vec<Arc<ToolDefinition>> {

@@ -7,7 +7,7 @@ use crate::tools::mcp::servers::McpAnswer;
 
 /// Returns the answer for a reply of the server `name`. `may_repeat`: the call may be repeated if its outcome is unknown.
 pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
-    let open = |reason| if may_repeat { failed(reason) } else { unknown(reason) };
+    let open = |reason| if may_repeat { McpAnswer::failed(reason) } else { unknown(reason) };
     match reply {
         Reply::Result(result) => {
             let is_error = content::is_error(&result);
@@ -16,8 +16,10 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
             McpAnswer { state, content: content::from_result(&result), is_error, structured }
         }
         // A server that does not know the new session either is no proof that nothing happened.
-        Reply::Refused(reason) | Reply::NoSession(reason) => failed(format!("the server {name} answered with an error: {reason}")),
-        Reply::NotSent(reason) => failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
+        Reply::Refused(reason) | Reply::NoSession(reason) => {
+            McpAnswer::failed(format!("the server {name} answered with an error: {reason}"))
+        }
+        Reply::NotSent(reason) => McpAnswer::failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
         Reply::TimedOut(limit) => {
             open(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
         }
@@ -35,10 +37,6 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
         }
         Reply::Cancelled => unknown("the call was cancelled while it was under way; it may have taken effect".to_owned()),
     }
-}
-
-pub fn failed(reason: String) -> McpAnswer {
-    McpAnswer::error(ToolCallState::Failed, reason)
 }
 
 fn unknown(reason: String) -> McpAnswer {

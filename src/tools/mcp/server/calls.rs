@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Server;
 use crate::domain::run::handle::Handle;
-use crate::tools::mcp::calls::answers::{self, cancelled, failed};
+use crate::tools::mcp::calls::answers::{self, cancelled};
 use crate::tools::mcp::calls::content;
 use crate::tools::mcp::calls::reply::{Limits, Reply, Task};
 use crate::tools::mcp::calls::tasks;
@@ -31,7 +31,9 @@ impl Server {
             let reply = self.take_up(task, timeout, &call).await;
             return self.answer(reply, &call);
         }
-        let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
+        let Value::Object(arguments) = &call.arguments else {
+            return McpAnswer::failed("the arguments are not an object".to_owned());
+        };
         let mut until = Instant::now() + timeout;
         let slot = match self.turn(timeout, &call).await {
             Ok(slot) => slot,
@@ -72,7 +74,7 @@ impl Server {
         };
         let live = match prepared {
             Ok(Ok(prepared)) => prepared,
-            Ok(Err(reason)) => return Err(failed(reason)),
+            Ok(Err(reason)) => return Err(McpAnswer::failed(reason)),
             Err(_) => return Err(self.not_ready(timeout)),
         };
         let _sent = Arc::clone(&self.sent);
@@ -135,14 +137,14 @@ impl Server {
             biased;
             () = call.permit.token.cancelled() => Err(cancelled()),
             slot = tokio::time::timeout(limit, self.slot(&call.progress)) => match slot {
-                Ok(slot) => slot.map_err(|_| failed("the server is shut down".to_owned())),
+                Ok(slot) => slot.map_err(|_| McpAnswer::failed("the server is shut down".to_owned())),
                 Err(_) => Err(self.not_ready(timeout)),
             },
         }
     }
 
     fn not_ready(&self, timeout: Duration) -> McpAnswer {
-        failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.identity.name))
+        McpAnswer::failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.identity.name))
     }
 
     /// Returns a live connection that still offers the tool, with the frozen definition if there is one.

@@ -83,6 +83,10 @@ pub struct McpAnswer {
 }
 
 impl McpAnswer {
+    pub fn failed(reason: String) -> Self {
+        Self::error(ToolCallState::Failed, reason)
+    }
+
     pub fn error(state: ToolCallState, reason: String) -> Self {
         Self { state, content: vec![ToolContent::text(reason)], is_error: true, structured: None }
     }
@@ -184,7 +188,7 @@ impl McpServers {
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         match self.server_for(call.owner, call.server).await {
             Ok(server) => server.call(call).await,
-            Err(reason) => McpAnswer::error(ToolCallState::Failed, reason),
+            Err(reason) => McpAnswer::failed(reason),
         }
     }
 

@@ -1,9 +1,8 @@
 //! Framing of Anthropic streams: it does not change an answer, and a truncated stream is never complete.
 
-use capstan::domain::model::ModelFinish;
 use serde_json::json;
 
-use super::super::mutants::{self, Frames, outcome_of};
+use super::super::mutants::{self, outcome_of};
 use super::{begin, call, client, delta, end, event, finish, start, stop};
 
 /// Returns an answer with every kind of block.
@@ -30,9 +29,7 @@ fn recorded() -> String {
 #[tokio::test]
 async fn framing_does_not_matter() {
     let recorded = recorded();
-    let expected = outcome_of(client, &recorded).await;
-    assert_eq!((expected.finish(), expected.text().as_str()), (ModelFinish::ToolCalls, "Grüße \u{85}\u{2028}\u{2029} 你好 👩‍🚀"));
-    mutants::framing_does_not_matter(client, Frames::Events, &recorded, &expected).await;
+    let expected = mutants::greeting_has_any_framing(client, &recorded).await;
     // The `event:` lines repeat the type in the data, so they may be missing.
     let nameless: String = recorded.split_inclusive('\n').filter(|line| !line.starts_with("event:")).collect();
     assert_eq!(outcome_of(client, nameless).await, expected);

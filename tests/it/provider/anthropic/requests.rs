@@ -10,14 +10,13 @@ use capstan::support::ids::SequentialIds;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::drive::{ask_through, call, call_id, file, message, options, plain, question, request, text_part};
+use super::super::drive::{call, call_id, file, message, options, plain, question, request, text_part};
+use super::super::mutants;
 use super::{begin, client, end, finish, text};
-use crate::support::wire::{Answer, Asked, Wire};
+use crate::support::wire::{Asked, Wire};
 
 async fn asked_with(options_of: impl Fn(&Wire) -> ClientOptions, request: ModelRequest) -> Asked {
-    let wire = Wire::play(vec![Answer::stream([begin(), text(0, "ok"), finish("end_turn"), end()].concat())]).await;
-    ask_through(client(options_of(&wire)).unwrap().as_ref(), request).await.finish();
-    wire.asked().remove(0)
+    mutants::asked_with(client, options_of, [begin(), text(0, "ok"), finish("end_turn"), end()].concat(), request).await
 }
 
 async fn asked(request: ModelRequest) -> Value {

@@ -11,13 +11,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::drive::{ask_through, call, file, message, options, plain, question, request, text_part};
+use super::super::mutants;
 use super::{client, finish, text};
 use crate::support::wire::{Answer, Asked, Wire};
 
 async fn asked_with(options_of: impl Fn(&Wire) -> ClientOptions, request: ModelRequest) -> Asked {
-    let wire = Wire::play(vec![Answer::stream([text("ok"), finish("STOP")].concat())]).await;
-    ask_through(client(options_of(&wire)).unwrap().as_ref(), request).await.finish();
-    wire.asked().remove(0)
+    mutants::asked_with(client, options_of, [text("ok"), finish("STOP")].concat(), request).await
 }
 
 async fn asked(request: ModelRequest) -> Value {
