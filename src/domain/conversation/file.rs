@@ -170,31 +170,31 @@ pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
     }
 }
 
-/// A stored file. Its bytes and its text are kept apart from it.
+/// A stored file. Its bytes and its extracted text are stored separately.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredFile {
-    /// Its id.
+    /// The id of the file.
     pub id: FileId,
-    /// The name that it was given.
+    /// The name of the file.
     pub name: String,
-    /// What its bytes say that it is.
+    /// The media type, detected from the bytes.
     pub media_type: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// SHA-256 of its bytes, in hex.
+    /// SHA-256 of the bytes, in hexadecimal.
     pub sha256: String,
-    /// Characters of the text that was found in it; absent for pictures, and where there is none.
+    /// Number of characters of the extracted text. Absent for pictures and for files without text.
     pub text_chars: Option<u64>,
-    /// Bytes of that text in UTF-8.
+    /// Number of bytes of the extracted text in UTF-8.
     pub text_bytes: Option<u64>,
-    /// Whether it has more text than that, which models do not get to read.
+    /// Whether the file has more text than was extracted. Models do not read the rest.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub text_cut: bool,
-    /// How it came into the store.
+    /// How the file came into the store.
     #[serde(default)]
     pub origin: FileOrigin,
-    /// When it was stored, RFC 3339.
+    /// When the file was stored, RFC 3339.
     pub created_at: String,
 }
 
