@@ -1,4 +1,4 @@
-//! Rendering of stream items as the JSON text that every wire sends. None is larger than a frame may be.
+//! Renders stream items as the JSON text that every transport sends. No item exceeds the size limit of a frame.
 
 use serde_json::json;
 

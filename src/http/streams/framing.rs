@@ -62,7 +62,7 @@ impl Framing {
         }
     }
 
-    /// Ends a stream whose key was revoked. A reader of lines notices that `stream.end` is missing, comes back and is refused.
+    /// Ends a stream whose key was revoked. A reader of lines sees that `stream.end` is missing, reconnects and is refused.
     pub(in crate::http) fn key_is_over(self) -> Option<String> {
         match self {
             Self::EventStream => Some(": the key is not valid any more\n\n".to_owned()),

@@ -53,7 +53,7 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
 #[derive(Debug, Clone, Copy)]
 pub struct OneTooMany;
 
-/// The paths by which operators and supervisors judge the process.
+/// The paths by which operators and supervisors check the process.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// Refuses requests of a connection that is [one too many](OneTooMany).

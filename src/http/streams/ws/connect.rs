@@ -29,14 +29,13 @@ const BUFFER_BYTES: usize = 4 * 1024;
 
 /// Opens a WebSocket
 ///
-/// Subprotocol `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`; the server answers with
-/// the same id and pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
-/// `approval.resolve`, `input.resolve`, `ping`, `auth`.
-/// The key goes into the Authorization header, a subprotocol `bearer.<base64url>`, or a first frame with method `auth`; a ticket
-/// goes into the URL.
+/// The subprotocol is `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`. The server answers
+/// with the same id and then pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
+/// `approval.resolve`, `input.resolve`, `ping`, `auth`. A client sends its key in the `Authorization` header, in a subprotocol
+/// `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
-    params(("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for a WebSocket")),
+    params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),
     responses((status = 101, description = "The WebSocket is open")),
 )]
 pub(crate) async fn connect(
