@@ -13,13 +13,13 @@ use crate::service::{Access, Error, Result, Service};
 /// How long a ticket can be used, in milliseconds.
 const LIFETIME_MS: u32 = 60_000;
 
-/// A ticket.
+/// A ticket for an event stream or a WebSocket.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StreamTicket)]
 pub struct NewTicket {
-    /// Goes into the URL as `?ticket=`.
+    /// The ticket, for the URL parameter `ticket`.
     ticket: String,
-    /// When it is worth nothing any more, RFC 3339.
+    /// When the ticket expires, RFC 3339.
     expires_at: String,
 }
 

@@ -42,50 +42,51 @@ impl From<&str> for AgentRef {
     }
 }
 
-/// An agent to make.
+/// An agent to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateAgentBody)]
 pub struct NewAgent {
-    /// What runs ask for it by.
+    /// The name by which runs request the agent.
     #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
     name: String,
-    /// What it is for.
+    /// The purpose of the agent.
     #[serde(default)]
     #[schema(max_length = 1000)]
     description: String,
-    /// What differs from the agent of the server's settings, in its words: `[agent]` in the documentation of the configuration.
+    /// The differences from the agent of the server's settings. The keys are those of `[agent]` in the documentation of the
+    /// configuration.
     #[serde(default)]
     #[schema(value_type = Object)]
     profile: ProfileDocument,
-    /// Why, for whoever reads the list of versions.
+    /// The reason for the version, shown in the list of versions.
     #[serde(default)]
     #[schema(max_length = 1000)]
     note: String,
-    /// Whose it is. Only an administrator makes one for everybody.
+    /// The owner of the agent: the caller or the server. Only an administrator may create an agent for all users.
     #[serde(default)]
     scope: OwnerScope,
 }
 
-/// What to change of an agent. What is absent stays.
+/// The changes to an agent. Absent fields stay unchanged.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateAgentBody)]
 pub struct AgentPatch {
-    /// The name.
+    /// The new name.
     #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
     name: Option<String>,
-    /// What it is for.
+    /// The purpose of the agent.
     #[schema(max_length = 1000)]
     description: Option<String>,
-    /// What differs from the agent of the server's settings, all of it: makes another version.
+    /// All differences from the agent of the server's settings. Creates a new version.
     #[schema(value_type = Option<Object>)]
     profile: Option<ProfileDocument>,
-    /// Why that version is made.
+    /// The reason for the new version.
     #[serde(default)]
     #[schema(max_length = 1000)]
     note: String,
-    /// The version that runs get from now on, however many are made; `null` for the newest.
+    /// The pinned version, which runs receive even if there are newer versions. `null` for the newest version.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u32>, minimum = 1)]
     pinned_version: Option<Option<u32>>,

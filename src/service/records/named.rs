@@ -15,7 +15,7 @@ use crate::store::{NameCursor, NamedMade, Page, PageRequest};
 /// How often a change is made again from a newer version, if another request has changed the record in the meantime.
 pub(in crate::service) const TRIES: usize = 5;
 
-/// Whose a provider is.
+/// The owner of a record: the caller (`own`) or the server (`global`), whose records serve all users.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Scope)]

@@ -38,24 +38,24 @@ pub enum NewPart {
     },
     /// A picture: `url` with `media_type`, or `file_id`.
     Image {
-        /// Its media type, such as `image/png`; needed with `url`.
+        /// The media type, such as `image/png`. Required with `url`.
         media_type: Option<String>,
         /// An `https:` or `data:` URL.
         url: Option<String>,
-        /// A picture that was uploaded.
+        /// The id of an uploaded picture.
         file_id: Option<FileId>,
-        /// A name to show.
+        /// The name to display.
         name: Option<String>,
     },
     /// A file: `url` with `media_type`, or `file_id`.
     File {
-        /// Its media type, such as `application/pdf`; needed with `url`.
+        /// The media type, such as `application/pdf`. Required with `url`.
         media_type: Option<String>,
-        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
+        /// An `https:` URL, or a `data:` URL, whose content becomes an uploaded file.
         url: Option<String>,
-        /// A file that was uploaded.
+        /// The id of an uploaded file.
         file_id: Option<FileId>,
-        /// A name to show.
+        /// The name to display.
         name: Option<String>,
     },
 }

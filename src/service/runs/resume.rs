@@ -19,15 +19,16 @@ use crate::service::{Error, Result, Service};
 use crate::store::{CallBatch, GoOn, ResumeRun, Resumed};
 use crate::support::json;
 
-/// What a call is made again with.
+/// The options of a retried tool call.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RetryCallBody)]
 pub struct RetryCall {
-    /// The arguments, if they are to be others than before. They must fit the tool's schema.
+    /// Arguments that replace the original ones. They must conform to the tool's schema.
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
-    /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
+    /// Confirms that the call may take effect twice. Required if the call may have taken effect and its tool is not declared
+    /// repeatable.
     #[serde(default)]
     pub confirm: bool,
 }
