@@ -208,7 +208,7 @@ mod tests {
         assert!(never().await.is_err());
         assert!(begun.elapsed() >= Duration::from_millis(1_500) && begun.elapsed() < Duration::from_millis(1_700));
 
-        // As long as anybody gets an answer, whoever has none waits as long as a statement may take.
+        // While any statement gets an answer, a statement without one may wait for the statement timeout.
         let other = line.beside(pool, ANSWER_LIMIT);
         let answers = async {
             loop {

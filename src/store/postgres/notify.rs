@@ -27,8 +27,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// The longest wait for a hint to be taken. It is late by then, and a connection that takes none is replaced.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A connection on which nothing was heard for this long is replaced. Whoever listens hears its own presence every few seconds, if it
-/// [announces](PgNotifier::announce_presence) that: a connection whose other end is gone without a word would never tell.
+/// A connection that received nothing for this long is replaced: a connection can end without a sign. A listener hears its own
+/// presence every few seconds, if it [announces](PgNotifier::announce_presence) that.
 const SILENCE: Duration = Duration::from_secs(10);
 
 const LOG: &str = "capstan_log";
@@ -54,8 +54,8 @@ pub enum Notice {
 /// Announces and listens on two connections that nothing else uses.
 #[derive(Clone)]
 pub struct PgNotifier {
-    /// The connection on which it announces, while nobody does. No pool keeps it: one waits, when a connection is given back, for an answer
-    /// that a silent one never gives.
+    /// The connection for announcements, while no announcement uses it. It belongs to no pool: a pool waits for an answer when a
+    /// connection is returned, and a silent connection never gives one.
     voice: Arc<Mutex<Option<PgConnection>>>,
     options: PgConnectOptions,
     /// Stands at the beginning of what this process announces, so that it does not act on what it has said itself.

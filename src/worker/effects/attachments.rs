@@ -346,7 +346,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a budget takes a file for is what is sent of it.
+        /// The request sends as much of a file as the budget counted.
         #[test]
         fn no_file_is_longer_than_its_budget_takes_it_for(
             text in any::<String>(),
