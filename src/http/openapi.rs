@@ -1,4 +1,4 @@
-//! The document that describes the API, made from the code.
+//! The API document, generated from the code.
 
 use std::sync::LazyLock;
 

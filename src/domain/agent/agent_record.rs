@@ -1,4 +1,4 @@
-//! Agents that are kept through the API, in versions that never change. A version holds the differences from the agent of the
+//! Agents that are stored through the API, in versions that never change. A version holds the differences from the agent of the
 //! server's settings. Must not know where it is stored.
 
 use serde_json::{Map, Value};

@@ -24,7 +24,7 @@ pub fn content_url(id: &FileId) -> String {
     format!("/api/v1/files/{id}/content")
 }
 
-/// Says how a file came into the store.
+/// The origin of a stored file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOrigin {
@@ -84,7 +84,7 @@ pub fn shown_name(name: &str) -> String {
     if clean.is_empty() { "file".to_owned() } else { text::storable(clean).into_owned() }
 }
 
-/// Returns a name for a file that comes without one. Its end tells readers of documents which sort of text it is.
+/// Returns a name for a file without one. Its extension tells readers of documents which type of text it is.
 pub fn default_name(media_type: &str) -> String {
     let stem = match media_type.split('/').next() {
         Some("image") => "picture",
@@ -111,7 +111,7 @@ pub fn default_name(media_type: &str) -> String {
     format!("{stem}.{end}")
 }
 
-/// Returns a media type without its parameters, or `application/octet-stream` where the text is none.
+/// Returns a media type without its parameters, or `application/octet-stream` if the text is not a media type.
 pub fn media_type(claimed: &str) -> String {
     let essence = claimed.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if is_media_type(&essence) { essence } else { "application/octet-stream".to_owned() }
@@ -146,7 +146,7 @@ pub fn is_text_type(media_type: &str) -> bool {
 /// Bytes at the beginning within which the mark of a PDF may stand: some programs write other data before it.
 const PDF_MARK_WITHIN: usize = 1024;
 
-/// Returns whether bytes may be a PDF, which is no text even if it is written in ASCII.
+/// Returns whether bytes may be a PDF. A PDF is not text, even if it is written in ASCII.
 pub fn may_be_pdf(bytes: &[u8]) -> bool {
     bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
 }
@@ -220,7 +220,7 @@ pub fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns why a picture is damaged. Every provider would refuse it, in each later turn of its conversation.
+/// Returns why a picture is damaged. Providers would refuse it in each later request of its conversation.
 pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
     if !imagesize::blob_size(bytes).is_ok_and(|size| size.width > 0 && size.height > 0) {
         return Some("the picture is damaged: it does not say how large it is");

@@ -289,7 +289,7 @@ impl FilePart {
         part
     }
 
-    /// Copies from a stored file all that the part says of it, except its name.
+    /// Copies all fields of a stored file that the part has, except its name.
     pub fn describe(&mut self, file: &StoredFile) {
         self.media_type.clone_from(&file.media_type);
         (self.file_id, self.size) = (Some(file.id.as_str().to_owned()), Some(file.size));

@@ -12,10 +12,10 @@ use crate::domain::defaults::is_default;
 
 const COST_DIGITS: usize = 12;
 
-/// The highest price that is believed, in US dollars per million tokens.
+/// The highest accepted price, in US dollars per million tokens.
 pub const MAX_PRICE: f64 = 1_000_000.0;
 
-/// The highest cost of one call that is believed, in US dollars.
+/// The highest accepted cost of one call, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
 /// Returns an amount from 0 to `most` in parts of a dollar, of which one has so many.

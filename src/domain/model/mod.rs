@@ -236,7 +236,7 @@ pub enum ModelEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adaptation {
     pub change: String,
-    /// The provider's words, redacted and bounded.
+    /// The provider's text, redacted and bounded.
     pub reason: String,
 }
 
@@ -331,7 +331,7 @@ impl From<ModelErrorKind> for ProblemCode {
 #[error("{}: {message}", kind.code())]
 pub struct ModelError {
     pub kind: ModelErrorKind,
-    /// The provider's own words, redacted and bounded.
+    /// The provider's text, redacted and bounded.
     pub message: String,
     pub status: Option<u16>,
     pub retry_after_ms: Option<u64>,
@@ -341,7 +341,7 @@ pub struct ModelError {
     /// behind the same name, and accepts the request without them.
     #[serde(default)]
     pub refused_signed: bool,
-    /// Whether the circuit breaker was open, so that no request was sent. This is no failed attempt.
+    /// Whether the circuit breaker was open, so that no request was sent. This does not count as a failed attempt.
     #[serde(default)]
     pub not_asked: bool,
     /// Whether an answer that made progress reached the total time limit. It is not repeated, since it would reach the limit again.

@@ -36,7 +36,7 @@ words!(ProviderKind {
     Ollama = "ollama",
 });
 
-/// The longest limit of a call: an hour. A call under way occupies a slot.
+/// The highest limit of a call: one hour. A running call occupies a slot.
 pub const MAX_LIMIT_MS: u64 = 3_600_000;
 
 /// Time limits of model calls in milliseconds. An absent limit has the default of all providers.
@@ -153,7 +153,7 @@ pub struct ProviderRecord {
     /// Models with facts given by a user.
     pub models: Vec<ModelEntry>,
     pub limits: CallLimits,
-    /// Quirks of its chat completions, where the host does not tell them.
+    /// Quirks of its chat completions, if the host does not imply them.
     pub accent: Option<Map<String, Value>>,
     pub enabled: bool,
     pub created_at: UnixMillis,

@@ -153,7 +153,7 @@ pub struct InputAnswer {
 }
 
 impl InputAnswer {
-    /// Returns an answer to a question that is no approval.
+    /// Returns an answer to a question that is not an approval.
     pub fn new(choice: impl Into<String>, text: Option<String>) -> Self {
         Self { choice: choice.into(), text, content: None, scope: None, arguments: None }
     }

@@ -1,4 +1,4 @@
-//! Runs: one turn of the agent loop each.
+//! Runs. Each run is one pass of the agent loop over a message.
 
 pub mod admission;
 pub mod budget;
@@ -74,7 +74,7 @@ pub enum WaitReason {
 words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff", Budget = "budget" });
 
 impl WaitReason {
-    /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
+    /// Returns whether only a human ends the wait. A run with any other reason continues without help.
     pub fn needs_human(self) -> bool {
         matches!(self, Self::Approval | Self::Input)
     }

@@ -9,7 +9,7 @@ use crate::domain::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::{self, is_deeper_than};
 use crate::support::redact::is_redacted;
 
-/// The first character of a reference in the arguments. Doubled, it stands for itself.
+/// The first character of a reference in the arguments. Doubled, it is a literal character.
 const SIGN: char = '$';
 
 /// Texts that an author would expect to be references inside a longer text.
@@ -28,7 +28,7 @@ pub struct UndoRule {
     pub arguments: Map<String, Value>,
 }
 
-/// The largest arguments, as JSON, in bytes: models read them in every later turn.
+/// The largest arguments, as JSON, in bytes: models read them in every later request.
 const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -164,7 +164,7 @@ pub struct ApprovalTerms {
     pub scopes: Vec<ApprovalScope>,
     /// JSON Schema of the arguments, to check edited ones.
     pub parameters: Arc<Value>,
-    /// The argument that carries our key, and must not be edited.
+    /// The argument that carries the idempotency key. It must not be edited.
     pub key_argument: Option<String>,
 }
 
@@ -327,7 +327,7 @@ pub struct ApprovalRequest {
 }
 
 impl ApprovalRequest {
-    /// Returns `None` for a question that is no approval.
+    /// Returns `None` for a question that is not an approval.
     pub fn of(question: &Question) -> Option<Self> {
         let terms = question.approval.as_ref()?;
         Some(Self {
@@ -347,7 +347,7 @@ impl ApprovalRequest {
 }
 
 impl Approval {
-    /// Returns `None` for a question that is no approval.
+    /// Returns `None` for a question that is not an approval.
     pub fn of(record: InputRecord) -> Option<Self> {
         let InputRecord { request, resolved_by, created_at, resolved_at, expires_at } = record;
         let answer = request.answer;

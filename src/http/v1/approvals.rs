@@ -77,7 +77,7 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Appr
     Ok(Json(caller.app.service.approval(&caller.principal, &id).await?))
 }
 
-/// Decides an approval
+/// Allows or denies a tool call
 ///
 /// A run whose call needs an approval is `waiting` for `approval`, and the event `approval.requested` shows the call. An approval
 /// accepts one decision. This request only records the decision, and a worker then makes the call. A refused decision changes

@@ -195,9 +195,9 @@ pub(crate) async fn update(
 
 /// Compacts a conversation
 ///
-/// Requests to models omit older messages from now on and contain a summary instead. The newest messages stay, as many as the
-/// server's own agent keeps (`agent.context.keep_last`). Stored messages do not change. The server refuses this while a run is
-/// active. An active run compacts its conversation when needed.
+/// Later requests to models contain a summary instead of the older messages. The newest messages stay, as many as the server's own
+/// agent keeps (`agent.context.keep_last`). Stored messages do not change. The server refuses the request while a run is active. An
+/// active run compacts its conversation when needed.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/compact", tag = "conversations", operation_id = "compact_conversation",
     params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = Option<EmptyBody>,

@@ -63,7 +63,7 @@ pub(in crate::http) fn begun(login: StartedLogin, site: &str, cookie: &str, call
     answer(Json(LoginBody { url: login.url, expires_in: age }), &cookie)
 }
 
-/// Answers with the outcome of a login: to a person with a page that says `done`, to a program with `body`.
+/// Answers with the outcome of a login: a page with the text `done` for a person, or `body` for a program.
 pub(in crate::http) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cookie: &str, callback: &str) -> Response {
     let cookie = format!("{cookie}=; Path={callback}; Max-Age=0; HttpOnly; SameSite=Lax");
     let is_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
@@ -123,7 +123,7 @@ pub(in crate::http) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -
     Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))
 }
 
-/// Answers so that no cache stores it, and no page that it leads to gets a referrer: the code stands in the URL.
+/// Answers without caching and without a referrer for linked pages, because the URL contains the code.
 fn answer(body: impl IntoResponse, cookie: &str) -> Response {
     let mut answer = body.into_response();
     let headers = answer.headers_mut();

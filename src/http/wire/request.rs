@@ -88,7 +88,7 @@ pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// Returns the trace of the client. A header that is not valid, or is there twice, is ignored.
+/// Returns the trace of the client. An invalid or repeated header is ignored.
 fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
     let mut all = headers.get_all("traceparent").iter();
     let header = all.next().filter(|_| all.next().is_none())?;

@@ -17,7 +17,7 @@ pub(crate) enum ShownScope {
 }
 
 impl ShownScope {
-    /// Returns the scope of a record that is kept, and whether the viewer may see its details.
+    /// Returns the scope of a stored record, and whether the viewer may see its details.
     pub(crate) fn of(owner: Option<&UserId>, viewer: &Principal) -> (Self, bool) {
         match (owner, viewer.role) {
             (Some(_), UserRole::Admin | UserRole::Member) => (Self::Own, true),

@@ -11,10 +11,11 @@ use crate::domain::run::change::StepKind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusWords {
-    /// `idle`, `processing` (waits for a worker, or a model call is running), `locked` (a worker has claimed it and has not begun),
-    /// `tool_loop` (from its first tool calls to its end), `awaiting_approval`, `awaiting_input`, `failed`.
+    /// The vocabulary of the agent `cms`: `idle`, `processing`, `locked`, `tool_loop`, `awaiting_approval`, `awaiting_input`,
+    /// `failed`. `processing`: the run waits for a worker, or a model call is running. `locked`: a worker has claimed the run and
+    /// has not begun. `tool_loop`: the run has made its first tool calls and has not ended.
     Cms,
-    /// `idle`, `thinking`, `calling_tools`, `error`.
+    /// The vocabulary of the agent `chat`: `idle`, `thinking`, `calling_tools`, `error`.
     Chat,
 }
 
@@ -26,7 +27,7 @@ impl StatusWords {
         }
     }
 
-    /// Returns whether the vocabulary tells how far a run has come.
+    /// Returns whether the vocabulary shows the progress of a run.
     pub fn tell_steps(self) -> bool {
         self == Self::Cms
     }

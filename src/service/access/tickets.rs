@@ -37,14 +37,14 @@ pub enum TicketOrigin<'a> {
 #[derive(Debug, Clone)]
 pub enum Redeemed {
     Access(Access),
-    /// It was made for a page of another origin.
+    /// The ticket is for a page of another origin.
     ForeignOrigin,
     /// It is unknown, used, expired, for something else, or its key is not valid any more.
     Refused,
 }
 
 impl Service {
-    /// Makes a ticket for something of the caller's own, bound to the web origin that asked for it.
+    /// Creates a ticket for a resource of the caller, bound to the web origin of the request.
     pub async fn make_ticket(&self, access: &Access, target: TicketTarget, origin: Option<String>) -> Result<NewTicket> {
         let principal = access.principal();
         match &target {

@@ -95,7 +95,7 @@ impl Service {
         self.limits.copies
     }
 
-    /// Makes a conversation of the principal's with the messages of a document. Nothing is executed; all ids are made anew.
+    /// Creates a conversation of the principal with the messages of a document. Nothing is executed, and all ids are new.
     pub async fn import_conversation(
         &self,
         principal: &Principal,
@@ -307,7 +307,7 @@ fn tool_name(written: &str) -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// Returns how a turn has ended whose last message this is. Calls without a result are not made any more.
+/// Returns how a run with this last message has ended. Calls without a result are not made.
 fn end_after(message: &Message) -> CopiedEnd {
     let is_answer = message.role == Role::Assistant && message.status == MessageStatus::Complete && !message.internal;
     if is_answer && message.tool_calls().next().is_none() {

@@ -24,7 +24,7 @@ const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
 /// The largest profile, as JSON in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
-/// Why a member cannot use an agent of their own.
+/// The reason why a member cannot use their own agent.
 const NOT_IN_GROUPS: &str =
     "the server's own agent is for members of some groups only; ask an administrator to be put into one of them";
 const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "agents of the server are an administrator's to change" };
@@ -95,7 +95,7 @@ pub struct AgentPatch {
 /// An agent, by where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
-    /// A user keeps it.
+    /// The agent is stored.
     Stored(Box<AgentRecord>),
     Preset(Preset),
     /// The one of the settings, of this name.
@@ -420,7 +420,7 @@ impl Service {
         }
     }
 
-    /// Returns a kept agent, if the principal may read what runs get of it.
+    /// Returns a stored agent, if the principal may read the version that runs receive.
     async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         let record = self.kept_agent(principal, agent).await?;
         self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &record.profile)).await?;

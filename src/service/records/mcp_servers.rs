@@ -31,7 +31,7 @@ use crate::tools::mcp::{
 use crate::tools::{AuthState, ServerStatus};
 
 const MAX_NAME_CHARS: usize = 64;
-/// How long an answer waits to say whether a server can be reached.
+/// How long a response waits for the result of a connection attempt.
 const PROBE: Duration = Duration::from_secs(5);
 /// Servers that are read at a time for an export.
 const PAGE: u32 = 100;
@@ -93,7 +93,7 @@ pub struct ShownMcpServer {
     pub warnings: Vec<String>,
 }
 
-/// A server, by where it is kept.
+/// An MCP server, by where its entry is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyMcpServer {
     Stored(Box<McpServerRecord>),
@@ -347,7 +347,7 @@ impl Service {
         }
     }
 
-    /// Ends the connections to a server, and all processes. The next use makes another one.
+    /// Ends the connections to a server, in all processes. The next use connects again.
     pub async fn stop_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
         let deps = self.mcp_deps()?;
         let server = self.steerable_mcp_server(principal, id).await?;
@@ -381,7 +381,7 @@ impl Service {
         listed_or(principal, &server, self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
     }
 
-    /// Imports the entries of an `mcpServers` document, each by itself.
+    /// Imports each entry of an `mcpServers` document separately.
     pub async fn import_mcp_servers(
         &self,
         principal: &Principal,
@@ -464,7 +464,7 @@ impl Service {
         }
     }
 
-    /// Forgets tokens that a stored change makes invalid, and has connections made again.
+    /// Deletes tokens that a stored change makes invalid, and ends connections that use them.
     async fn mcp_server_changed(&self, before: &McpServerRecord, after: &McpServerRecord) -> Result<()> {
         if before.entry.get("url") != after.entry.get("url") {
             // Tokens are for the URL of the login.

@@ -109,11 +109,11 @@ impl RunExplanation {
     }
 }
 
-/// A run that could be taken up for longer than this waits for more than the next look of a worker.
+/// A run that has been claimable for longer than this waits for more than the next poll of a worker.
 const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 
-/// No sweep looks any more for a run whose lease ended longer ago than this: workers sweep every 2 s, and wait for one more lease, 10 s,
-/// if many leases ended at once, which looks like an outage.
+/// Workers no longer sweep a run whose lease expired longer ago than this. They sweep every 2 s. If many leases expire at once,
+/// which looks like an outage, they wait for one more lease of 10 s.
 const SWEPT_WITHIN_MS: i64 = 15_000;
 
 /// Returns why the run is or is not moving, and whether it moves without any action from outside.

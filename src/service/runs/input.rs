@@ -67,14 +67,14 @@ pub struct StartRun {
     pub content_field: &'static str,
     /// A new conversation if absent.
     pub conversation_id: Option<ConversationId>,
-    /// By name or id; if absent, the one that the conversation keeps, or else the default one.
+    /// The agent by name or id. Defaults to the conversation's stored agent, or else to the default agent.
     pub agent: Option<String>,
-    /// As `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
+    /// The model as `provider/name`. Defaults to the conversation's stored model, or else to the agent's model.
     pub model: Option<String>,
     pub options: Option<ModelOptions>,
     pub limits: Option<RunLimits>,
     pub on_busy: OnBusy,
-    /// Whether a missing conversation is made.
+    /// Whether a missing conversation is created.
     pub create: bool,
     /// The message of the conversation that this one replaces, with all that came after it.
     pub edits: Option<MessageId>,

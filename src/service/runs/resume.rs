@@ -200,7 +200,7 @@ const NOT_RETRYABLE: &str = "only the newest run of a conversation can be retrie
 const TAKEN_BACK: &str = "a call of this answer was taken back since, or that was tried and may have taken effect, so that what its calls have \
      done does not hold any more: retry the turn";
 
-/// Why a call is not made again as it was.
+/// The reason why a call cannot be made again unchanged.
 const UNFINISHED: &str = "the model did not write the arguments of this call to their end, or not as a JSON object, so that it was never made: send \
      \"arguments\"";
 
@@ -226,7 +226,7 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
     was_sendable && !never_began
 }
 
-/// Returns the call as it is to be made again: it begins like any other, so that its approval is asked for again.
+/// Returns the call for the new run. It starts like any other call, so its approval is asked again.
 fn made_again(call: ToolCall, may_have_happened: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
     match call.state {
         ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled | ToolCallState::Unknown => {}

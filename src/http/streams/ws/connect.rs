@@ -72,7 +72,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
         Some(key) => Some(key.to_owned()),
         None => key_in_subprotocol(headers),
     };
-    // A server without keys accepts any: there, only the origin keeps foreign pages out.
+    // A server without keys accepts any key, so only the origin keeps foreign pages out.
     let local = match &app.options.auth {
         Auth::Open(_) if !is_own_origin(app, uri, headers) => {
             return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -87,7 +87,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        // Any page may connect: its first frame must hold a key, which no browser sends by itself.
+        // Any page may connect: its first frame must hold a key, which browsers never add on their own.
         (None, None, None) => Ok(Identity::Unsaid),
     }
 }
