@@ -20,8 +20,8 @@ pub struct ProblemBody {
     /// The id of the request in the log. Empty in errors of runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// Whether a retry may succeed without any other change. The retry is the same request or, for the error of a run, `POST
-    /// /api/v1/runs/{id}/resume`.
+    /// Whether a retry may succeed without any other change. The retry is the same request or, for the error of a run,
+    /// `POST /api/v1/runs/{id}/resume`.
     pub retryable: bool,
     /// The invalid fields of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -80,7 +80,7 @@ pub(crate) struct ReviewBody {
 
 /// Marks feedback as reviewed or not reviewed
 ///
-/// For administrators. A new rating of the answer removes the review.
+/// Only administrators may send this request. A new rating of the answer removes the review.
 #[utoipa::path(
     patch, path = "/api/v1/feedback/{message_id}", tag = "feedback", operation_id = "review_feedback",
     params(("message_id" = MessageId, Path, description = "The id of the rated message")),

@@ -51,9 +51,9 @@ pub(crate) struct UploadForm {
 /// Uploads a file
 ///
 /// The body is a form with the field `file`, or the bytes of the file with `?name=`. The server detects the type from the bytes. It
-/// accepts pictures (PNG, JPEG, GIF, WebP), PDF, docx, xlsx, and text in UTF-8. Messages refer to the file by `{"type": "file",
-/// "file_id": ...}`. A file without a referring message is removed after one day. Each request stores a file, whatever its
-/// `Idempotency-Key`.
+/// accepts pictures (PNG, JPEG, GIF, WebP), PDF, docx, xlsx, and text in UTF-8. Messages refer to the file by
+/// `{"type": "file", "file_id": ...}`. A file without a referring message is removed after one day. Each request stores a file,
+/// whatever its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/files", tag = "files", operation_id = "upload_file", params(UploadParams),
     request_body(content((UploadForm = "multipart/form-data"), (String = "application/octet-stream"))),

@@ -40,7 +40,7 @@ pub(crate) struct EventParams {
 
 /// Starts a run
 ///
-/// Creates the conversation if it does not exist, the message and the run. With `Accept: text/event-stream` or
+/// Creates the message and the run, and also the conversation if it does not exist. With `Accept: text/event-stream` or
 /// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the response is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
@@ -292,8 +292,8 @@ pub(crate) async fn retry(
 
 /// Returns a tool call
 ///
-/// The response contains the complete answer of the tool. Models and events receive it cut to `agent.tool_result_chars`. There are
-/// no pages, because an MCP server may not send a larger answer at once.
+/// The response contains the complete answer of the tool. Models and events receive it cut to `agent.tool_result_chars`. The size
+/// of a tool's answer is limited, so the response has no pages.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/tool-calls/{call_id}", tag = "runs", operation_id = "get_tool_call",
     params(("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call")),

@@ -30,8 +30,8 @@ const BUFFER_BYTES: usize = 4 * 1024;
 /// Opens a WebSocket
 ///
 /// The subprotocol is `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`. The server answers
-/// with the same id and then pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
-/// `approval.resolve`, `input.resolve`, `ping`, `auth`. A client sends its key in the `Authorization` header, in a subprotocol
+/// with the same id and then pushes event envelopes. The methods are `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
+/// `approval.resolve`, `input.resolve`, `ping` and `auth`. A client sends its key in the `Authorization` header, in a subprotocol
 /// `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
