@@ -39,7 +39,7 @@ pub(crate) struct StartRunBody {
     model: Option<String>,
     /// Options of model calls.
     options: Option<ModelOptions>,
-    /// Limits of this run, which must be lower than the agent's limits.
+    /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
     /// How the server handles the message if the conversation has an active run.
     on_busy: Option<OnBusy>,
@@ -68,7 +68,7 @@ pub(crate) struct SendMessageBody {
     model: Option<String>,
     /// Options of model calls.
     options: Option<ModelOptions>,
-    /// Limits of this run, which must be lower than the agent's limits.
+    /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
     /// How the server handles the message if the conversation has an active run.
     on_busy: Option<OnBusy>,
@@ -108,7 +108,7 @@ pub(crate) struct EditMessageBody {
     model: Option<String>,
     /// Options of model calls.
     options: Option<ModelOptions>,
-    /// Limits of this run, which must be lower than the agent's limits.
+    /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
 }
 
