@@ -8,8 +8,8 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
   echo 'cargo-fuzz is not installed: cargo install --locked cargo-fuzz' >&2
   exit 1
 fi
-# What fuzzers need of the compiler is in the stable one too, behind this. The code has no `unsafe`, so that sanitizers find
-# nothing that panics do not.
+# The stable compiler contains the features that fuzzers need, behind this variable. The code has no `unsafe`, so sanitizers would
+# find no more than panics do.
 export RUSTC_BOOTSTRAP=1
 cargo fuzz build --sanitizer none
 

@@ -20,7 +20,7 @@ done
 # One installation at a time; the stamp is written last, so that a broken installation is made again.
 exec 9>"$deps/lock"
 if command -v flock >/dev/null; then flock 9; fi
-# Whoever had the lock before may have installed all of it, and others use it by now.
+# The earlier holder of the lock may have installed everything, and other processes may use it already.
 if [ "$(cat "$deps/installed" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi

@@ -6,7 +6,7 @@
 #   stop FOLDER    stops what `start` or `own` started; does nothing if they started nothing
 #   down FOLDER    shuts a server of `own` down, as an operator does; its clients are cut off
 #   up FOLDER      starts it again, on the same port
-#   freeze FOLDER  stops all its processes where they are: it takes connections, and answers nobody
+#   freeze FOLDER  stops all its processes where they are: it accepts connections and never answers
 #   thaw FOLDER    lets them go on
 #
 # `start` tries in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a server on localhost:5432 that lets the
@@ -17,7 +17,7 @@ mode=${1:?start, own, stop, down, up, freeze or thaw}
 folder=${2:?folder}
 cluster=$folder/postgres
 
-# Postgres refuses to run as root: then its own user runs it, or nobody.
+# Postgres refuses to run as root, so the user `postgres` runs it, or else the user `nobody`.
 as_owner() {
     if [ "$(id -u)" -eq 0 ]; then
         runuser -u "$(owner)" -- "$@"

@@ -1,7 +1,8 @@
-//! What building a request costs for conversations of more and more messages: whole, and with a summary of the older ones, which
-//! shall make the cost stop growing. Each is offered the tools of an agent that has many.
+//! Measures the cost of a request for conversations with more and more messages: complete, or with a summary of the older ones. The
+//! summary must stop the growth of the cost. Each request offers the tools of an agent with many tools.
 //!
-//! Fails if a request takes longer than [`GOAL`], or if one with a summary costs more of a long conversation than [`GROWTH`] allows.
+//! Fails if a request takes longer than [`GOAL`], or if one with a summary grows more in a long conversation than [`GROWTH`]
+//! allows.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ const GOAL: Duration = Duration::from_millis(5);
 /// How many times as much a request of the longest conversation may cost as one of [`SHORT`] messages, when the rest of both is summarised.
 /// It is about the same, of the fastest of many rounds each; were what is summarised looked at, it would be many times as much.
 const GROWTH: u32 = 3;
-/// What counts tokens where they are counted.
+/// The tokenizer for budgets in tokens.
 const TOKENIZER: Tokenizer = Tokenizer::O200kBase;
 /// A budget, in tokens, in which everything fits.
 const WIDE: u64 = 100_000_000;
@@ -239,10 +240,10 @@ fn claimed(tools: &[Arc<ToolDefinition>]) -> Input {
     Input::Claimed { tools: tools.to_vec(), contexts: None, finished: Vec::new() }
 }
 
-/// What it takes to count a conversation of which nobody has counted anything but the tools. [`GOAL`] is not for this: a server
-/// does it before the first decision about a run, on a thread for what takes long (`counted` in `src/worker/leases/claimed.rs`),
-/// and what is decided and made after that finds the counts. What comes later, such as the result of a call, is counted where it
-/// is decided about it. So are tools that no run of the process has been offered before: they come with the first decision.
+/// Measures the first count of a conversation's tokens, with only the tools counted before. [`GOAL`] does not apply. A server
+/// counts before the first decision about a run, on a thread for long work (`counted` in `src/worker/leases/claimed.rs`). Later
+/// decisions and requests reuse the counts. Content that comes later, such as the result of a call, is counted when it is decided
+/// about. Tools that no run of the process was offered before are counted with the first decision.
 fn first_count(record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> Duration {
     let state = loaded(RunRecord { tools: Some(tools.to_vec()), ..record.clone() }, Some(TOKENIZER));
     assert!(counts_tokens(&state), "nothing is counted for the budget");

@@ -1,6 +1,6 @@
-//! What decoding costs beside parsing the same payloads with `serde_json` alone, and what one token costs in allocations.
+//! Measures the cost of decoding, compared to parsing the same payloads with `serde_json` alone, and the allocations of one token.
 //!
-//! Fails if a wire is slower than [`GOAL`] times, or if a token of a long answer allocates more than one of a short one.
+//! Fails if a dialect is slower than [`GOAL`] times, or if a token of a long answer allocates more than one of a short answer.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ fn per_token(wire: Wire, tokens: usize) -> (f64, f64) {
         let body = answer(wire, tokens);
         allocation_counter::measure(|| decoded(wire, &body, &chunking))
     };
-    // What the whole answer costs is taken away by looking at the difference of two.
+    // The difference of two answers removes the constant cost of an answer.
     let (short, long) = (all(tokens / 2), all(tokens));
     let more = (tokens - tokens / 2) as f64;
     (

@@ -3,41 +3,41 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// `application/problem+json`, also inside `run.failed` events and WebSocket errors.
+/// An `application/problem+json` body. `run.failed` events and WebSocket errors contain it too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProblemBody {
-    /// Where the code is explained, relative to the project's documentation.
+    /// The page that explains the code, relative to the project's documentation.
     #[serde(rename = "type")]
     pub type_uri: String,
-    /// The code in words.
+    /// A short title of the code.
     pub title: String,
-    /// The HTTP status that belongs to the code.
+    /// The HTTP status of the code.
     pub status: u16,
-    /// This occurrence: the thing, the reason and the way out. Empty of causes for a 5xx.
+    /// The explanation of this occurrence: the resource, the reason and the remedy. It names no cause for a 5xx status.
     pub detail: String,
-    /// A stable word for programs.
+    /// A stable identifier for programs.
     pub code: String,
-    /// The request in the log; empty in errors of runs.
+    /// The id of the request in the log. Empty in errors of runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// In the answer to a request: whether the same request may succeed a little later. In the error of a run: whether
-    /// `POST /api/v1/runs/{id}/resume` may succeed, now or a little later, without any other change.
+    /// Whether a retry may succeed without any other change. The retry is the same request or, for the error of a run,
+    /// `POST /api/v1/runs/{id}/resume`.
     pub retryable: bool,
-    /// What is wrong where in the request.
+    /// The invalid fields of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
 }
 
-/// One thing that is wrong in a request.
+/// One invalid field of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
-    /// Where, as a JSON pointer.
+    /// The location of the field, as a JSON pointer.
     pub pointer: String,
-    /// What.
+    /// The explanation of the error.
     pub detail: String,
 }
 
-/// The places in which a code is found.
+/// The places in which a code occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundIn {
     Requests,
@@ -53,7 +53,7 @@ impl FoundIn {
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $status:literal, $found:ident, $retryable:literal, $title:literal;)*) => {
-        /// Every error code there is. `docs/errors/` has a page for each.
+        /// The error codes. `docs/errors/` has a page for each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ProblemCode {
             $($name,)*
@@ -74,7 +74,7 @@ macro_rules! codes {
                 match self { $(Self::$name => FoundIn::$found,)* }
             }
 
-            /// Whether the same request, or a resumed run, may succeed a little later with nothing else changed.
+            /// Returns whether the same request, or a resumed run, may succeed a little later without any other change.
             pub fn retryable(self) -> bool {
                 match self { $(Self::$name => $retryable,)* }
             }

@@ -11,7 +11,7 @@ pub(crate) fn request(method: &Method, route: &str, status: u16, took: Duration)
     ::metrics::histogram!("capstan_http_request_seconds", "route" => route.to_owned()).record(took.as_secs_f64());
 }
 
-/// Returns the method as a label. A client may send any word as a method, and each new label is kept for ever.
+/// Returns the method as a label. A client may send any text as a method, and each new label uses memory forever.
 fn known(method: &Method) -> &str {
     let standard = [
         Method::GET,

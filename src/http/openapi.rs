@@ -1,4 +1,4 @@
-//! The document that describes the API, made from the code.
+//! The API document, generated from the code.
 
 use std::sync::LazyLock;
 
@@ -39,8 +39,9 @@ pub fn openapi_json() -> String {
 }
 
 fn base() -> OpenApi {
-    let description = "Send a message; read the run's events as they happen, or later. Errors are problem details (RFC 9457) with a stable `code`; \
-         `/docs/errors/{code}` explains each. A POST takes an `Idempotency-Key` unless it says that every request counts.";
+    let description = "An API for runs of agents: send a message, then read the run's events live or later. Errors are problem details \
+         (RFC 9457) with a stable `code`; `/docs/errors/{code}` explains each. A POST accepts an `Idempotency-Key`, unless its description \
+         says that each request counts.";
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
     OpenApiBuilder::new()
         .info(
@@ -61,8 +62,8 @@ fn base() -> OpenApi {
         .build()
 }
 
-/// POSTs that are carried out at every request, whatever their `Idempotency-Key`: their answers hold secrets that are not stored, or they do
-/// or look at something now. Their descriptions say so.
+/// POSTs that are executed at each request and ignore the `Idempotency-Key`. Their responses hold secrets that are not stored, or
+/// they act on or inspect the current state. Their descriptions say so.
 const NEVER_REPLAYED: [&str; 8] = [
     "create_stream_ticket",
     "upload_file",

@@ -52,7 +52,7 @@ pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 #[derive(Clone)]
 pub struct HttpOptions {
     pub auth: Auth,
-    /// Cancelled when the server drains: streams tell their clients when to come back, and `/readyz` fails.
+    /// Cancelled when the server drains. Streams then tell their clients when to reconnect, and `/readyz` fails.
     pub shutdown: CancellationToken,
     /// Owns the tasks of WebSockets, so that the application can wait for them.
     pub connections: TaskTracker,

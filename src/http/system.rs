@@ -18,10 +18,10 @@ use crate::service::Error;
 /// How long the database may take to answer.
 const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// The tools on offer
+/// Lists the tools that are offered
 #[utoipa::path(
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
-    responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
+    responses((status = 200, description = "The tools and the state of their MCP servers", body = ToolsBody)),
 )]
 pub(crate) async fn tools(caller: Caller) -> Answer<Json<ToolsBody>> {
     let (data, servers) = caller.app.service.tools(&caller.principal).await;
@@ -29,21 +29,21 @@ pub(crate) async fn tools(caller: Caller) -> Answer<Json<ToolsBody>> {
     Ok(Json(ToolsBody { data, servers, changed }))
 }
 
-/// Whether the process is up
+/// Reports whether the process is up
 #[utoipa::path(
     get, path = "/healthz", tag = "system", operation_id = "health", security(()),
-    responses((status = 200, description = "It is", body = Object)),
+    responses((status = 200, description = "The process is up", body = Object)),
 )]
 pub(crate) async fn healthz() -> Json<serde_json::Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Whether requests are served
+/// Reports whether the server accepts requests
 ///
-/// The database answers, takes writes, and the server is not shutting down.
+/// The server is ready if the database answers and accepts writes, and the server is not shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "system", operation_id = "ready", security(()),
-    responses((status = 200, description = "They are", body = Object)),
+    responses((status = 200, description = "The server accepts requests", body = Object)),
 )]
 pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Value>> {
     if app.options.shutdown.is_cancelled() {
@@ -57,7 +57,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Va
     }
 }
 
-/// Metrics in the text format of Prometheus
+/// Returns metrics in the Prometheus text format
 #[utoipa::path(
     get, path = "/metrics", tag = "system", operation_id = "metrics", security(()),
     responses((status = 200, description = "The metrics", body = String)),

@@ -551,7 +551,7 @@ pub struct Explanation {
     pub live_leases: i64,
     /// Whether the run has failed and can be resumed.
     pub resumable: bool,
-    /// The principal that requested the cancellation.
+    /// The user who requested the cancellation of the run.
     pub cancel_requested_by: Option<String>,
     /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
     pub step: Option<(u32, String, String, i64)>,

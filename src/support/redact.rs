@@ -5,29 +5,29 @@ use super::text;
 /// The longest error text that is stored or shown, in bytes.
 pub const MAX_ERROR_BYTES: usize = 500;
 
-/// What stands in the place of a secret.
+/// The text that replaces a secret.
 pub const REDACTED: &str = "[redacted]";
 
-/// What stands in the place of a secret that is known by its name.
+/// Returns the text that replaces a secret with a known name.
 #[must_use]
 pub fn redacted_as(name: &str) -> String {
     let clean = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
     format!("[redacted:{}]", name.chars().take(64).map(clean).collect::<String>())
 }
 
-/// Whether something stands in a text in the place of a secret.
+/// Returns whether a text contains a replaced secret.
 #[must_use]
 pub fn is_redacted(text: &str) -> bool {
     text.contains(REDACTED) || text.contains("[redacted:")
 }
 
-/// What is called by these names is a secret, also at the end of a longer name: `OPENAI_API_KEY`, `x-auth-token`, `apiKey`.
+/// Names of secrets. They also match the end of a longer name: `OPENAI_API_KEY`, `x-auth-token`, `apiKey`.
 const SECRET_NAMES: [&str; 6] = ["token", "key", "apikey", "authtoken", "accesstoken", "authorization"];
 
-/// The same, whatever stands before them: no other words end like these.
+/// Endings of the names of secrets. They match after any text, because no other words end like these.
 const SECRET_ENDINGS: [&str; 4] = ["secret", "password", "passwd", "passphrase"];
 
-/// Whether something of this name is a secret.
+/// Returns whether a value of this name is a secret.
 #[must_use]
 pub fn names_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
@@ -98,7 +98,7 @@ fn mask_named(text: &str) -> String {
     masked
 }
 
-/// What stands between a secret's name and its value, and what follows the value; `None` if there is no secret.
+/// Splits the text after a secret's name into the separator with the value, and the rest. `None` if there is no secret.
 fn split_value<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
     let is_flag = name.starts_with('-');
     if !names_secret(name.trim_start_matches('-')) {

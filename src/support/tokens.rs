@@ -20,13 +20,13 @@ const CACHED_COUNTS: u64 = 65_536;
 /// The bytes that a tokenizer gets at once. Its regular expressions overflow their stack on a million spaces.
 const SEGMENT: usize = 16_384;
 
-/// A way of cutting texts into tokens, under the name that its publisher gave it.
+/// A published tokenizer, under the name that its publisher uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tokenizer {
-    /// That of OpenAI's models since GPT-4o, gpt-oss among them.
+    /// The tokenizer of OpenAI's models since GPT-4o, gpt-oss included.
     O200kBase,
-    /// That of GPT-4 and GPT-3.5.
+    /// The tokenizer of GPT-4 and GPT-3.5.
     Cl100kBase,
 }
 

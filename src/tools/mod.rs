@@ -104,33 +104,33 @@ pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 pub use mcp::oauth::AuthState;
 
-/// How a source of tools is doing.
+/// The status of an MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct ServerStatus {
-    /// Its id.
+    /// The id of the MCP server.
     pub id: McpServerId,
-    /// The server's name.
+    /// The name of the MCP server.
     pub name: String,
     /// `unknown` (not tried yet), `starting`, `ok` or `error`.
     pub status: String,
-    /// Since when, RFC 3339, as far as this process knows.
+    /// When the state began, RFC 3339, as far as this process knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Why it is in error, redacted. Only administrators see it, and whoever keeps the server for themselves.
+    /// The redacted reason for the error. Visible to administrators and to the owner of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The end of what its process said on its standard error stream, redacted. Only administrators see it, and whoever keeps the
-    /// server for themselves.
+    /// The redacted end of its process's standard error stream. Visible to administrators and to the owner of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
-    /// How many tools it offers.
+    /// Number of tools that the server offers.
     pub tools: usize,
-    /// Whether it lists more, which are left out: beyond what a server may offer, too large, or malformed. The log says which.
+    /// Whether the server lists more tools than it offers. Tools are left out if they exceed a limit, are too large, or are
+    /// malformed. The log names them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub left_out: bool,
-    /// Whether it wants a login, as far as this process knows.
+    /// Whether the server requires a login, as far as this process knows.
     pub auth: AuthState,
-    /// Whose alone it is.
+    /// The owner of a user server that only this user may use.
     #[serde(skip)]
     pub owner: Option<UserId>,
 }

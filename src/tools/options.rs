@@ -1,4 +1,4 @@
-//! What the tools need of the configuration and of this process.
+//! Settings for the tools, and the parts of this process that they use.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -191,7 +191,7 @@ mod tests {
         let file = other.path().join(FILE);
         let keys = MasterKeys { file: Some(file.clone()), ..MasterKeys::default() };
         let without = Vault::new(keys, Arc::new(SystemRandomness)).unwrap();
-        // The file is there, and cannot be read: nobody knows what it holds.
+        // The key file exists but cannot be read, so its content is unknown.
         std::fs::write(&file, "not a key\n").unwrap();
         let refused = pass(store.as_ref(), &without, Some(forget)).await.unwrap_err().to_string();
         assert!(refused.contains("secret.key"), "{refused}");

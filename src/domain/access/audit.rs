@@ -1,4 +1,4 @@
-//! The audit of tool calls: kept longer than their conversation, and never changed.
+//! The audit of tool calls. An audit record outlives its conversation and never changes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,11 +15,11 @@ pub enum AuditOutcome {
     Success,
     /// The tool failed, or the call could not be made.
     Error,
-    /// It was not allowed, and not made.
+    /// The call was denied and not made.
     Denied,
-    /// It was not made, or was stopped.
+    /// The call was skipped or stopped.
     Skipped,
-    /// Nobody knows whether it took effect.
+    /// The outcome is unknown: the call may or may not have taken effect.
     Unknown,
 }
 
@@ -39,36 +39,36 @@ impl AuditOutcome {
     }
 }
 
-/// The end of one call.
+/// The audit record of one tool call that has ended.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AuditRecord {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// Whose run made it.
+    /// The owner of the run that made the call.
     pub owner_id: UserId,
-    /// The run. It may have been deleted since, and so may its conversation.
+    /// The run that made the call. The run and its conversation may have been deleted since.
     pub run_id: RunId,
-    /// The conversation.
+    /// The conversation of the run.
     pub conversation_id: ConversationId,
-    /// The agent.
+    /// The agent of the run.
     pub agent: String,
-    /// The tool's name; of a call that no tool answers, the name that the model used.
+    /// The tool's name. If no such tool exists, the name that the model used.
     pub name: String,
-    /// The MCP server, for tools that come from one.
+    /// The MCP server of the tool. Absent for built-in tools.
     pub server: Option<String>,
-    /// SHA-256 of the canonical arguments.
+    /// SHA-256 of the call's canonical arguments.
     pub arguments_hash: String,
-    /// How it ended.
+    /// How the call ended.
     pub outcome: AuditOutcome,
-    /// Who decided about this call: the user who allowed or denied it, whose standing answer let it through, or who was asked what became of
-    /// it when nobody knew, and answered; the last of them. Absent if nobody decided.
+    /// The last user who decided about this call. The decision is an approval, a grant, or the answer about an unknown outcome.
+    /// Absent if no user decided.
     pub decided_by: Option<UserId>,
-    /// The standing answer that let it through, if nobody was asked about this very call. It may have been taken back since.
+    /// The grant that allowed the call without a new approval. The grant may have been revoked since.
     pub grant_id: Option<GrantId>,
-    /// From its start to its answer. Where nobody measured that, or it was less than a millisecond, to when its end was stored. 0 for calls
-    /// that never ran.
+    /// Duration of the call in milliseconds, from its start to its answer. If it was not measured, or is below 1 ms, it ends when
+    /// the outcome was stored. 0 for calls that never ran.
     pub duration_ms: u64,
-    /// When it ended, RFC 3339.
+    /// When the call ended, RFC 3339.
     pub at: String,
 }

@@ -1,4 +1,4 @@
-//! Who may use the server: principals, tickets, and the audit of what they did.
+//! Access to the server: principals, tickets, and the audit of tool calls.
 
 pub mod audit;
 pub mod principal;

@@ -8,13 +8,13 @@ use utoipa::ToSchema;
 use crate::domain::ids::UserId;
 use crate::domain::words::words;
 
-/// What a user may do.
+/// The role of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UserRole {
-    /// Uses what is their own.
+    /// Uses and manages their own resources.
     Member,
-    /// Also manages the server.
+    /// Has the rights of a member, and also manages the server.
     Admin,
 }
 

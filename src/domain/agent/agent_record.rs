@@ -1,4 +1,4 @@
-//! Agents that are kept through the API, in versions that never change. A version holds the differences from the agent of the
+//! Agents that are stored through the API, in versions that never change. A version holds the differences from the agent of the
 //! server's settings. Must not know where it is stored.
 
 use serde_json::{Map, Value};
@@ -48,36 +48,36 @@ pub struct AgentVersion {
     pub created_at: UnixMillis,
 }
 
-/// Bounds of one run. A request may lower those of its agent.
+/// Limits of one run. A request may lower the limits of its agent.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunLimits {
-    /// Model calls with tools.
+    /// Maximum number of model calls with tools.
     #[schema(minimum = 1)]
     pub max_rounds: Option<u32>,
-    /// The longest that the run may take from its first start, waiting included, in milliseconds.
+    /// Maximum duration of the run in milliseconds, from its first start and including waiting times.
     #[schema(minimum = 1)]
     pub max_run_ms: Option<u64>,
-    /// Input and output tokens together.
+    /// Maximum number of input and output tokens of the run.
     #[schema(minimum = 1)]
     pub max_run_tokens: Option<u64>,
-    /// US dollars.
+    /// Maximum cost of the run in US dollars.
     pub max_run_usd: Option<Usd>,
-    /// Input and output tokens of all runs of the conversation together.
+    /// Maximum number of input and output tokens of all runs of the conversation.
     #[schema(minimum = 1)]
     pub max_conversation_tokens: Option<u64>,
-    /// US dollars for all runs of the conversation together.
+    /// Maximum cost of all runs of the conversation in US dollars.
     pub max_conversation_usd: Option<Usd>,
-    /// Input and output tokens of the day, for all runs of the owner that have such a limit.
+    /// Maximum number of input and output tokens per day, for all runs of the owner that have such a limit.
     #[schema(minimum = 1)]
     pub max_day_tokens: Option<u64>,
-    /// US dollars of the day, for all runs of the owner that have such a limit.
+    /// Maximum cost per day in US dollars, for all runs of the owner that have such a limit.
     pub max_day_usd: Option<Usd>,
-    /// The longest that one tool call may take, in milliseconds.
+    /// Maximum duration of one tool call in milliseconds.
     #[schema(minimum = 1)]
     pub tool_timeout_ms: Option<u64>,
-    /// Tool calls of one answer that run at a time.
+    /// Maximum number of tool calls of one answer that run in parallel.
     #[schema(minimum = 1)]
     pub tool_parallelism: Option<u32>,
 }

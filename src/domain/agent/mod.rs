@@ -121,7 +121,8 @@ pub enum FallbacksFor {
 pub enum TitlePolicy {
     #[default]
     FirstWords,
-    /// A model is asked once, after the first turn with an answer. Until then, and if that fails: the first words.
+    /// Asks a model once, after the first run with an answer. Until then, or if that fails, the first words of the message are the
+    /// title.
     Model,
     None,
 }
@@ -146,7 +147,7 @@ pub struct LlmRetry {
     /// Further requests after an answer that is not of the wanted form.
     #[serde(skip_serializing_if = "is_two")]
     pub validation_retries: u32,
-    /// The kinds of failure that are retried, of those that may pass by themselves; all of them if absent.
+    /// The retried kinds of failure, among those that may be temporary. All of them if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<ModelErrorKind>>,
     /// Whether a fallback takes over before the same model is tried again.
@@ -219,13 +220,13 @@ pub struct AgentProfile {
     pub final_text: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub title: TitlePolicy,
-    /// The model that makes titles, as `provider/name`; the run's model if absent.
+    /// The model that generates titles, as `provider/name`. The run's model if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title_model: Option<String>,
     pub system_prompt: String,
     #[serde(skip_serializing_if = "is_default")]
     pub prompt: PromptPolicy,
-    /// The configured context providers that are asked before each turn.
+    /// The configured context providers that are asked before each run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context_providers: Vec<String>,
     pub output: OutputMode,
@@ -265,7 +266,7 @@ pub struct AgentProfile {
     pub duplicate_calls: u32,
     /// Consecutive empty replies after which a final answer is forced; 0 for off.
     pub empty_replies: u32,
-    /// Consecutive rounds of nothing but errors after which the model gets a hint; 0 for off.
+    /// Consecutive rounds with only errors after which the model gets a hint. 0 disables the hint.
     pub error_rounds: u32,
     #[serde(skip_serializing_if = "is_default")]
     pub response_analysis: ResponseAnalysis,

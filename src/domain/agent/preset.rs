@@ -1,4 +1,4 @@
-//! The agents that come with the program, as files.
+//! The built-in agents, as files.
 
 use std::sync::LazyLock;
 

@@ -22,7 +22,7 @@ pub enum ToolNotes {
     /// Which of them are unavailable, and why.
     #[default]
     Unavailable,
-    /// Also which prefix of a tool's name stands for which server.
+    /// Also lists the prefix of each server's tools.
     All,
 }
 
@@ -44,7 +44,7 @@ pub struct OwnLayers {
     pub instructions: String,
 }
 
-/// An MCP server as a model may be told about it.
+/// The description of an MCP server for a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerNote {
     /// The prefix of its tools' names.

@@ -14,9 +14,9 @@ use crate::domain::words::words;
 pub struct ResponseAnalysis {
     /// The most nudges in a row after an incomplete answer; 0 for none.
     pub incomplete: u32,
-    /// The most nudges in a turn after an answer that asks back or refuses; 0 for none.
+    /// Maximum number of nudges in a run after answers that ask back or refuse. 0 disables them.
     pub deflection: u32,
-    /// With so many tool calls, a model that asks back is believed, because long work has its questions. 0 for no limit.
+    /// Number of tool calls from which an answer that asks back is accepted, because long work leads to questions. 0 for no limit.
     #[serde(skip_serializing_if = "is_default")]
     pub deflection_calls: u32,
     /// Whether an answer that claims a change where nothing was changed is reported, to the client and to the next run's model.

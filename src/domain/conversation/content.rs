@@ -75,17 +75,17 @@ impl<'a> SentContent<'a> {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BinaryContent {
-    /// Its media type.
+    /// The media type.
     pub media_type: String,
-    /// The stored file.
+    /// The id of the stored file.
     pub file_id: Option<String>,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: Option<u64>,
-    /// Where its bytes are read: a path of this server.
+    /// The path on this server at which the bytes are read.
     pub url: Option<String>,
-    /// A name to show.
+    /// The name to display.
     pub name: Option<String>,
-    /// Its bytes in base64: before it is stored, in a request to a model, and in rows that older versions have stored.
+    /// The bytes in base64. Present before the content is stored, in requests to models, and in rows that older versions stored.
     pub data: Option<String>,
 }
 

@@ -6,41 +6,41 @@ use utoipa::ToSchema;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::domain::words::words;
 
-/// Whether an answer was a good one.
+/// Whether the user rated an answer as good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rating {
-    /// It was.
+    /// The answer was good.
     Up,
-    /// It was not.
+    /// The answer was not good.
     Down,
 }
 
 words!(Rating { Up = "up", Down = "down" });
 
-/// What its user thinks of an answer.
+/// The feedback of a user on an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Feedback {
-    /// Whether it was a good one.
+    /// The rating of the answer.
     pub rating: Rating,
-    /// Why.
+    /// The reason for the rating.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub comment: Option<String>,
-    /// When it was said, RFC 3339.
+    /// When the feedback was given, RFC 3339.
     pub at: String,
 }
 
-/// Feedback with the answer that it is about, whose words are its owner's alone.
+/// Feedback with the ids of its answer. The text of the answer stays private to its owner.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FeedbackRecord {
-    /// The answer. It may have been taken out of its conversation since.
+    /// The id of the answer. The answer may have been removed from its conversation since.
     pub message_id: MessageId,
-    /// Its conversation.
+    /// The conversation of the answer.
     pub conversation_id: ConversationId,
-    /// The run that made it.
+    /// The run that made the answer.
     pub run_id: RunId,
-    /// Whose conversation it is, and whose feedback.
+    /// The owner of the conversation, who gave the feedback.
     pub owner_id: UserId,
     /// The agent of the run.
     pub agent: String,
@@ -48,21 +48,21 @@ pub struct FeedbackRecord {
     pub agent_version: u32,
     /// The model of the run, as `provider/name`.
     pub model: String,
-    /// Whether it was a good one.
+    /// The rating of the answer.
     pub rating: Rating,
-    /// Why.
+    /// The reason for the rating.
     pub comment: Option<String>,
-    /// When it was said, RFC 3339.
+    /// When the feedback was given, RFC 3339.
     pub at: String,
-    /// Who has looked at it since, and when.
+    /// The review of the feedback. Absent until an administrator reviews it.
     pub review: Option<Review>,
 }
 
-/// That an administrator has looked at feedback. Whoever rates the answer anew has something new to be looked at.
+/// An administrator's review of feedback. A new rating of the answer removes the review.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Review {
-    /// The administrator.
+    /// The administrator who reviewed the feedback.
     pub by: UserId,
-    /// When, RFC 3339.
+    /// When the feedback was reviewed, RFC 3339.
     pub at: String,
 }

@@ -24,7 +24,7 @@ pub fn content_url(id: &FileId) -> String {
     format!("/api/v1/files/{id}/content")
 }
 
-/// Says how a file came into the store.
+/// The origin of a stored file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOrigin {
@@ -82,7 +82,7 @@ pub fn shown_name(name: &str) -> String {
     if clean.is_empty() { "file".to_owned() } else { text::storable(clean).into_owned() }
 }
 
-/// Returns a name for a file that comes without one. Its end tells readers of documents which sort of text it is.
+/// Returns a name for a file without one. Its extension tells readers of documents which type of text it is.
 pub fn default_name(media_type: &str) -> String {
     let stem = match media_type.split('/').next() {
         Some("image") => "picture",
@@ -109,7 +109,7 @@ pub fn default_name(media_type: &str) -> String {
     format!("{stem}.{end}")
 }
 
-/// Returns a media type without its parameters, or `application/octet-stream` where the text is none.
+/// Returns a media type without its parameters, or `application/octet-stream` if the text is not a media type.
 pub fn media_type(claimed: &str) -> String {
     let essence = claimed.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if is_media_type(&essence) { essence } else { "application/octet-stream".to_owned() }
@@ -143,7 +143,7 @@ pub fn is_text_type(media_type: &str) -> bool {
 /// Bytes at the beginning within which the mark of a PDF may stand: some programs write other data before it.
 const PDF_MARK_WITHIN: usize = 1024;
 
-/// Returns whether bytes may be a PDF, which is no text even if it is written in ASCII.
+/// Returns whether bytes may be a PDF. A PDF is not text, even if it is written in ASCII.
 pub fn may_be_pdf(bytes: &[u8]) -> bool {
     bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
 }
@@ -167,31 +167,31 @@ pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
     }
 }
 
-/// A stored file. Its bytes and its text are kept apart from it.
+/// A stored file. Its bytes and its extracted text are stored separately.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredFile {
-    /// Its id.
+    /// The id of the file.
     pub id: FileId,
-    /// The name that it was given.
+    /// The name of the file.
     pub name: String,
-    /// What its bytes say that it is.
+    /// The media type, detected from the bytes.
     pub media_type: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// SHA-256 of its bytes, in hex.
+    /// SHA-256 of the bytes, in hexadecimal.
     pub sha256: String,
-    /// Characters of the text that was found in it; absent for pictures, and where there is none.
+    /// Number of characters of the extracted text. Absent for pictures and for files without text.
     pub text_chars: Option<u64>,
-    /// Bytes of that text in UTF-8.
+    /// Number of bytes of the extracted text in UTF-8.
     pub text_bytes: Option<u64>,
-    /// Whether it has more text than that, which models do not get to read.
+    /// Whether the file has more text than was extracted. Models do not read the rest.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub text_cut: bool,
-    /// How it came into the store.
+    /// How the file came into the store.
     #[serde(default)]
     pub origin: FileOrigin,
-    /// When it was stored, RFC 3339.
+    /// When the file was stored, RFC 3339.
     pub created_at: String,
 }
 
@@ -217,7 +217,7 @@ pub fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns why a picture is damaged. Every provider would refuse it, in each later turn of its conversation.
+/// Returns why a picture is damaged. Providers would refuse it in each later request of its conversation.
 pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
     if !imagesize::blob_size(bytes).is_ok_and(|size| size.width > 0 && size.height > 0) {
         return Some("the picture is damaged: it does not say how large it is");

@@ -13,27 +13,27 @@ use crate::domain::run::FinishReason;
 use crate::domain::words::words;
 use crate::support::text;
 
-/// Who speaks in a message.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A person, or a hint of the server (then the message is `internal`).
+    /// A person. In an `internal` message, the server.
     User,
     /// The model.
     Assistant,
-    /// The results of tool calls.
+    /// The tools: the message holds results of tool calls.
     Tool,
 }
 
 words!(Role { User = "user", Assistant = "assistant", Tool = "tool" });
 
-/// Whether a message is whole.
+/// Whether a message is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageStatus {
-    /// The turn was cancelled while the message was being written.
+    /// The run was cancelled while the message was being written.
     Partial,
-    /// The message is whole.
+    /// The message is complete.
     Complete,
 }
 
@@ -41,31 +41,31 @@ pub enum MessageStatus {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {
-    /// Its id.
+    /// The id of the message.
     pub id: MessageId,
-    /// The conversation it belongs to.
+    /// The conversation of the message.
     pub conversation_id: ConversationId,
-    /// The run it belongs to.
+    /// The run of the message.
     pub run_id: RunId,
-    /// Who speaks.
+    /// The author of the message.
     pub role: Role,
-    /// Whether it is whole.
+    /// Whether the message is complete.
     pub status: MessageStatus,
-    /// What it says, in order.
+    /// The parts of the message, in order.
     pub parts: Vec<Part>,
-    /// Why the model stopped, on assistant messages.
+    /// Why the model stopped. Present on assistant messages.
     pub finish_reason: Option<FinishReason>,
-    /// The model that wrote it, as `provider/name`.
+    /// The model that wrote the message, as `provider/name`.
     pub model: Option<String>,
     /// Tokens that the model call used.
     pub usage: Option<Usage>,
-    /// A hint of the server to the model, which clients hide.
+    /// Whether the message is a hint from the server to the model. Clients hide such messages.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub internal: bool,
-    /// What its user thinks of the answer. Kept beside the message and shown where messages are listed; neither the log nor a model
-    /// has it.
+    /// The user's feedback on the answer. It is stored beside the message and shown in lists of messages. Events and requests to
+    /// models do not contain it.
     pub feedback: Option<Box<Feedback>>,
-    /// When it was stored, RFC 3339.
+    /// When the message was stored, RFC 3339.
     pub created_at: String,
 }
 
@@ -139,11 +139,11 @@ impl Message {
 pub enum Part {
     /// Text.
     Text(TextPart),
-    /// What the model thought aloud.
+    /// The reasoning of the model.
     Reasoning(ReasoningPart),
-    /// The model asks for a tool.
+    /// A tool call of the model.
     ToolCall(ToolCallPart),
-    /// The answer of a tool.
+    /// The result of a tool call.
     ToolResult(ToolResultPart),
     /// A picture.
     Image(FilePart),
@@ -173,44 +173,44 @@ impl Part {
 /// Text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TextPart {
-    /// The part's id.
+    /// The id of the part.
     pub id: PartId,
     /// The text.
     pub text: String,
 }
 
-/// What the model thought aloud.
+/// The reasoning of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReasoningPart {
-    /// The part's id.
+    /// The id of the part.
     pub id: PartId,
     /// The text.
     pub text: String,
-    /// The provider's own block, kept byte for byte so that it can be sent back.
+    /// The provider's own block. The server keeps it byte for byte and sends it back to the provider.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub raw: Option<Value>,
 }
 
-/// The model asks for a tool.
+/// A tool call of the model.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallPart {
-    /// The part's id.
+    /// The id of the part.
     pub id: PartId,
-    /// Our id of the call.
+    /// The server's id of the call.
     pub call_id: CallId,
     /// The name that the model used.
     pub name: String,
-    /// The arguments: an object, or `{"_raw": "..."}` when the model's text was no JSON object.
+    /// The arguments: an object, or `{"_raw": "..."}` if the model's text was not a JSON object.
     #[schema(value_type = Object)]
     pub arguments: Value,
-    /// The provider's own id of the call, echoed back to it.
+    /// The provider's own id of the call. The server sends it back to the provider.
     pub provider_call_id: Option<String>,
-    /// What the provider wants back with the call, such as a signature, kept byte for byte.
+    /// Provider data that is sent back with the call, such as a signature. The server keeps it byte for byte.
     #[schema(value_type = Option<Object>)]
     pub raw: Option<Value>,
-    /// The call that it takes back. Not the model has made it, but the user.
+    /// The id of the call that this call undoes. Such a call comes from the user, not from the model.
     pub undoes: Option<CallId>,
 }
 
@@ -221,22 +221,22 @@ impl ToolCallPart {
     }
 }
 
-/// The answer of a tool.
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolResultPart {
-    /// The part's id.
+    /// The id of the part.
     pub id: PartId,
-    /// The call that it answers.
+    /// The id of the call.
     pub call_id: CallId,
     /// The tool's name.
     pub name: String,
-    /// What the model reads.
+    /// The content that the model reads.
     pub content: Vec<ToolContent>,
     /// Whether the tool failed.
     pub is_error: bool,
-    /// How the call ended.
+    /// The state in which the call ended.
     pub state: crate::domain::tool::ToolCallState,
-    /// Whether the call can be taken back, with `undo_tool_call`.
+    /// Whether `undo_tool_call` can undo the call.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub undoable: bool,
 }
@@ -245,27 +245,27 @@ pub struct ToolResultPart {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FilePart {
-    /// The part's id.
+    /// The id of the part.
     pub id: PartId,
-    /// Its media type, such as `image/png`.
+    /// The media type, such as `image/png`.
     pub media_type: String,
-    /// Where it is: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may hold a `data:` URL.
+    /// The location: the path of a stored file's bytes, or an `https:` URL. Messages of older versions may hold a `data:` URL.
     pub url: Option<String>,
-    /// A stored file.
+    /// The id of a stored file.
     pub file_id: Option<String>,
-    /// The size of a stored file in bytes. Messages of older versions do not say it.
+    /// The size of a stored file in bytes. Absent in messages of older versions.
     pub size: Option<u64>,
-    /// A name to show.
+    /// The name to display.
     pub name: Option<String>,
-    /// Characters of the text of an uploaded file, which it costs in a request.
+    /// Number of characters of an uploaded file's text. The text counts towards the size of a request.
     pub text_chars: Option<u64>,
-    /// Bytes of that text in UTF-8, by which its tokens are estimated. Messages of older versions do not say it.
+    /// Number of bytes of the extracted text in UTF-8, from which its tokens are estimated. Absent in messages of older versions.
     pub text_bytes: Option<u64>,
-    /// How much of its text a request holds that would otherwise be too large, instead of the file itself. Never stored: made for a
-    /// request.
+    /// Limit of the extracted text that replaces the file in a request that would be too large. It exists only in a request and is
+    /// never stored.
     #[serde(skip)]
     pub text_limit: Option<TextLimit>,
-    /// What a model reads that does not get the bytes of an uploaded file. Never stored: made for a request.
+    /// Text for a model that does not receive the bytes of an uploaded file. It exists only in a request and is never stored.
     #[serde(skip)]
     pub text: Option<String>,
 }
@@ -295,7 +295,7 @@ impl FilePart {
         part
     }
 
-    /// Copies from a stored file all that the part says of it, except its name.
+    /// Copies all fields of a stored file that the part has, except its name.
     pub fn describe(&mut self, file: &StoredFile) {
         self.media_type.clone_from(&file.media_type);
         (self.file_id, self.size) = (Some(file.id.as_str().to_owned()), Some(file.size));

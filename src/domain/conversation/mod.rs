@@ -18,19 +18,19 @@ use crate::domain::words::words;
 
 pub const MAX_TITLE_CHARS: usize = 255;
 
-/// Where a conversation stands: the status of its active run, stored with it.
+/// The status of a conversation's active run, stored with the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConversationStatus {
-    /// Nothing is under way.
+    /// No run is active.
     Idle,
     /// A run waits for a worker.
     Queued,
-    /// A model call is under way.
+    /// A model call is running.
     Processing,
-    /// Tool calls are under way.
+    /// Tool calls are running.
     ToolLoop,
-    /// The run waits for something outside.
+    /// The run waits for an external event.
     Waiting,
     /// The last run failed.
     Failed,
@@ -58,12 +58,12 @@ impl From<RunStatus> for ConversationStatus {
     }
 }
 
-/// Where a copy comes from.
+/// The origin of a copied conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ForkedFrom {
-    /// The conversation.
+    /// The id of the original conversation.
     pub conversation_id: ConversationId,
-    /// The last of its messages that was copied; absent if none was.
+    /// The id of the last copied message. Absent if no message was copied.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message_id: Option<MessageId>,
 }
@@ -79,11 +79,11 @@ pub struct AgentChoice {
 /// The newest run of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LastRun {
-    /// Its id.
+    /// The id of the run.
     pub id: RunId,
-    /// Where it stands.
+    /// The status of the run.
     pub status: RunStatus,
-    /// Why it failed.
+    /// The error of a failed run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<ProblemBody>,
 }
@@ -92,42 +92,43 @@ pub struct LastRun {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
-    /// Its id.
+    /// The id of the conversation.
     pub id: ConversationId,
-    /// Its title, made from the first message, or by a model after the first turn, unless the client gave one.
+    /// The title. Unless the client sets it, it comes from the first message, or from a model after the first run.
     pub title: String,
-    /// Where it stands.
+    /// The status of the conversation.
     pub status: ConversationStatus,
-    /// What its run waits for, if it does.
+    /// The reason why the active run waits. Absent if it does not wait.
     pub reason: Option<WaitReason>,
-    /// The run under way, if any.
+    /// The id of the active run, if any.
     pub active_run_id: Option<RunId>,
-    /// The newest run, whether it is under way, queued or over; absent before the first one.
+    /// The newest run, in any status. Absent before the first run.
     pub last_run: Option<LastRun>,
-    /// The agent of messages that name none: its name or id, with `@` and a version if that version was asked for. Absent: the server's
-    /// default agent.
+    /// The agent for messages that name none: its name or id, with `@` and a version if that version was requested. If absent, the
+    /// server's default agent is used.
     pub agent: Option<String>,
-    /// The model of messages that name none, as `provider/name`. Absent: the agent's own model.
+    /// The model for messages that name none, as `provider/name`. If absent, the agent's own model is used.
     pub model: Option<String>,
-    /// Whether its owner has pinned it: then it is not put away by itself.
+    /// Whether the owner has pinned the conversation. A pinned conversation is not archived automatically.
     #[serde(default)]
     pub pinned: bool,
-    /// When it was put away, RFC 3339; absent if it is not. Lists leave it out unless they are asked for it, and a new message
-    /// brings it back.
+    /// When the conversation was archived, RFC 3339. Absent if it is not archived. Lists omit archived conversations by default,
+    /// and a new message restores an archived conversation.
     pub archived_at: Option<String>,
-    /// Words of its owner's, in their order.
+    /// Tags that the owner has set, in the owner's order.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// What its runs add to their agent's system prompt, or put in its place, as the agent says. Lists leave it out.
+    /// Text that extends or replaces the agent's system prompt, as the agent's settings say. Omitted from lists.
     pub system_prompt: Option<String>,
-    /// What its user wants of every answer: a part of the system prompt that is marked as theirs. Lists leave it out.
+    /// The user's wishes for every answer. They form a section of the system prompt that is marked as the user's. Omitted from
+    /// lists.
     pub instructions: Option<String>,
-    /// Of a copy: the conversation that it was forked from. That may be gone.
+    /// The origin of a copy. The original conversation may have been deleted.
     pub forked_from: Option<ForkedFrom>,
-    /// The `seq` of its newest event.
+    /// The `seq` of the newest event.
     pub last_seq: i64,
-    /// When it was made, RFC 3339.
+    /// When the conversation was created, RFC 3339.
     pub created_at: String,
-    /// When it last changed, RFC 3339.
+    /// When the conversation last changed, RFC 3339.
     pub updated_at: String,
 }

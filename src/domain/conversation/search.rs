@@ -66,32 +66,32 @@ fn words(text: &str) -> Vec<String> {
     parts.filter(|word| word.chars().any(char::is_alphanumeric)).map(str::to_owned).collect()
 }
 
-/// A piece of what is shown of a message.
+/// A piece of a snippet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SnippetPart {
-    /// Text, as it is.
+    /// The text, unchanged.
     pub text: String,
-    /// Whether it was looked for.
+    /// Whether the text matches the query.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub hit: bool,
 }
 
-/// A message that was found.
+/// A message that matches a search query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FoundMessage {
-    /// The message.
+    /// The id of the message.
     pub message_id: MessageId,
-    /// Its conversation.
+    /// The conversation of the message.
     pub conversation_id: ConversationId,
-    /// The conversation's title.
+    /// The title of the conversation.
     pub title: String,
-    /// The run that it belongs to.
+    /// The run of the message.
     pub run_id: RunId,
-    /// Who says it.
+    /// The author of the message.
     pub role: Role,
-    /// When it was stored, RFC 3339.
+    /// When the message was stored, RFC 3339.
     pub created_at: String,
-    /// Some of its text, around the first of what was found: at most 200 characters.
+    /// An excerpt of at most 200 characters around the first match.
     pub snippet: Vec<SnippetPart>,
 }
 

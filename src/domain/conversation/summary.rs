@@ -230,7 +230,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    /// What stands in a history.
+    /// One generated entry of a conversation.
     #[derive(Debug, Clone)]
     enum Wrote {
         Words,

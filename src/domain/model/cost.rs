@@ -12,10 +12,10 @@ use crate::domain::defaults::is_default;
 
 const COST_DIGITS: usize = 12;
 
-/// The highest price that is believed, in US dollars per million tokens.
+/// The highest accepted price, in US dollars per million tokens.
 pub const MAX_PRICE: f64 = 1_000_000.0;
 
-/// The highest cost of one call that is believed, in US dollars.
+/// The highest accepted cost of one call, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
 /// Returns an amount from 0 to `most` in parts of a dollar, of which one has so many.
@@ -70,33 +70,33 @@ impl PartialSchema for Price {
 
 impl ToSchema for Price {}
 
-/// What a model costs, in US dollars for a million tokens.
+/// The prices of a model in US dollars per million tokens.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// Of the request.
+    /// Price of input tokens.
     pub input: Price,
-    /// Of the part of the request that the provider had cached; like the rest if absent.
+    /// Price of input tokens that the provider had cached. Defaults to the price of input tokens.
     pub cached_input: Option<Price>,
-    /// Of the answer, reasoning included.
+    /// Price of output tokens, reasoning included.
     pub output: Price,
-    /// What a call costs instead whose request is longer than most.
+    /// Prices for calls with a long request.
     pub long: Option<LongPrices>,
 }
 
-/// What a call with a long request costs, all of it and not only what is above, in US dollars for a million tokens.
+/// Prices for a call with a long request, in US dollars per million tokens. They apply to all tokens of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LongPrices {
-    /// The most tokens of a request that still has the usual prices, cached ones included.
+    /// Maximum number of input tokens, cached ones included, to which the usual prices apply.
     pub above: u64,
-    /// Of the request.
+    /// Price of input tokens.
     pub input: Price,
-    /// Of the part of the request that the provider had cached; like the rest if absent.
+    /// Price of input tokens that the provider had cached. Defaults to the price of input tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<Price>,
-    /// Of the answer, reasoning included.
+    /// Price of output tokens, reasoning included.
     pub output: Price,
 }
 
@@ -119,8 +119,9 @@ impl Prices {
     }
 }
 
-/// An exact amount of money, because a millionth of a price times a token is a whole number of it. Serialized as
-/// `{"amount": "0.00125", "currency": "USD"}`, with a decimal as text, which no reader rounds.
+/// An exact amount of money: a millionth of the price of one token is a whole number of its units.
+///
+/// Serialized as `{"amount": "0.00125", "currency": "USD"}`. The amount is a decimal in a string, so that no reader rounds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(u64);
 
@@ -179,7 +180,7 @@ impl FromStr for Cost {
 struct Money {
     /// A decimal number.
     amount: String,
-    /// `USD`.
+    /// The currency, always `USD`.
     currency: String,
 }
 
@@ -206,7 +207,7 @@ impl ToSchema for Cost {}
 
 pub const MAX_BUDGET: f64 = 1_000_000.0;
 
-/// US dollars as a limit: a number, such as 2.5.
+/// A limit in US dollars: a number, such as 2.5.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Usd(Cost);
 
@@ -251,29 +252,31 @@ impl ToSchema for Usd {}
 /// Tokens that one or more model calls used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Tokens of the request.
+    /// Number of input tokens.
     pub input_tokens: u64,
-    /// Tokens of the answer, reasoning included.
+    /// Number of output tokens, reasoning included.
     pub output_tokens: u64,
-    /// Part of the input that the provider had cached.
+    /// Number of input tokens that the provider had cached.
     #[serde(default)]
     pub cached_input_tokens: u64,
-    /// Part of the input that the provider put into its cache, which costs more than the rest. Known while a call is priced only.
+    /// Number of input tokens that the provider wrote to its cache, which cost more than other tokens. Known only while a call is
+    /// priced.
     #[serde(skip)]
     pub cache_write_tokens: u64,
-    /// Part of the output that was reasoning.
+    /// Number of output tokens used for reasoning.
     #[serde(default)]
     pub reasoning_tokens: u64,
-    /// Model calls counted here.
+    /// Number of model calls that these figures include.
     #[serde(default)]
     pub model_calls: u64,
-    /// Those of them that came to no answer: they failed, were given up, or were lost with their process. Absent if none was.
+    /// Number of model calls without an answer: calls that failed, were given up, or were lost with their process. Absent if there
+    /// are none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub abandoned_calls: u32,
-    /// True if a provider gave no figures and they were estimated.
+    /// Whether the figures are estimates because a provider gave none.
     #[serde(default)]
     pub estimated: bool,
-    /// What the calls cost whose prices are known, as they were when the calls were made; absent if none is.
+    /// Cost of the calls with known prices, at the prices when the calls were made. Absent if no price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }
@@ -334,7 +337,7 @@ mod tests {
             (200_000, 0, "0.26"),
             // One token more, and every token has the other price.
             (200_001, 0, "0.5150025"),
-            // What was cached counts towards the length.
+            // Cached tokens count towards the length of the request.
             (200_001, 100_001, "0.29000025"),
         ] {
             assert_eq!(read.cost(&usage(input, cached)).to_string(), cost, "{input}");

@@ -44,21 +44,21 @@ pub struct ModelOptions {
     /// Nucleus sampling, 0 to 1.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
-    /// The most tokens that one answer may have.
+    /// Maximum number of tokens of one answer.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
-    /// Seed for providers that take one.
+    /// Seed for providers that accept one.
     pub seed: Option<i64>,
-    /// Texts at which the model stops; at most 16 of up to 256 bytes each. Providers take fewer and say so.
+    /// Texts at which the model stops: at most 16 of up to 256 bytes each. A provider that accepts fewer returns an error.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     #[schema(max_items = 16)]
     pub stop: Vec<String>,
-    /// Which tools the model may or must call. `required` and a named tool hold for a run's first answer only: held for all,
+    /// The tools that the model may or must call. `required` and a named tool apply only to the first answer of a run: otherwise
     /// the run could never end.
     pub tool_choice: Option<ToolChoice>,
-    /// The shape that the answer's text must have. Asked of the provider, not tested by the server.
+    /// The schema of the answer's text. The provider receives it; the server does not validate the answer.
     pub output_schema: Option<OutputSchema>,
-    /// How hard a reasoning model should think. Sent to models that take it, in the words of their provider.
+    /// The reasoning effort of the model. The server sends it to models that accept it, in the provider's terms.
     pub reasoning_effort: Option<ReasoningEffort>,
 }
 
@@ -128,17 +128,17 @@ impl ModelOptions {
     }
 }
 
-/// Which tools a model may or must call: `"auto"`, `"none"`, `"required"` or `{"tool": "name"}`.
+/// The tools that a model may or must call: `"auto"`, `"none"`, `"required"` or `{"tool": "name"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
     /// The model chooses.
     Auto,
-    /// It must answer in words, although tools are on offer.
+    /// The model must answer in text, although tools are offered.
     None,
-    /// It must call a tool.
+    /// The model must call a tool.
     Required,
-    /// It must call this one.
+    /// The model must call the named tool.
     Tool(String),
 }
 
@@ -146,13 +146,13 @@ pub enum ToolChoice {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutputSchema {
-    /// A name for the shape, which some providers want: letters, digits, `_` and `-`.
+    /// The name of the schema, which some providers require: letters, digits, `_` and `-`.
     #[serde(default = "OutputSchema::default_name")]
     pub name: String,
-    /// The schema, an object.
+    /// The JSON Schema, an object.
     #[schema(value_type = Object)]
     pub schema: Value,
-    /// Whether the provider should hold the model to it exactly, where it can.
+    /// Whether the provider must follow the schema exactly, where it can.
     #[serde(default)]
     pub strict: bool,
 }
@@ -171,24 +171,24 @@ impl OutputSchema {
     }
 }
 
-/// How hard a model should think.
+/// The reasoning effort of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasoningEffort {
-    /// Not at all, where that can be said.
+    /// No reasoning, where the provider has such a value.
     None,
-    /// As little as possible.
+    /// The lowest effort.
     Minimal,
-    /// A little.
+    /// Low effort.
     Low,
-    /// Some.
+    /// Medium effort.
     Medium,
-    /// As much as it takes.
+    /// High effort.
     High,
-    /// More than that, where the model knows it; else like `high`.
+    /// Higher effort than `high`. Models without this value use `high`.
     #[serde(rename = "xhigh")]
     XHigh,
-    /// As much as the model can.
+    /// The highest effort of the model.
     Max,
 }
 
@@ -233,7 +233,7 @@ pub enum ModelEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adaptation {
     pub change: String,
-    /// The provider's words, redacted and bounded.
+    /// The provider's text, redacted and bounded.
     pub reason: String,
 }
 
@@ -328,7 +328,7 @@ impl From<ModelErrorKind> for ProblemCode {
 #[error("{}: {message}", kind.code())]
 pub struct ModelError {
     pub kind: ModelErrorKind,
-    /// The provider's own words, redacted and bounded.
+    /// The provider's text, redacted and bounded.
     pub message: String,
     pub status: Option<u16>,
     pub retry_after_ms: Option<u64>,
@@ -338,7 +338,7 @@ pub struct ModelError {
     /// behind the same name, and accepts the request without them.
     #[serde(default)]
     pub refused_signed: bool,
-    /// Whether the circuit breaker was open, so that no request was sent. This is no failed attempt.
+    /// Whether the circuit breaker was open, so that no request was sent. This does not count as a failed attempt.
     #[serde(default)]
     pub not_asked: bool,
     /// Whether an answer that made progress reached the total time limit. It is not repeated, since it would reach the limit again.

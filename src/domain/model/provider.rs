@@ -1,4 +1,4 @@
-//! Providers that are kept through the API: model endpoints with a key.
+//! Providers that are stored through the API: model endpoints with a key.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ pub use crate::support::net::outbound::Reach;
 use crate::support::seal::{Place, Sealed};
 use crate::support::tokens::Tokenizer;
 
-/// The wire that a provider speaks.
+/// The dialect of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderKind {
@@ -36,27 +36,27 @@ words!(ProviderKind {
     Ollama = "ollama",
 });
 
-/// The longest limit of a call: an hour. A call under way occupies a slot.
+/// The highest limit of a call: one hour. A running call occupies a slot.
 pub const MAX_LIMIT_MS: u64 = 3_600_000;
 
-/// How long model calls may take, in milliseconds. What is absent is as for all providers.
+/// Time limits of model calls in milliseconds. An absent limit has the default of all providers.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallLimits {
-    /// Until the connection stands; 5,000.
+    /// Limit until the connection is established. Default: 5,000.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub connect_ms: Option<u64>,
-    /// The longest wait for the first byte of an answer; 30,000 unless the model is known to think longer.
+    /// Limit until the first byte of an answer. Default: 30,000, or longer for models with long reasoning.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub first_byte_ms: Option<u64>,
-    /// The longest silence on the wire within an answer; 30,000.
+    /// Maximum time without any byte within an answer. Default: 30,000.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub idle_ms: Option<u64>,
-    /// The longest time without anything of the answer itself; 120,000.
+    /// Maximum time without any content of the answer. Default: 120,000.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub progress_ms: Option<u64>,
-    /// The longest that one answer may take; no limit unless set, and 600,000 for an answer in one piece.
+    /// Maximum total duration of one answer. Default: no limit, and 600,000 for an answer that is not streamed.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub total_ms: Option<u64>,
 }
@@ -83,29 +83,29 @@ impl CallLimits {
     }
 }
 
-/// What is said of a model of a provider. What is absent is taken from the provider's own list, or is unknown.
+/// Facts about a model of a provider. An absent fact comes from the provider's own list, or is unknown.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelEntry {
-    /// The model's name at the provider.
+    /// The name of the model at the provider.
     #[schema(min_length = 1, max_length = 200)]
     pub name: String,
-    /// Tokens of its window.
+    /// Size of the context window in tokens.
     #[schema(minimum = 1)]
     pub context: Option<u64>,
-    /// The most tokens of one answer.
+    /// Maximum number of tokens of one answer.
     #[schema(minimum = 1)]
     pub max_output: Option<u64>,
-    /// What cuts its texts into tokens.
+    /// The tokenizer of the model.
     pub tokenizer: Option<Tokenizer>,
-    /// What it costs.
+    /// The prices of the model.
     pub prices: Option<Prices>,
-    /// Whether it calls tools.
+    /// Whether the model supports tool calls.
     pub tools: Option<bool>,
-    /// Whether it sees pictures.
+    /// Whether the model accepts pictures.
     pub vision: Option<bool>,
-    /// How long it may take, where that is not as long as the provider's other models; all but `connect_ms`.
+    /// Time limits that differ from the provider's other models. `connect_ms` cannot be set here.
     pub limits: Option<CallLimits>,
 }
 
@@ -153,7 +153,7 @@ pub struct ProviderRecord {
     /// Models with facts given by a user.
     pub models: Vec<ModelEntry>,
     pub limits: CallLimits,
-    /// Quirks of its chat completions, where the host does not tell them.
+    /// Quirks of its chat completions, if the host does not imply them.
     pub accent: Option<Map<String, Value>>,
     pub enabled: bool,
     pub created_at: UnixMillis,

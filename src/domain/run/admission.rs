@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of what is accepted for an agent; 0 is no limit. The stricter one of these and the server's counts.
+/// Admission limits of an agent. 0 means no limit. The stricter one of these limits and the server's limits applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admission {

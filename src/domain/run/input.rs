@@ -1,4 +1,4 @@
-//! Questions to a human: asked by a run, stored, and answered once.
+//! Questions to a human. A run asks a question, the store keeps it, and it is answered once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,17 +8,17 @@ use crate::domain::ids::{CallId, ConversationId, InputId, RunId};
 use crate::domain::tool::approval::{ApprovalScope, ApprovalTerms};
 use crate::domain::words::words;
 
-/// What is asked about.
+/// The kind of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputKind {
-    /// Whether a tool call took effect whose outcome nobody knows.
+    /// Whether a tool call with an unknown outcome took effect.
     UnknownOutcome,
-    /// What a model wants to know of its user.
+    /// A question of the model to the user.
     Question,
-    /// What an MCP server wants to know before it goes on with a call.
+    /// A request of an MCP server for input during a call.
     Elicitation,
-    /// Whether a tool may be called. A resource of its own on the wire.
+    /// Whether a tool may be called. An approval is a separate resource in the API.
     Approval,
 }
 
@@ -29,19 +29,19 @@ words!(InputKind {
     Approval = "approval",
 });
 
-/// Where a question stands. Each state but the first is reached once.
+/// The state of a question. Each state except the first is reached at most once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputState {
-    /// Nobody has answered.
+    /// The question has no answer yet.
     Pending,
     /// The answer is stored, and the run will act on it.
     Answered,
     /// The run has acted on the answer.
     Applied,
-    /// Nobody answered in time, and the run went on as if the answer were not known.
+    /// The question expired without an answer. The run continued as if the answer were unknown.
     Expired,
-    /// The run ended without an answer, or before it acted on it.
+    /// The run ended without an answer, or before it acted on the answer.
     Cancelled,
 }
 
@@ -56,9 +56,9 @@ words!(InputState {
 /// One of the answers that a question allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InputChoice {
-    /// What is answered.
+    /// The value that an answer names.
     pub value: String,
-    /// What it means, for people.
+    /// The meaning of the choice, for people.
     pub label: String,
 }
 
@@ -68,15 +68,15 @@ impl InputChoice {
     }
 }
 
-/// What is asked.
+/// The content of a question.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Question {
-    /// In words.
+    /// The text of the question.
     pub text: String,
-    /// The answers that are allowed. If there are none, the answer is in words.
+    /// The allowed answers. If the list is empty, the answer is free text.
     pub choices: Vec<InputChoice>,
-    /// The tool whose call it is about.
+    /// The tool whose call the question is about.
     pub tool: Option<String>,
     /// The arguments of that call.
     #[schema(value_type = Option<Object>)]
@@ -84,9 +84,9 @@ pub struct Question {
     /// JSON Schema of the form that a model wants filled in: an object with plain values.
     #[schema(value_type = Option<Object>)]
     pub form: Option<Value>,
-    /// What an MCP server asks for.
+    /// The request of an MCP server.
     pub elicitation: Option<Box<Elicitation>>,
-    /// What an approval is bound to.
+    /// The terms of an approval, to which its answer is bound.
     #[schema(ignore)]
     pub approval: Option<Box<ApprovalTerms>>,
 }
@@ -119,41 +119,41 @@ pub const CANCEL: &str = "cancel";
 const ELICITATION_CHOICES: [(&str, &str); 3] =
     [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
 
-/// What an MCP server asks for: a form to fill in, or a page to visit. Nothing else of it is believed.
+/// The request of an MCP server: a form to fill in, or a page to visit. The server's other fields are ignored.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Elicitation {
-    /// The server that asks.
+    /// The MCP server that asks.
     pub server: String,
     /// JSON Schema of the form: an object with plain values.
     #[schema(value_type = Option<Object>)]
     pub requested_schema: Option<Value>,
-    /// The page: an `https:` URL, or one of this machine. It is shown and never fetched.
+    /// The URL of the page: an `https:` URL, or a URL of this machine. Clients show it; the server never fetches it.
     pub url: Option<String>,
 }
 
-/// What a human answers.
+/// A human's answer to a question.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InputAnswer {
-    /// The `value` of one of the question's choices; empty for an answer in words alone.
+    /// The `value` of one of the question's choices. Empty if the answer is only text.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub choice: String,
-    /// What else is to be said. The model reads it.
+    /// Additional text for the model.
     pub text: Option<String>,
-    /// The form that was asked for, filled in. Not in the event of the answer.
+    /// The completed form. The event of the answer omits it.
     #[schema(value_type = Option<Object>)]
     pub content: Option<Value>,
-    /// How far an approval holds.
+    /// The scope of an approval.
     #[schema(ignore)]
     pub scope: Option<ApprovalScope>,
-    /// What an approved call is made with instead of the arguments that were asked for.
+    /// The arguments of an approved call, if they differ from the requested arguments.
     #[schema(ignore)]
     pub arguments: Option<Value>,
 }
 
 impl InputAnswer {
-    /// Returns an answer to a question that is no approval.
+    /// Returns an answer to a question that is not an approval.
     pub fn new(choice: impl Into<String>, text: Option<String>) -> Self {
         Self { choice: choice.into(), text, content: None, scope: None, arguments: None }
     }
@@ -163,23 +163,23 @@ impl InputAnswer {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InputRequest {
-    /// Its id.
+    /// The id of the question.
     pub id: InputId,
-    /// The conversation.
+    /// The conversation of the run.
     pub conversation_id: ConversationId,
     /// The run that asks.
     pub run_id: RunId,
-    /// The tool call that it is about.
+    /// The tool call that the question is about.
     pub call_id: Option<CallId>,
-    /// What is asked about.
+    /// The kind of the question.
     pub kind: InputKind,
-    /// What is asked.
+    /// The content of the question.
     pub question: Question,
-    /// Where it stands.
+    /// The state of the question.
     pub state: InputState,
-    /// The answer, once there is one.
+    /// The answer, if there is one.
     pub answer: Option<InputAnswer>,
-    /// Milliseconds until it takes no answer any more, by the database's clock when it was asked or loaded; only for the run's
+    /// Milliseconds until the question expires, by the database's clock when it was asked or loaded. Present only for the run's
     /// worker.
     #[serde(skip)]
     pub expires_in_ms: Option<u64>,
@@ -216,12 +216,12 @@ pub struct InputRecord {
     /// The question.
     #[serde(flatten)]
     pub request: InputRequest,
-    /// Who answered.
+    /// The user who answered the question.
     pub resolved_by: Option<String>,
-    /// When it was asked, RFC 3339.
+    /// When the question was asked, RFC 3339.
     pub created_at: String,
-    /// When it was answered, its time was over, or its run ended.
+    /// When the question was answered or expired, or when its run ended, RFC 3339.
     pub resolved_at: Option<String>,
-    /// From when on it takes no answer any more.
+    /// When the question expires, RFC 3339.
     pub expires_at: Option<String>,
 }

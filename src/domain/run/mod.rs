@@ -1,4 +1,4 @@
-//! Runs: one turn of the agent loop each.
+//! Runs. Each run is one pass of the agent loop over a message.
 
 pub mod admission;
 pub mod budget;
@@ -20,23 +20,23 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::trace::TraceId;
 use crate::domain::words::words;
 
-/// Where a run stands. Terminal statuses never change.
+/// The status of a run. Terminal statuses never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Accepted, not started.
+    /// The run is accepted and has not started.
     Queued,
-    /// A model call is under way, or the next one is about to begin.
+    /// A model call is running, or the next one is about to begin.
     Processing,
-    /// Tool calls are under way.
+    /// Tool calls are running.
     ToolLoop,
-    /// Waits for something outside; holds no slot and no lease.
+    /// The run waits for an external event. It holds no slot and no lease.
     Waiting,
-    /// Ended with an answer.
+    /// The run ended with an answer.
     Completed,
-    /// Ended with an error.
+    /// The run ended with an error.
     Failed,
-    /// Ended by request.
+    /// The run was cancelled.
     Cancelled,
 }
 
@@ -56,44 +56,44 @@ impl RunStatus {
     }
 }
 
-/// What a waiting run waits for.
+/// The reason why a run waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
     /// A human's decision about a tool call.
     Approval,
-    /// A human's answer.
+    /// A human's answer to a question.
     Input,
-    /// The time until a retry.
+    /// The backoff before a retry.
     Backoff,
-    /// Money or tokens.
+    /// A budget of money or tokens.
     Budget,
 }
 
 words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff", Budget = "budget" });
 
 impl WaitReason {
-    /// Returns whether only a human ends the wait. A run with any other reason goes on by itself.
+    /// Returns whether only a human ends the wait. A run with any other reason continues without help.
     pub fn needs_human(self) -> bool {
         matches!(self, Self::Approval | Self::Input)
     }
 }
 
-/// Why a finished run, or an assistant message, ended.
+/// The reason why a completed run or an assistant message ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model had nothing more to say.
+    /// The model completed its answer.
     Stop,
-    /// The model ran into its limit of output tokens.
+    /// The model reached its limit of output tokens.
     Length,
     /// The model refused.
     Refused,
-    /// The rounds were used up.
+    /// The run reached its limit of rounds.
     MaxRounds,
-    /// A budget was used up.
+    /// The run reached a budget.
     Budget,
-    /// Somebody cancelled the run.
+    /// The run was cancelled.
     Cancelled,
 }
 
@@ -106,11 +106,11 @@ words!(FinishReason {
     Cancelled = "cancelled",
 });
 
-/// What a client should tell about a run that has completed.
+/// A warning about a completed run, which a client should show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Notice {
-    /// The answer claims a change, and no call that changes anything has succeeded in the run.
+    /// The answer claims a change, but no call of the run that changes something has succeeded.
     NothingWritten,
 }
 
@@ -118,51 +118,52 @@ pub enum Notice {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
-    /// Its id.
+    /// The id of the run.
     pub id: RunId,
-    /// The conversation it belongs to.
+    /// The conversation of the run.
     pub conversation_id: ConversationId,
-    /// Where it stands.
+    /// The status of the run.
     pub status: RunStatus,
-    /// What a waiting run waits for.
+    /// The reason why the run waits. Absent if it does not wait.
     pub reason: Option<WaitReason>,
-    /// The agent's name.
+    /// The name of the agent.
     pub agent: String,
-    /// The agent's version, frozen when the run was accepted.
+    /// The version of the agent, frozen when the run was accepted.
     pub agent_version: u32,
     /// The model, as `provider/name`.
     pub model: String,
-    /// How often the run was taken up by a worker.
+    /// How often a worker has claimed the run.
     pub attempt: u32,
-    /// Why it ended.
+    /// The reason why the run ended.
     pub finish_reason: Option<FinishReason>,
     /// Tokens used so far.
     pub usage: Option<Usage>,
-    /// Why it failed.
+    /// The error of a failed run.
     pub error: Option<ProblemBody>,
-    /// The trace of the request that started it, 32 hexadecimal digits: the log's lines about the run have it. None for runs that were
-    /// imported or copied.
+    /// The trace id of the request that started the run: 32 hexadecimal digits. Log lines about the run contain it. Absent for
+    /// imported and copied runs.
     #[schema(value_type = Option<String>)]
     pub trace_id: Option<TraceId>,
-    /// When it was accepted, RFC 3339.
+    /// When the run was accepted, RFC 3339.
     pub created_at: String,
-    /// When a worker first took it up.
+    /// When a worker first claimed the run, RFC 3339.
     pub started_at: Option<String>,
-    /// When it ended.
+    /// When the run ended, RFC 3339.
     pub finished_at: Option<String>,
 }
 
-/// What to do with a message for a conversation whose run is still active.
+/// How the server handles a message for a conversation with an active run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBusy {
-    /// A new run, which starts when the active one has ended.
+    /// Queues a new run, which starts when the active run has ended.
     #[default]
     Queue,
-    /// Refuse with 409.
+    /// Rejects the message with status 409.
     Reject,
-    /// Cancel the active run, then start the new one.
+    /// Cancels the active run, then starts a new run.
     Interrupt,
-    /// Join the active run before its next model call; no new run. The run does not complete without having answered it.
+    /// Adds the message to the active run before its next model call, without a new run. The run completes only after it has
+    /// answered the message.
     Steer,
 }

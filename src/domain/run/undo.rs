@@ -9,25 +9,26 @@ use crate::domain::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::{self, is_deeper_than};
 use crate::support::redact::is_redacted;
 
-/// The first character of a reference in the arguments. Doubled, it stands for itself.
+/// The first character of a reference in the arguments. Doubled, it is a literal character.
 const SIGN: char = '$';
 
 /// Texts that an author would expect to be references inside a longer text.
 const REFERENCES: [&str; 4] = ["$arguments.", "$result.", "$result ", "$key "];
 
-/// The call that takes another one back: of a tool of the same server, made with what the first was made with, or has answered.
+/// The tool call that undoes another call. It calls a tool of the same server, with values from the first call or its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndoRule {
     /// The tool's name at the server. It may be the same tool.
     pub tool: String,
-    /// Its arguments. A text `$arguments.NAME` stands for an argument of the call that is taken back, `$result.NAME` for a field of its
-    /// answer, `$result` for its text, and `$key` for our id of the call. Other texts that begin with `$` begin with `$$`.
+    /// The arguments of the undo call. `$arguments.NAME` stands for an argument of the original call. `$result.NAME` stands for a
+    /// field of its answer, and `$result` for the text of its answer. `$key` stands for the server's id of the original call. A
+    /// literal text that begins with `$` is written with `$$`.
     #[schema(value_type = Object)]
     pub arguments: Map<String, Value>,
 }
 
-/// The largest arguments, as JSON, in bytes: models read them in every later turn.
+/// The largest arguments, as JSON, in bytes: models read them in every later request.
 const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

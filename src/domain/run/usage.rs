@@ -6,17 +6,17 @@ use utoipa::ToSchema;
 use crate::domain::ids::UserId;
 use crate::domain::model::cost::Usage;
 
-/// What the runs of an owner that were accepted on one day for one model have used.
+/// Usage of the runs of one owner that were accepted on one day for one model.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct DayUsage {
-    /// The day, in UTC, as `2026-01-31`.
+    /// The day in UTC, such as `2026-01-31`.
     pub day: String,
-    /// Whose runs.
+    /// The owner of the runs.
     pub owner_id: UserId,
-    /// The model that they were accepted for, as `provider/name`. Their fallbacks count here, too.
+    /// The model for which the runs were accepted, as `provider/name`. Usage of its fallback models is included.
     pub model: String,
-    /// How many runs, those that are not over among them; 0 where the model was only asked for titles of conversations.
+    /// Number of runs, active runs included. 0 if the model only generated titles of conversations.
     pub runs: u64,
-    /// Tokens, model calls, and what those cost whose prices are known.
+    /// Tokens, model calls, and the cost of the calls with known prices.
     pub usage: Usage,
 }

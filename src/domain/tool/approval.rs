@@ -1,4 +1,4 @@
-//! Approvals: whether a human is asked before a tool is called, what is asked, and what may be answered.
+//! Approvals: whether a human is asked before a tool call, the content of the question, and the allowed answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
 use crate::domain::run::input::{InputRecord, InputState, Question};
 use crate::domain::words::words;
 
-/// Whether a human is asked before a tool is called. The stricter one is the greater one.
+/// Whether a human is asked before a tool is called. Stricter modes compare as greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalMode {
-    /// Never.
+    /// The tool never asks.
     #[default]
     Auto,
-    /// Unless an earlier answer holds for this call, too.
+    /// The tool asks unless a grant allows the call.
     Ask,
-    /// Each time.
+    /// The tool asks before each call.
     AlwaysAsk,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDeny {
-    /// The model reads that it was denied, and continues.
+    /// The model reads that the call was denied, and continues.
     #[default]
     FeedBack,
     EndTurn,
@@ -60,27 +60,27 @@ impl Default for ApprovalPolicy {
     }
 }
 
-/// What is known of a tool that decides whether a human is asked.
+/// Facts about a tool that decide whether a human is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ToolSafety {
-    /// What the operator says.
+    /// The operator's setting.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub approval: Option<ApprovalMode>,
-    /// Whether its server says that it destroys something. Such a tool asks, and no answer holds for a second call.
+    /// Whether the MCP server marks the tool as destructive. Such a tool asks, and no grant allows a second call.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub destructive: bool,
-    /// Whether it comes from a server that the operator does not trust.
+    /// Whether the tool comes from a server that the operator does not trust.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub untrusted: bool,
-    /// Whether its server is a member's, with the name that the member chose: what an agent says of that name can have it ask more, not less.
+    /// Whether the server belongs to a member, who chose its name. An agent's rule for that name can then only add approvals.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub of_member: bool,
-    /// Whether its calls are made one at a time, in the order in which the model wrote them: the operator says that none may be made
-    /// twice, or its server that it destroys something.
+    /// Whether calls are exclusive and run in the model's order. This holds if the operator forbids repeated calls, or if the
+    /// server marks the tool as destructive.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub alone: bool,
-    /// Whether its server says that it only reads, and the operator says nothing of what it does. Whoever believes a server that is not
-    /// trusted may only have calls made again for it that the model asks for again.
+    /// Whether the server says that the tool only reads, and the operator does not classify it. Trust in an untrusted server may
+    /// only repeat calls that the model requests again.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub says_it_reads: bool,
 }
@@ -126,16 +126,16 @@ fn without_hash(name: &str) -> Option<&str> {
     (hash.len() >= 8 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(stem)
 }
 
-/// How far an answer holds.
+/// The scope of an answer to an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalScope {
-    /// For this call.
+    /// The answer applies to this call only.
     #[default]
     Once,
-    /// For the tool as it is now, in this conversation.
+    /// The answer applies to the tool's current definition, in this conversation.
     Conversation,
-    /// For the tool as it is now, in all conversations of its owner.
+    /// The answer applies to the tool's current definition, in all conversations of its owner.
     Always,
 }
 
@@ -164,25 +164,25 @@ pub struct ApprovalTerms {
     pub scopes: Vec<ApprovalScope>,
     /// JSON Schema of the arguments, to check edited ones.
     pub parameters: Arc<Value>,
-    /// The argument that carries our key, and must not be edited.
+    /// The argument that carries the idempotency key. It must not be edited.
     pub key_argument: Option<String>,
 }
 
-/// An answer that holds for later calls.
+/// A grant: the stored answer to an approval that also allows later calls.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolGrant {
-    /// Its id.
+    /// The id of the grant.
     pub id: GrantId,
-    /// The conversation that it holds in; absent for all of its owner.
+    /// The conversation in which the grant applies. Absent if it applies to all conversations of its owner.
     pub conversation_id: Option<ConversationId>,
-    /// The MCP server; absent for tools of this server itself.
+    /// The MCP server of the tool. Absent for built-in tools.
     pub server: Option<String>,
     /// The tool's name at the server.
     pub tool: String,
-    /// SHA-256 of the tool's definition, and of where its server is: a changed tool is another tool.
+    /// SHA-256 of the tool's definition and of the server's address. A changed tool needs a new grant.
     pub definition_hash: String,
-    /// When it was given, RFC 3339.
+    /// When the grant was given, RFC 3339.
     pub created_at: String,
 }
 
@@ -192,19 +192,19 @@ impl ToolGrant {
     }
 }
 
-/// Where an approval stands.
+/// The state of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// Nobody has decided.
+    /// The approval is not decided yet.
     Pending,
-    /// The call may be made, once.
+    /// The call may be made once.
     Allowed,
-    /// It may not.
+    /// The call was denied.
     Denied,
-    /// Nobody decided in time: it may not.
+    /// The approval expired without a decision, so the call is denied.
     Expired,
-    /// The run ended first.
+    /// The run ended before a decision.
     Cancelled,
 }
 
@@ -223,13 +223,13 @@ impl ApprovalState {
     }
 }
 
-/// What a human decides.
+/// A human's decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// The call is made.
     Allow,
-    /// It is not.
+    /// The call is not made.
     Deny,
 }
 
@@ -250,14 +250,14 @@ impl Decision {
 pub struct ApprovalAnswer {
     /// Whether the call is made.
     pub decision: Decision,
-    /// How far the answer holds: one of the approval's `scopes`. `once` if absent.
+    /// The scope of the answer: one of the approval's `scopes`. Default: `once`.
     pub scope: Option<ApprovalScope>,
-    /// What the call is made with instead. Fits the tool's schema.
+    /// Arguments that replace the requested arguments of the call. They must conform to the tool's schema.
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
-    /// Why. The model reads it if the call is denied.
+    /// The reason for the decision. The model reads it if the call is denied.
     pub reason: Option<String>,
-    /// The `arguments_hash` of what was shown: the answer is refused if the call has other arguments.
+    /// The `arguments_hash` of the displayed call. The server refuses the answer if the call has other arguments.
     pub arguments_hash: Option<String>,
 }
 
@@ -265,69 +265,69 @@ pub struct ApprovalAnswer {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Approval {
-    /// Its id, for the answer.
+    /// The id of the approval, which the answer names.
     pub id: InputId,
-    /// The conversation.
+    /// The conversation of the run.
     pub conversation_id: ConversationId,
-    /// The run that waits.
+    /// The run that waits for the decision.
     pub run_id: RunId,
-    /// The call.
+    /// The id of the tool call.
     pub call_id: Option<CallId>,
-    /// What it asks.
+    /// The content of the approval.
     #[serde(flatten)]
     pub request: ApprovalRequest,
-    /// Where it stands.
+    /// The state of the approval.
     pub status: ApprovalState,
-    /// How far the answer holds.
+    /// The scope of the answer.
     pub scope: Option<ApprovalScope>,
-    /// What the call is made with instead of `arguments`.
+    /// Arguments that replace `arguments` in the call.
     #[schema(value_type = Option<Object>)]
     pub edited_arguments: Option<Value>,
-    /// Why, in the words of whoever decided.
+    /// The reason that the user gave for the decision.
     pub reason: Option<String>,
-    /// Who decided.
+    /// The user who decided.
     pub resolved_by: Option<String>,
-    /// When it was asked, RFC 3339.
+    /// When the approval was requested, RFC 3339.
     pub created_at: String,
-    /// When it was decided, its time was over, or its run ended.
+    /// When the approval was decided or expired, or when its run ended, RFC 3339.
     pub resolved_at: Option<String>,
-    /// From when on it takes no answer any more.
+    /// When the approval expires, RFC 3339.
     pub expires_at: Option<String>,
 }
 
-/// What an approval asks.
+/// The content of an approval.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApprovalRequest {
     /// The tool's name, as the model used it.
     pub name: String,
-    /// The MCP server, for tools that come from one.
+    /// The MCP server of the tool. Absent for built-in tools.
     pub server: Option<String>,
     /// The tool's name at the server.
     pub tool: String,
-    /// What the tool does, in its server's words.
+    /// The server's description of the tool.
     pub description: String,
-    /// What the call is made with, if it is allowed as it is.
+    /// The arguments of the call, unless the answer replaces them.
     #[schema(value_type = Object)]
     pub arguments: Value,
-    /// SHA-256 of the arguments. An answer that names it holds for these arguments only.
+    /// SHA-256 of the arguments. An answer that names it applies to these arguments only.
     pub arguments_hash: String,
-    /// What the model said in the answer that makes the call, at most 1,000 characters: its reason, if it gave one.
+    /// The model's text in the answer that contains the call, with its reason if it gave one. At most 1,000 characters.
     pub rationale: Option<String>,
-    /// What the call would do, in a line: as the server's entry words it, or else the first 100 characters of the arguments.
+    /// The call in one line: the preview from the server's entry, or else the first 100 characters of the arguments.
     #[serde(default)]
     pub preview: String,
-    /// Whether the server says that the tool destroys something.
+    /// Whether the server marks the tool as destructive.
     pub destructive: bool,
-    /// Whether the call could be taken back afterwards, with `undo_tool_call`.
+    /// Whether `undo_tool_call` could undo the call.
     #[serde(default)]
     pub undoable: bool,
-    /// How far an answer may hold.
+    /// The scopes that an answer may have.
     pub scopes: Vec<ApprovalScope>,
 }
 
 impl ApprovalRequest {
-    /// Returns `None` for a question that is no approval.
+    /// Returns `None` for a question that is not an approval.
     pub fn of(question: &Question) -> Option<Self> {
         let terms = question.approval.as_ref()?;
         Some(Self {
@@ -347,7 +347,7 @@ impl ApprovalRequest {
 }
 
 impl Approval {
-    /// Returns `None` for a question that is no approval.
+    /// Returns `None` for a question that is not an approval.
     pub fn of(record: InputRecord) -> Option<Self> {
         let InputRecord { request, resolved_by, created_at, resolved_at, expires_at } = record;
         let answer = request.answer;

@@ -1,4 +1,4 @@
-//! One call of a tool as its owner reads it: with the whole of what the tool answered.
+//! One tool call as its owner reads it, with the complete answer of the tool.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,41 +8,42 @@ use crate::domain::conversation::message::ToolContent;
 use crate::domain::ids::{CallId, MessageId, RunId};
 use crate::domain::tool::{Repair, ToolCallState};
 
-/// One call of a tool.
+/// One tool call.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ToolCallRecord {
-    /// Its id.
+    /// The id of the call.
     pub id: CallId,
-    /// The run that made it.
+    /// The run that made the call.
     pub run_id: RunId,
-    /// The message that asked for it.
+    /// The message that contains the call.
     pub message_id: MessageId,
-    /// The tool's name as models see it; of a call that no tool answers, the name that the model used.
+    /// The tool's name as models see it. If no such tool exists, the name that the model used.
     pub name: String,
-    /// The MCP server, for tools that come from one.
+    /// The MCP server of the tool. Absent for built-in tools.
     pub server: Option<String>,
-    /// Its name at the server, if it is one of the run's tools.
+    /// The tool's name at the server. Absent if the tool is not one of the run's tools.
     pub tool: Option<String>,
-    /// The arguments that it is made with.
+    /// The arguments of the call.
     #[schema(value_type = Object)]
     pub arguments: Value,
-    /// Whether a human has changed them. Not known, and `false`, of a call whose arguments were mended.
+    /// Whether a human has changed the arguments. `false` if the arguments were repaired, because the difference is unknown then.
     pub edited: bool,
-    /// What was mended in it.
+    /// The repairs of the call.
     pub repair: Option<Repair>,
-    /// The call that it takes back.
+    /// The id of the call that this call undoes.
     pub undoes: Option<CallId>,
-    /// Where it stands, or how it ended.
+    /// The state of the call.
     pub state: ToolCallState,
     /// Whether the answer is an error.
     pub is_error: bool,
-    /// The whole answer; empty until there is one. Models and events get its texts cut.
+    /// The complete answer. Empty until the call has one. Models and events receive shortened texts.
     pub content: Vec<ToolContent>,
-    /// From its start to its answer, in milliseconds; 0 for calls that never ran, absent until it has ended.
+    /// Duration from the start of the call to its answer, in milliseconds. 0 for calls that never ran. Absent until the call has
+    /// ended.
     pub duration_ms: Option<u64>,
-    /// When it was handed to its tool, RFC 3339.
+    /// When the call was sent to its tool, RFC 3339.
     pub started_at: Option<String>,
-    /// When it ended, RFC 3339.
+    /// When the call ended, RFC 3339.
     pub finished_at: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! MCP servers that are kept through the API.
+//! User servers: MCP servers that are stored through the API.
 
 use serde_json::{Map, Value};
 

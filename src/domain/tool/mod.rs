@@ -28,30 +28,30 @@ use crate::support::json;
 /// The tool that asks the user. It is part of the loop: its calls are questions.
 pub const ASK_USER: &str = "ask_user";
 
-/// What may happen to a call that was started when its worker died.
+/// The replay class of a tool. It says how a call continues after its worker crashed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "class", rename_all = "snake_case")]
 pub enum ReplayClass {
-    /// Reads only: runs again.
+    /// The tool only reads, so the call runs again.
     Read,
-    /// Repeating changes nothing: runs again with the same arguments.
+    /// The tool is idempotent, so the call runs again with the same arguments.
     Idempotent,
-    /// Runs again with the same key, which stands in the named argument.
+    /// The call runs again with the same key in the named argument.
     Keyed {
-        /// The argument that carries our key.
+        /// The argument that carries the key.
         argument: String,
     },
-    /// Runs again with the same key, which stands in the named field of the call's `_meta`.
+    /// The call runs again with the same key in the named field of its `_meta`.
     KeyedMeta {
-        /// The field of `_meta` that carries our key.
+        /// The field of `_meta` that carries the key.
         field: String,
     },
-    /// Another tool of the same server is asked first whether it took effect. If not, it runs again.
+    /// The server first asks another tool of the same MCP server whether the call took effect. If it did not, the call runs again.
     Reconcile {
         /// The name of that tool at the server.
         tool: String,
     },
-    /// Never runs again. What a newer version has stored and this one does not know is treated alike.
+    /// The call never runs again. Values from newer versions that this version does not know are read as this one.
     #[default]
     #[serde(other)]
     Unsafe,
@@ -64,35 +64,35 @@ impl ReplayClass {
     }
 }
 
-/// A tool on offer, frozen into a run when it starts.
+/// A tool that is offered to the model. A run freezes the definition when it starts.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolDefinition {
     /// The name that models see: 1 to 64 of `[a-zA-Z0-9_-]`, unique in its set.
     pub name: String,
-    /// The MCP server it comes from: its name in the configuration, or its id if somebody keeps it. Absent for built-in tools.
+    /// The MCP server of the tool: its name in the configuration, or the id of a user server. Absent for built-in tools.
     pub server: Option<String>,
-    /// Its name at the server, unchanged.
+    /// The tool's name at the server, unchanged.
     pub tool: String,
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// JSON Schema of its arguments, always an object schema. Shared by all runs that are offered the tool.
+    /// JSON Schema of the arguments, always an object schema. All runs that are offered the tool share it.
     #[schema(value_type = Object)]
     pub parameters: Arc<Value>,
-    /// What may happen to its calls after a crash.
+    /// The replay class of the calls.
     pub replay: ReplayClass,
-    /// How its calls are taken back, if its server has a tool for that.
+    /// How its calls are undone, if its server has a tool for that.
     pub undo: Option<UndoRule>,
-    /// What a call of it would do, with `$arguments.NAME` in the place of arguments, if its server's entry says it.
+    /// A template of the call's preview from the server's entry. `$arguments.NAME` stands for an argument.
     pub preview: Option<String>,
-    /// SHA-256 of description, schema and hints: a changed tool is another tool.
+    /// SHA-256 of description, schema and hints. A changed tool is a different tool.
     pub definition_hash: String,
-    /// What decides whether a human is asked first.
+    /// Facts that decide whether a human is asked first.
     #[serde(default)]
     pub safety: ToolSafety,
-    /// Hash of where its server is, if that can be changed while runs are under way: calls go nowhere else.
+    /// Hash of the server's address, if it can change during a run. Calls go to no other address.
     pub destination: Option<String>,
-    /// What its server wrote, for tools that have just been asked for: no run keeps it.
+    /// The server's original definition. Present only for tools that were just listed; runs do not store it.
     #[serde(skip)]
     #[schema(ignore)]
     pub original: Option<Arc<Original>>,
@@ -129,25 +129,25 @@ impl ToolDefinition {
 /// The deepest nesting of JSON from outside that becomes part of our own. Common parsers give up at 128 levels, and we wrap it.
 pub const MAX_NESTING: usize = 64;
 
-/// State of one call. `Done` to `Unknown` are outcomes: exactly one of them is reached, once.
+/// The state of a tool call. `Done` to `Unknown` are outcomes: a call reaches exactly one of them, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolCallState {
-    /// Stored, not begun.
+    /// The call is stored and has not started.
     Planned,
-    /// A human is asked.
+    /// The call waits for an approval.
     AwaitingApproval,
-    /// May have reached the tool.
+    /// The call may have reached the tool.
     Started,
-    /// Answered.
+    /// The tool answered.
     Done,
-    /// Answered with an error, or could not be carried out.
+    /// The tool answered with an error, or the call could not be carried out.
     Failed,
-    /// A human said no.
+    /// A human denied the call.
     Denied,
-    /// The run was cancelled first.
+    /// The run was cancelled before the call had an outcome.
     Cancelled,
-    /// It was started, its worker died, and nobody knows whether it took effect.
+    /// The call started, its worker crashed, and the outcome is unknown.
     Unknown,
 }
 
@@ -239,15 +239,15 @@ impl ToolCall {
     }
 }
 
-/// What was mended in a call before it was judged. What the model wrote stands in its message.
+/// Repairs of a tool call before it was checked. The message keeps the model's original text.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Repair {
-    /// The name that the model wrote, if the tool has another.
+    /// The name that the model wrote, if it differs from the tool's name.
     pub name: Option<String>,
-    /// Why this tool is meant: `spelling`, `prefix`, `alias` or `similarity`.
+    /// How the tool was matched: `spelling`, `prefix`, `alias` or `similarity`.
     pub matched_by: Option<String>,
-    /// What was mended in the text of the arguments, such as `trailing_comma`.
+    /// Repairs of the arguments' text, such as `trailing_comma`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub arguments: Vec<String>,
 }

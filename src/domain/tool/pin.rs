@@ -1,5 +1,5 @@
-//! Reviews of tool definitions. A server can change a tool's description after people trusted it, so a changed tool is not offered
-//! until it is accepted.
+//! Tool reviews. A server can change a tool's description after people trusted it. A changed tool is therefore not offered until a
+//! user accepts it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::domain::ids::{PinId, UserId};
 use crate::domain::words::words;
 
-/// A definition as its server wrote it, not cleaned or cut, for reviewers; but secrets of the server's entry are redacted.
+/// A definition as its server wrote it, for reviewers: not cleaned or cut. Secrets of the server's entry are redacted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Original {
     /// `None` for a server that all users may use.
@@ -21,56 +21,56 @@ pub struct Original {
     pub hints: Value,
 }
 
-/// What is thought of a definition.
+/// The review status of a tool definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PinStatus {
-    /// It was the first one that was seen of its tool, or somebody has accepted it.
+    /// The definition is the first one of its tool, or a user has accepted it.
     Accepted,
-    /// It differs from those that are accepted: the tool is not offered to new runs.
+    /// The definition differs from the accepted ones. The tool is not offered to new runs.
     Changed,
 }
 
 words!(PinStatus { Accepted = "accepted", Changed = "changed" });
 
-/// A definition and what is thought of it.
+/// A tool definition and its review.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ToolPin {
-    /// Its id.
+    /// The id of the review.
     pub id: PinId,
-    /// Whose server it is of; absent for one of everybody.
+    /// The owner of the MCP server. Absent for a server that all users may use.
     pub owner_id: Option<UserId>,
-    /// The server: its name in the configuration, or its id.
+    /// The MCP server: its name in the configuration, or its id.
     pub server: String,
     /// The tool's name at the server.
     pub tool: String,
-    /// What is thought of it.
+    /// The review status of the definition.
     pub status: PinStatus,
     /// The definition.
     #[serde(flatten)]
     pub definition: SeenDefinition,
-    /// Of a changed one: the newest definition that was accepted.
+    /// The newest accepted definition, if this definition has changed.
     pub before: Option<SeenDefinition>,
-    /// When it was first seen, RFC 3339.
+    /// When the definition was first seen, RFC 3339.
     pub seen_at: String,
-    /// Who accepted it; absent for the first one of a tool.
+    /// The user who accepted the definition. Absent for the first definition of a tool.
     pub accepted_by: Option<UserId>,
-    /// When, RFC 3339.
+    /// When the definition was accepted, RFC 3339.
     pub accepted_at: Option<String>,
 }
 
-/// A definition as people look at it.
+/// A tool definition in a form for human review.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SeenDefinition {
     /// SHA-256 of description, schema and hints.
     pub definition_hash: String,
-    /// What the tool says of itself, whole. Characters that nobody would see stand as `<U+200B>`.
+    /// The complete description of the tool. Invisible characters are shown as `<U+200B>`.
     pub description: String,
-    /// JSON Schema of its arguments, shown in the same way.
+    /// JSON Schema of the arguments, shown in the same way.
     #[schema(value_type = Object)]
     pub parameters: Value,
-    /// What its server says of its nature, such as `readOnlyHint`.
+    /// The server's annotations of the tool, such as `readOnlyHint`.
     #[serde(skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Option<Object>)]
     pub hints: Value,

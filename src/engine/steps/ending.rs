@@ -31,8 +31,8 @@ pub fn end(decision: &mut DecisionBuilder<'_>, end: End) -> Next {
     Next::Wait
 }
 
-/// Gives every open call its outcome and closes the open step, so that the history can always be sent after the run. Shown parts of an
-/// unfinished model step that are not kept become void, for `reason`.
+/// Gives every open call an outcome and closes the open step, so that the messages can always be sent after the run. Parts that an
+/// unfinished model step has streamed become void, for `reason`.
 fn settle(decision: &mut DecisionBuilder<'_>, reason: &str) {
     close_questions(decision);
     let open: Vec<(CallId, ToolOutcome)> = decision

@@ -230,8 +230,8 @@ fn has_reasoned(message: &Message, turn: &ModelTurn) -> bool {
     turn.usage.reasoning_tokens > 0 || message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
 }
 
-/// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Unless
-/// the loop `asks_again`, words are the answer, even if they announce more work.
+/// Classifies an answer by its calls, not by the finish reason: providers report `stop` with calls, and calls without any. Text is
+/// the answer, even if it announces more work, unless the loop `asks_again`.
 fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
     let has_text = !message.text().trim().is_empty();
     let has_calls = !is_last && message.tool_calls().next().is_some();

@@ -1,4 +1,4 @@
-//! Rendering of stream items as the JSON text that every wire sends. None is larger than a frame may be.
+//! Renders stream items as the JSON text that every transport sends. No item exceeds the size limit of a frame.
 
 use serde_json::json;
 
@@ -20,7 +20,7 @@ pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> Line {
             let before = snapshot.before.map(|before| page::encode(&before.to_string()));
             let json = control("stream.snapshot", scope, now, &snapshot.data(before.as_deref()));
             let json = fit(json, MAX_FRAME_JSON, || Some(format!("/api/v1/conversations/{}", scope.conversation_id())));
-            // The snapshot stands for all events up to its head: the client comes back for the events after it.
+            // The snapshot replaces all events up to its head. The client reconnects for the events after it.
             Line { cursor: Some(snapshot.head), json }
         }
         StreamItem::Reset { reason, oldest, head } => {

@@ -38,7 +38,7 @@ impl Framing {
         }
     }
 
-    /// Sent at once, so that proxies and clients see that the stream is open; there is no such line in JSON.
+    /// Returns the first bytes of a stream, so that proxies and clients see that it is open. JSON lines have none.
     pub(in crate::http) fn opening(self) -> Option<&'static str> {
         match self {
             Self::EventStream => Some(": connected\nretry: 1000\n\n"),
@@ -62,7 +62,7 @@ impl Framing {
         }
     }
 
-    /// Ends a stream whose key was revoked. A reader of lines notices that `stream.end` is missing, comes back and is refused.
+    /// Ends a stream whose key was revoked. A reader of lines sees that `stream.end` is missing, reconnects and is refused.
     pub(in crate::http) fn key_is_over(self) -> Option<String> {
         match self {
             Self::EventStream => Some(": the key is not valid any more\n\n".to_owned()),
@@ -70,12 +70,12 @@ impl Framing {
         }
     }
 
-    /// Ends a stream because the server restarts: clients come back in 0.5 to 2.5 seconds, each at another time.
+    /// Ends a stream because the server restarts. Clients reconnect after 0.5 to 2.5 seconds, at random times.
     pub(in crate::http) fn farewell(self) -> Option<String> {
         match self {
             Self::EventStream => {
                 let mut random = [0_u8; 2];
-                // Without random bytes all clients come back at the same time, which is a load and no fault.
+                // Without random bytes, all clients reconnect at the same time. This is load, not an error.
                 let _ = getrandom::fill(&mut random);
                 let retry = 500 + u16::from_le_bytes(random) % 2_000;
                 Some(format!(": the server restarts\nretry: {retry}\n\n"))

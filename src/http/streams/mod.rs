@@ -26,7 +26,7 @@ use crate::service::{Access, Reader, StreamItem, StreamStart};
 /// The most bytes of one write, unless a single event is larger.
 const FRAME_BYTES: usize = 64 * 1024;
 
-/// Answers with a stream, or with 204 if there is nothing more to stream: a browser's EventSource then stays away.
+/// Answers with a stream, or with 204 if there are no more events. A browser's EventSource does not reconnect after a 204.
 pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Framing) -> Response {
     match start {
         StreamStart::Stream(reader) => stream(app, access, reader, framing),
@@ -74,7 +74,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Returns the next write; `None` when the stream is over.
+    /// Returns the next write, or `None` at the end of the stream.
     async fn frame(&mut self) -> Option<Bytes> {
         match self.state {
             State::New => {
@@ -100,7 +100,7 @@ impl Writer {
                     Ok(Some(items)) => self.pending = items.into(),
                     Ok(None) => return None,
                     Err(error) => {
-                        // The client comes back with its cursor and gets an answer that names the failure.
+                        // The client reconnects with its cursor and gets a response that names the failure.
                         tracing::error!(error = &error as &dyn std::error::Error, "an event stream ends because the log cannot be read");
                         return None;
                     }

@@ -15,15 +15,15 @@ use crate::http::wire::extract::Input;
 use crate::http::wire::problem::{Answer, Problem};
 use crate::service::{Access, Error, NewTicket};
 
-/// What the ticket shall open: exactly one of these.
+/// The target of a ticket. Exactly one field must be set.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StreamTicketBody {
-    /// The event stream of this run.
+    /// The run whose event stream the ticket opens.
     run_id: Option<RunId>,
-    /// The event stream of this conversation.
+    /// The conversation whose event stream the ticket opens.
     conversation_id: Option<ConversationId>,
-    /// `true`: a WebSocket, on which everything can be done that the key can do.
+    /// `true` for a ticket that opens a WebSocket. The WebSocket has all rights of the key.
     socket: Option<bool>,
 }
 
@@ -41,20 +41,20 @@ impl StreamTicketBody {
     }
 }
 
-/// Makes a ticket for a stream
+/// Creates a ticket for a stream
 ///
-/// For `EventSource` and the WebSocket of browsers, which cannot send a key: open the stream with `?ticket=` within 60 s. A ticket
-/// opens what it was made for once, for pages of the origin that asked for it. Every request makes a new one, whatever its
-/// `Idempotency-Key`.
+/// Tickets are for `EventSource` and WebSocket in browsers, which cannot send a key. Open the stream with `?ticket=` within 60
+/// seconds. A ticket opens its target once, and only for pages of the origin that requested it. Each request creates a new ticket,
+/// regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/stream-tickets", tag = "streams", operation_id = "create_stream_ticket", request_body = StreamTicketBody,
-    responses((status = 201, description = "The ticket, shown this once", body = NewTicket)),
+    responses((status = 201, description = "The ticket, which is shown only once", body = NewTicket)),
 )]
 pub(crate) async fn create(
     State(app): State<App>,
     access: Access,
     headers: HeaderMap,
-    // A ticket is not stored in a form in which it could be given again, and one more does no harm.
+    // The server stores no form of a ticket that it could return again. An additional ticket does no harm.
     Input { body, key: _ }: Input<StreamTicketBody>,
 ) -> Answer<Response> {
     let ticket = app.service.make_ticket(&access, body.target()?, origin(&headers)?).await?;

@@ -1,4 +1,4 @@
-// What a run asks its user: whether a call may be made, and questions.
+// Shows the questions of a run: approvals of calls, and other questions.
 
 import { Problem, isExact, postText, print, words } from "./api.js";
 import { brief, button, cut, escaped, h, link, newKey, spelled, webUrl } from "./dom.js";
@@ -80,7 +80,7 @@ export class AskView {
     const shown = print(data.arguments, 2);
     const editable = escaped(shown);
     const editor = h("textarea", { class: "mono", rows: Math.min(shown.split("\n").length + 1, 14), spellcheck: "false", "aria-label": "Arguments as JSON", hidden: true });
-    // All of it: what is allowed is what was seen.
+    // The user sees the complete call, because the approval covers all of it.
     const view = h("pre", { class: "arguments", tabindex: "0" }, spelled(shown));
     const reason = h("input", { type: "text", placeholder: "Why not (the model reads it)", "aria-label": "Reason for denying", maxlength: "1000" });
     const edit = h("button", { type: "button", class: "quiet small" }, "Edit arguments");
@@ -127,7 +127,7 @@ export class AskView {
     const form = schema ? schemaForm(schema, id) : null;
     const url = elicitation?.url ?? null;
     const text = h("input", { type: "text", class: "answer", "aria-label": "Your answer", placeholder: question.choices.length > 0 ? "Or in your own words" : "Your answer", maxlength: "10000" });
-    // A choice about a call may come with words; a model's question may be answered by them.
+    // An answer about a call may have an additional text. A model's question may be answered with text alone.
     const hasText = kind !== "elicitation" && !form;
     const said = () => (hasText && text.value.trim() ? { text: text.value.trim() } : {});
     const choose = (value) => {

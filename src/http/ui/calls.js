@@ -1,4 +1,4 @@
-// Calls of tools: blocks that open.
+// Tool calls, as blocks that open.
 
 import { print } from "./api.js";
 import { brief, cut, duration, h, icon } from "./dom.js";
@@ -46,7 +46,7 @@ export class CallView {
   #shown = "";
 
   constructor() {
-    // What is closed is not built.
+    // The content of a closed block is not built.
     this.node.addEventListener("toggle", () => this.#draw());
   }
 
@@ -79,7 +79,7 @@ export class CallView {
   #draw() {
     if (!this.node.open) return;
     const call = this.#call;
-    // Pictures are long: what changes tells as well that they have.
+    // Content with pictures is large, so the key contains only values that show a change.
     const key = JSON.stringify([call.state, call.arguments === null ? call.written : 0, call.content?.length, call.server, call.truncated]);
     if (key === this.#shown) return;
     this.#shown = key;

@@ -1,4 +1,4 @@
-// The box at the bottom: what is written, sent along and chosen.
+// The box at the bottom: text, attachments and options of a message.
 
 import * as api from "./api.js";
 import { brief, byId, h, icon, newKey, number } from "./dom.js";
@@ -181,7 +181,7 @@ export class Composer {
     const parts = files.map((file) => ({ type: file.isPicture ? "image" : "file", file_id: file.id, name: file.name }));
     const content = parts.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text }]), ...parts];
     const choice = {};
-    // The conversation keeps its agent, perhaps at one version, so only another one is named.
+    // The conversation stores its agent, perhaps with a version, so only a different agent is sent.
     if (this.#agent === null) choice.agent = byId("agent").value || "default";
     const model = byId("model").value.trim();
     if (model) choice.model = model;
@@ -198,12 +198,12 @@ export class Composer {
       await this.#on.send(content, text, choice, once.key);
       forget();
       if (visit === this.#visit) this.#model = model;
-      // What was written meanwhile stays.
+      // Text that the user typed meanwhile stays.
       if (this.#text.value.trim() === text) this.#text.value = "";
       this.#files = this.#files.filter((file) => !files.includes(file));
       this.#drawFiles();
     } catch (error) {
-      // The server has said no: the next try is another message. Without an answer it may have arrived.
+      // The server refused the message: the next attempt is another message. Without a response, the message may have arrived.
       if (error instanceof api.Problem && error.status < 500) forget();
       if (error.status !== 401) this.say(`${visit === this.#visit ? "" : "Your message to another conversation: "}${api.words(error)}`);
     }

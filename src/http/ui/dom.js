@@ -1,4 +1,4 @@
-// Builds nodes. What comes from outside only ever becomes text: nothing on this page parses markup.
+// Builds nodes. External content only ever becomes text: nothing on this page parses markup.
 
 /** An element. Names of attributes are those of this page's own code; a value of `true` is an empty attribute. */
 export function h(tag, attributes = {}, ...children) {

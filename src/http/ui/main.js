@@ -1,4 +1,4 @@
-// Puts the page together: one conversation is open, its stream changes the state, the state is drawn.
+// Connects the parts of the page: one conversation is open, its stream changes the state, and the state is drawn.
 
 import * as api from "./api.js";
 import { Composer } from "./composer.js";
@@ -172,13 +172,13 @@ async function eventsOf(run, head) {
   return events.filter((event) => event.type !== "context.budget");
 }
 
-// What the user does.
+// Actions of the user.
 
 async function send(content, text, choice, key) {
   if (current === null) {
     const from = visit;
     const { run } = await api.post("/runs", { input: content, ...choice, on_busy: undefined }, key);
-    // Whoever has gone elsewhere meanwhile stays there.
+    // If the user has opened another conversation meanwhile, the page stays there.
     if (from === visit) go(run.conversation_id);
   } else {
     const id = current;
@@ -217,7 +217,7 @@ async function stop() {
   }
 }
 
-// Drawing: once for all that comes within a frame. A tab that nobody sees is drawn seldom.
+// Drawing: once per animation frame for all changes. A hidden tab is drawn rarely.
 
 function draw() {
   if (!isDrawn) return;
@@ -240,7 +240,7 @@ function draw() {
   else requestAnimationFrame(paint);
 }
 
-// A frame that was asked for is not given once the tab is hidden.
+// A hidden tab does not get the animation frame that it requested.
 document.addEventListener("visibilitychange", () => {
   if (!isDrawn) {
     isDrawn = true;
@@ -327,7 +327,7 @@ function notice(seconds) {
   if (node.childElementCount === 0) {
     const now = h("button", { type: "button", class: "small" }, "Try now");
     now.addEventListener("click", () => stream?.hurry());
-    // Only the first words are read out, not every second.
+    // Screen readers announce only the first text, not each second.
     node.append(h("span", {}, "The connection is lost."), h("span", { id: "seconds", "aria-live": "off", "aria-hidden": "true" }), now);
   }
   byId("seconds").textContent = seconds > 0 ? ` Next try in ${seconds} s.` : " Trying…";
@@ -362,7 +362,7 @@ byId("key-form").addEventListener("submit", (event) => {
 });
 byId("forget").addEventListener("click", () => {
   api.forgetKey();
-  // Nothing of what was seen with it stays on the page.
+  // The page drops everything that was loaded with the key.
   location.replace(location.pathname);
 });
 
@@ -373,7 +373,7 @@ const isMenuOpen = () => document.body.classList.contains("menu");
 function setMenu(is) {
   document.body.classList.toggle("menu", is);
   byId("shade").hidden = !is;
-  // What lies behind is not reached by the keyboard either.
+  // The content behind the menu cannot get the keyboard focus either.
   document.querySelector("main").inert = is;
   byId("menu").setAttribute("aria-expanded", String(is));
   if (is) byId("new").focus();

@@ -1,4 +1,4 @@
-// Markdown as nodes: what models write is never parsed as markup. Of a text that grows, only the last block is drawn again.
+// Markdown as nodes: text of models is never parsed as markup. If a text grows, only its last block is drawn again.
 
 import { copyButton, h, link, webUrl } from "./dom.js";
 
@@ -150,7 +150,7 @@ function table(lines) {
   const head = cells(lines[0]);
   if (head.length > MOST_COLUMNS || head.length * lines.length > MOST_CELLS) return code(lines.join("\n"));
   const right = cells(lines[1]).map((mark) => mark.endsWith(":"));
-  // What a row does not say is one cell, so that many short tables are no more than their letters either.
+  // Missing cells of a row become one wide cell. The number of cells thus stays in proportion to the length of the text.
   const row = (tag, values) => h("tr", {},
     values.slice(0, head.length).map((value, at) => h(tag, { class: right[at] ? "right" : undefined }, inline(value))),
     values.length < head.length ? h(tag, { colspan: head.length - values.length }) : null);
@@ -257,7 +257,7 @@ function linkSpan(text, at, find, depth, inLink) {
 function bareUrl(text, at, _find, _depth, inLink) {
   if (inLink || !(text.startsWith("https://", at) || text.startsWith("http://", at)) || /\w/.test(text[at - 1] ?? "")) return null;
   let [words] = /^[^\s<>"'`*|]+/.exec(text.slice(at, at + 2000));
-  // What ends a sentence is no part of it, nor are brackets that it does not open.
+  // Punctuation at the end of a sentence is not part of the URL, and neither are closing brackets that the URL does not open.
   let surplus = words.split(")").length - words.split("(").length;
   let end = words.length;
   for (; ".,;:!?)".includes(words[end - 1]); end -= 1) {

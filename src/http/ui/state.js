@@ -1,4 +1,4 @@
-// What a conversation amounts to: a function from its events to what is to be shown. It knows neither the page nor the network.
+// The state of a conversation: a function from its events to the content of the page. It knows neither the page nor the network.
 //
 // A conversation is a list of runs, in their order; a run is a list of items. Each item has a `key` and a `rev` that grows when it
 // changes, so that the view draws again only what has changed.
@@ -146,7 +146,7 @@ function dropMessage(state, id) {
     calls.add(part.call_id);
   }
   const run = state.runs.get(item.run);
-  // What was asked about its calls goes with them.
+  // Questions about the message's calls are removed with it.
   const isOf = (other) => other === item || (other.kind === "ask" && calls.has(other.ask.data.call_id));
   for (const { ask } of run.items.filter(isOf)) if (ask !== undefined) state.asks.delete(ask.id);
   run.items = run.items.filter((other) => !isOf(other));
@@ -182,7 +182,7 @@ function snapshot(state, data) {
     const ids = [...state.runs.keys()];
     const run = runOf(state, current.run.id);
     const place = ids.indexOf(run.id);
-    // What stands behind the run under way waits for it.
+    // Runs behind the active run wait for it.
     for (const id of place < 0 ? [] : ids.slice(place + 1)) state.runs.get(id).status = "queued";
     const { status, reason = null, agent, agent_version: agentVersion, model } = current.run;
     Object.assign(run, { status, reason, agent, agentVersion, model });
@@ -202,7 +202,7 @@ export function prepend(state, page) {
   for (const message of page.data) if (!state.messages.has(message.id)) putMessage(state, message);
   for (const run of state.runs.values()) state.asked += run.items.length;
   for (const [id, run] of known) {
-    // The oldest run that is known may have begun among these messages.
+    // The oldest known run may have begun among these messages.
     run.items.unshift(...(state.runs.get(id)?.items ?? []));
     state.runs.set(id, run);
     touch(run);
@@ -215,7 +215,7 @@ export function prepend(state, page) {
 export function end(state, id, status, data) {
   const run = runOf(state, id);
   for (const item of run.items.filter((item) => item.streaming)) dropMessage(state, item.id);
-  // What it has still to ask is closed with it.
+  // The run's pending questions are closed with it.
   for (const { ask } of run.items) if (ask?.status === "pending") settle(state, ask.id, { status: "cancelled" });
   Object.assign(run, { status, reason: null, retry: null, begun: [] });
   const { usage = null, error = null, finish_reason: finish = null, notice = null, by = null } = data;
@@ -364,8 +364,8 @@ export function reduce(state, event) {
 }
 
 /**
- * Takes in events of before the snapshot, for what a snapshot does not tell: plans, times of calls, how full the context is. What is
- * known to be newer stays.
+ * Adds events from before the snapshot, for facts that a snapshot omits: plans, times of calls, the size of the context. Values
+ * that are known to be newer stay.
  */
 export function recall(state, events) {
   for (const { type, data, run_id: id } of events) {
@@ -391,7 +391,7 @@ export function recall(state, events) {
     } else if (type === "context.budget" && (state.budget === null || state.budget.recalled)) {
       state.budget = { ...data, recalled: true };
     } else if (type === "step.started" && data.kind === "model") {
-      // One that is made again is not another one.
+      // A repeated step is counted once.
       run.steps.add(data.step);
     }
   }

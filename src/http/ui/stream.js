@@ -1,5 +1,5 @@
-// Follows the event stream of a conversation, for as long as it takes: a connection that is cut is made again with the cursor, so that
-// nothing is lost and nothing comes twice.
+// Follows the event stream of a conversation. After a cut connection, it reconnects with the cursor, so that no event is lost or
+// repeated.
 
 import { currentKey, headers, lockedOut, parse, url, whole } from "./api.js";
 
@@ -129,7 +129,7 @@ export class Stream {
       const answer = await fetch(url(path), { headers: headers(named), signal: abort.signal, cache: "no-store", credentials: "omit" });
       if (answer.status === 401) return lockedOut(key), false;
       if (answer.status === 204 || (await isMissing(answer))) return this.#on.gone(), false;
-      // What was shown is not kept any more: from the beginning, which is a snapshot.
+      // The log no longer has events at this cursor, so the stream starts again with a snapshot.
       if (answer.status === 410) this.#cursor = null;
       if (!answer.ok || answer.body === null) {
         const after = Number(answer.headers.get("retry-after"));

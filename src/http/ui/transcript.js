@@ -1,4 +1,4 @@
-// Shows a conversation: what has changed since the last time is drawn again, and nothing else.
+// Shows a conversation. It draws again only the parts that have changed.
 
 import { AskView } from "./asking.js";
 import { CallView } from "./calls.js";
@@ -152,7 +152,7 @@ class RunView {
       for (const key of this.#items.keys()) if (!keys.has(key)) this.#items.delete(key);
     }
     const isNewest = next === null;
-    // One that takes its place, or goes on where it has ended, says how it ends.
+    // A later run that replaces this run, or continues it, shows the end instead.
     const isEnd = run.end !== null && (isNewest || (run.items.length > 0 && next.items[0]?.role === "user"));
     const key = JSON.stringify([run.end, run.model, run.status, isNewest, isEnd]);
     if (key !== this.#key) {

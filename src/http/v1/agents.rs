@@ -1,4 +1,4 @@
-//! `/api/v1/agents`: profiles of runs that users keep, in versions, and those that come with the program.
+//! `/api/v1/agents`: agents that users store, in versions, and built-in agents.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -23,20 +23,20 @@ use crate::http::wire::problem::{Answer, Problem};
 use crate::http::wire::types::ListBody;
 use crate::service::{AgentCursor, AgentPatch, AgentRef, AgentVersionCursor, AnyAgent, Error, NewAgent, Page, ShownAgent};
 
-/// Which version to go back to.
+/// The version to which an agent is rolled back.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RollBackBody {
-    /// Its number.
+    /// The number of the version.
     #[schema(minimum = 1)]
     version: u32,
-    /// Why.
+    /// The reason for the rollback.
     #[serde(default)]
     #[schema(max_length = 1000)]
     note: String,
 }
 
-/// Where an agent comes from.
+/// The origin of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AgentScope {
@@ -52,31 +52,32 @@ pub(crate) enum AgentScope {
 pub(crate) struct Agent {
     /// The id.
     id: AgentId,
-    /// What runs ask for it by.
+    /// The name by which runs request the agent.
     name: String,
-    /// What it is for.
+    /// The purpose of the agent.
     description: String,
-    /// Where it comes from.
+    /// The origin of the agent.
     scope: AgentScope,
-    /// The version that runs get.
+    /// The version that runs receive.
     version: u32,
     /// The newest version.
     latest_version: u32,
-    /// The version that is pinned, if one is.
+    /// The pinned version, if any.
     pinned_version: Option<u32>,
-    /// What that version says: what differs from the agent of the server's settings.
+    /// The profile of that version: its differences from the agent of the server's settings.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
-    /// All of what runs get.
+    /// The complete profile that runs receive.
     #[schema(value_type = Option<Object>)]
     effective: Option<AgentProfile>,
-    /// Why runs get none: the settings have changed since it was made.
+    /// The reason why runs cannot use the agent: the server's settings have changed since it was created.
     error: Option<String>,
-    /// When it was made, RFC 3339. Not for agents that nobody keeps.
+    /// When the agent was created, RFC 3339. Absent for built-in agents and for the agent of the server's settings.
     created_at: Option<String>,
-    /// When it was changed, RFC 3339. Not for agents that nobody keeps.
+    /// When the agent was changed, RFC 3339. Absent for built-in agents and for the agent of the server's settings.
     updated_at: Option<String>,
-    /// Raised by one at each change; also the `ETag`. Not for agents that nobody keeps.
+    /// Incremented at each change, and also sent as the `ETag`. Absent for built-in agents and for the agent of the server's
+    /// settings.
     revision: Option<i64>,
 }
 
@@ -137,16 +138,16 @@ impl Agent {
 /// A version of an agent.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AgentVersionBody {
-    /// Its number.
+    /// The number of the version.
     version: u32,
-    /// What it says: what differs from the agent of the server's settings.
+    /// The profile of the version: its differences from the agent of the server's settings.
     #[schema(value_type = Object)]
     profile: ProfileDocument,
-    /// Why it was made.
+    /// The reason for the version.
     note: String,
-    /// Who made it.
+    /// The user who created the version.
     created_by: UserId,
-    /// When it was made, RFC 3339.
+    /// When the version was created, RFC 3339.
     created_at: String,
 }
 
@@ -177,10 +178,10 @@ impl FromRequestParts<App> for Named {
     }
 }
 
-/// Makes an agent
+/// Creates an agent
 ///
-/// A run asks for it by its name, as `agent`. It has what the agent of the server's settings has, but for what its `profile` says.
-/// A member's agent may have lower limits than that, and ask more often, not the other way round.
+/// A run requests the agent by its name, as `agent`. Fields that are absent from `profile` come from the agent of the server's
+/// settings. Compared to that agent, a member's agent may only lower limits and ask more often.
 #[utoipa::path(
     post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = NewAgent,
     responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
@@ -192,24 +193,24 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewAgent>)
     Ok(created(replay, agent.revision, &place, agent))
 }
 
-/// Agents, by name
+/// Lists agents by name
 ///
-/// The caller's own, those of everybody, those that come with the program and that of the server's settings.
+/// The list contains the caller's own agents, agents for all users, built-in agents, and the agent of the server's settings.
 #[utoipa::path(
     get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
-    responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Agent>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<AgentCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.agents(&caller.principal, &page).await?;
-    // The effective profiles would make a list of long prompts longer.
+    // The list omits effective profiles, because prompts can be long.
     let items = items.into_iter().map(|shown| Agent { effective: None, ..Agent::of(shown) }).collect();
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/agents", ""))
 }
 
-/// An agent
+/// Returns an agent
 #[utoipa::path(
     get, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "get_agent",
-    params(("agent" = String, Path, description = "The agent by id or by name")),
+    params(("agent" = String, Path, description = "The id or name of the agent")),
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
 pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response> {
@@ -218,18 +219,18 @@ pub(crate) async fn get(caller: Caller, Named(agent): Named) -> Answer<Response>
 
 /// Changes an agent
 ///
-/// With a `profile` another version is made, which runs get from now on unless a version is pinned. Runs that were accepted before
-/// keep what they have.
+/// A change of `profile` creates a new version. New runs receive that version, unless another version is pinned. Runs that are
+/// already accepted keep their version.
 #[utoipa::path(
     patch, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "update_agent",
     params(
-        ("agent" = String, Path, description = "The agent by id or by name"),
-        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is changed"),
+        ("agent" = String, Path, description = "The id or name of the agent"),
+        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these revisions are changed"),
     ),
     request_body = AgentPatch,
     responses(
         (status = 200, description = "The agent", body = Agent, headers(("ETag" = String))),
-        (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The revision does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn update(
@@ -243,18 +244,18 @@ pub(crate) async fn update(
 
 /// Deletes an agent
 ///
-/// With all its versions. Runs that have it go on.
+/// All versions of the agent are deleted. Runs that already use the agent continue.
 #[utoipa::path(
     delete, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "delete_agent",
     params(
-        ("agent" = String, Path, description = "The agent by id or by name"),
-        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is deleted"),
+        ("agent" = String, Path, description = "The id or name of the agent"),
+        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these revisions are deleted"),
     ),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+        (status = 204, description = "The agent was deleted"),
+        (status = 409, description = "The agent is built in or comes from the server's settings", body = ProblemBody,
          content_type = "application/problem+json"),
-        (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The revision does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderMap) -> Answer<StatusCode> {
@@ -262,15 +263,15 @@ pub(crate) async fn delete(caller: Caller, Named(agent): Named, headers: HeaderM
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The versions of an agent, newest first
+/// Lists the versions of an agent, newest first
 ///
-/// The newest 1,000 are kept, and the pinned one.
+/// The server keeps the newest 1,000 versions and the pinned version.
 #[utoipa::path(
     get, path = "/api/v1/agents/{agent}/versions", tag = "agents", operation_id = "list_agent_versions",
-    params(("agent" = String, Path, description = "The agent by id or by name"), PageParams),
+    params(("agent" = String, Path, description = "The id or name of the agent"), PageParams),
     responses(
-        (status = 200, description = "A page", body = ListBody<AgentVersionBody>, headers(("Link" = String))),
-        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+        (status = 200, description = "A page of the list", body = ListBody<AgentVersionBody>, headers(("Link" = String))),
+        (status = 409, description = "The agent is built in or comes from the server's settings", body = ProblemBody,
          content_type = "application/problem+json"),
     ),
 )]
@@ -284,16 +285,16 @@ pub(crate) async fn versions(caller: Caller, Named(agent): Named, Paging(page): 
     Ok(page::answer(Page { items, next }, page.limit, &format!("/api/v1/agents/{name}/versions"), ""))
 }
 
-/// A version of an agent
+/// Returns a version of an agent
 #[utoipa::path(
     get, path = "/api/v1/agents/{agent}/versions/{version}", tag = "agents", operation_id = "get_agent_version",
     params(
-        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("agent" = String, Path, description = "The id or name of the agent"),
         ("version" = u32, Path, description = "The number of the version"),
     ),
     responses(
         (status = 200, description = "The version", body = AgentVersionBody),
-        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+        (status = 409, description = "The agent is built in or comes from the server's settings", body = ProblemBody,
          content_type = "application/problem+json"),
     ),
 )]
@@ -304,10 +305,10 @@ pub(crate) async fn version(caller: Caller, Named(agent): Named, Path(path): Pat
 
 /// Rolls an agent back
 ///
-/// Makes another version that says what an earlier one says. No version is pinned after that.
+/// Creates a new version with the profile of an earlier version. Afterwards, no version is pinned.
 #[utoipa::path(
     post, path = "/api/v1/agents/{agent}/rollback", tag = "agents", operation_id = "roll_back_agent",
-    params(("agent" = String, Path, description = "The agent by id or by name")), request_body = RollBackBody,
+    params(("agent" = String, Path, description = "The id or name of the agent")), request_body = RollBackBody,
     responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
 )]
 pub(crate) async fn roll_back(caller: Caller, Named(agent): Named, Input { body, .. }: Input<RollBackBody>) -> Answer<Response> {

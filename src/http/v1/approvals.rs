@@ -1,4 +1,4 @@
-//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: permissions for later calls.
+//! `/api/v1/approvals`: approvals of tool calls, and `/api/v1/tool-grants`: grants for later calls.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -17,7 +17,7 @@ use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::InputCursor;
 
-/// Which approvals.
+/// The states of approvals in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum UnresolvedState {
@@ -39,22 +39,22 @@ impl UnresolvedState {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ApprovalParams {
-    /// Only those that stand there; `pending` for those that want a decision.
+    /// Only approvals in this state. `pending` selects approvals that wait for a decision.
     #[param(inline)]
     status: Option<UnresolvedState>,
 }
 
-/// Answers that hold for later calls.
+/// A list of grants.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GrantsBody {
-    /// Newest first; at most 1,000.
+    /// The grants, newest first; at most 1,000.
     data: Vec<ToolGrant>,
 }
 
-/// Calls that a human has to allow, newest first
+/// Lists approvals, newest first
 #[utoipa::path(
     get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(ApprovalParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<Approval>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Approval>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     caller: Caller,
@@ -67,24 +67,24 @@ pub(crate) async fn list(
     Ok(page::answer(found, page.limit, "/api/v1/approvals", &rest))
 }
 
-/// An approval
+/// Returns an approval
 #[utoipa::path(
     get, path = "/api/v1/approvals/{id}", tag = "approvals", operation_id = "get_approval",
-    params(("id" = InputId, Path, description = "The approval")),
-    responses((status = 200, description = "The approval, with its decision if there is one", body = Approval)),
+    params(("id" = InputId, Path, description = "The id of the approval")),
+    responses((status = 200, description = "The approval, with its decision if it is decided", body = Approval)),
 )]
 pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
     Ok(Json(caller.app.service.approval(&caller.principal, &id).await?))
 }
 
-/// Allows or denies a call
+/// Allows or denies a tool call
 ///
-/// A run whose call has to be allowed is `waiting` for `approval`, and the event `approval.requested` shows the call. An approval
-/// takes one decision, which is only recorded by this request: a worker makes the call. A decision that is refused changes
-/// nothing, and the run waits on.
+/// A run whose call needs an approval is `waiting` for `approval`, and the event `approval.requested` shows the call. An approval
+/// accepts one decision. This request only records the decision, and a worker then makes the call. A refused decision changes
+/// nothing, and the run continues to wait.
 #[utoipa::path(
     post, path = "/api/v1/approvals/{id}", tag = "approvals", operation_id = "resolve_approval", request_body = ApprovalAnswer,
-    params(("id" = InputId, Path, description = "The approval")),
+    params(("id" = InputId, Path, description = "The id of the approval")),
     responses((status = 200, description = "The approval with its decision", body = Approval)),
 )]
 pub(crate) async fn resolve(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<ApprovalAnswer>) -> Answer<Response> {
@@ -92,22 +92,23 @@ pub(crate) async fn resolve(caller: Caller, Id(id): Id<InputId>, Input { body, k
     Ok((replayed(replay), Json(approval)).into_response())
 }
 
-/// Answers to approvals that hold for later calls
+/// Lists the grants of the caller
 #[utoipa::path(
     get, path = "/api/v1/tool-grants", tag = "approvals", operation_id = "list_tool_grants",
-    responses((status = 200, description = "All of them", body = GrantsBody)),
+    responses((status = 200, description = "All grants of the caller", body = GrantsBody)),
 )]
 pub(crate) async fn grants(caller: Caller) -> Answer<Json<GrantsBody>> {
     Ok(Json(GrantsBody { data: caller.app.service.tool_grants(&caller.principal).await? }))
 }
 
-/// Takes such an answer back
+/// Revokes a grant
 ///
-/// Calls of runs that are taken up from now on ask again; a worker that has a run at the moment knows it until it lets go.
+/// Runs that a worker claims after this request ask again. A worker that already holds a run applies the grant until it releases
+/// the run.
 #[utoipa::path(
     delete, path = "/api/v1/tool-grants/{id}", tag = "approvals", operation_id = "delete_tool_grant",
-    params(("id" = GrantId, Path, description = "The answer")),
-    responses((status = 204, description = "It holds no more")),
+    params(("id" = GrantId, Path, description = "The id of the grant")),
+    responses((status = 204, description = "The grant was revoked")),
 )]
 pub(crate) async fn revoke(caller: Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
     caller.app.service.delete_tool_grant(&caller.principal, &id).await?;

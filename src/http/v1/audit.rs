@@ -19,26 +19,26 @@ const MAX_NAME: usize = 256;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditParams {
-    /// Only those of a run.
+    /// Only calls of this run.
     run_id: Option<RunId>,
-    /// Only those of a tool, by its name as models see it.
+    /// Only calls of this tool, by its name as models see it.
     #[param(max_length = 256)]
     tool: Option<String>,
-    /// Only those that ended so.
+    /// Only calls with this outcome.
     #[param(inline)]
     outcome: Option<AuditOutcome>,
-    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    /// The id of a user whose calls are listed, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
 }
 
-/// What became of every call of a tool, newest first
+/// Lists the outcomes of tool calls, newest first
 ///
-/// One row for each call that has ended, written with its outcome and never changed. It outlives its run and its conversation, for
-/// `retention.audit_days`.
+/// Each tool call that has ended has one audit record. The record is written with the outcome and never changes. It outlives its
+/// run and its conversation, for `retention.audit_days`.
 #[utoipa::path(
     get, path = "/api/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<AuditRecord>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<AuditRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     caller: Caller,

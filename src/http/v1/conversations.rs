@@ -32,18 +32,18 @@ use crate::service::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FilterParams {
-    /// Part of the title.
+    /// A part of the title.
     q: Option<String>,
-    /// Those that are put away (`true`), the others (`false`), or both (`any`).
+    /// Archived conversations (`true`), the others (`false`), or both (`any`).
     #[param(inline, default = "false")]
     archived: Option<Archived>,
-    /// Those that are pinned, or the others; both if absent.
+    /// Pinned conversations (`true`) or the others (`false`). Defaults to both.
     pinned: Option<bool>,
-    /// A tag that they have.
+    /// A tag of the conversations.
     tag: Option<String>,
 }
 
-/// Which conversations by whether they are put away.
+/// The selection of conversations by whether they are archived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Archived {
@@ -73,7 +73,7 @@ impl Archived {
 }
 
 impl FilterParams {
-    /// Returns the filter, and the query that says the same on the next page.
+    /// Returns the filter, and the query that selects the same rows on the next page.
     fn read(self) -> (ConversationFilter, String) {
         let Self { q, archived, pinned, tag } = self;
         let archived = archived.unwrap_or_default();
@@ -90,17 +90,17 @@ impl FilterParams {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WordsParams {
-    /// Adds `word`: where the conversation stands in the words of the agent `cms` or `chat`.
+    /// Adds `word`: the status of the conversation in the vocabulary of the agent `cms` or `chat`.
     #[param(inline)]
     words: Option<StatusWords>,
 }
 
-/// A conversation, and where it stands in the words that were asked for.
+/// A conversation, with its status in the requested vocabulary.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ConversationInWords {
     #[serde(flatten)]
     conversation: Conversation,
-    /// Where it stands, in the words that were asked for.
+    /// The status of the conversation in the requested vocabulary.
     #[serde(skip_serializing_if = "Option::is_none")]
     word: Option<&'static str>,
 }
@@ -123,7 +123,7 @@ impl WordsParams {
     }
 }
 
-/// Makes a conversation
+/// Creates a conversation
 #[utoipa::path(
     post, path = "/api/v1/conversations", tag = "conversations", operation_id = "create_conversation",
     request_body = Option<NewConversationRequest>,
@@ -134,11 +134,11 @@ pub(crate) async fn create(caller: Caller, OptionalInput { body, key }: Optional
     Ok(created(replay, None, &format!("/api/v1/conversations/{}", conversation.id), conversation))
 }
 
-/// Conversations, newest first
+/// Lists conversations, newest first
 #[utoipa::path(
     get, path = "/api/v1/conversations", tag = "conversations", operation_id = "list_conversations",
     params(FilterParams, WordsParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     Caller { app, principal }: Caller,
@@ -153,16 +153,16 @@ pub(crate) async fn list(
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/conversations", &rest))
 }
 
-/// A conversation
+/// Returns a conversation
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "get_conversation",
     params(
-        ("id" = ConversationId, Path, description = "The conversation"), WordsParams,
-        ("If-None-Match" = Option<String>, Header, description = "The ETag that the client has"),
+        ("id" = ConversationId, Path, description = "The id of the conversation"), WordsParams,
+        ("If-None-Match" = Option<String>, Header, description = "The ETag of the client's copy"),
     ),
     responses(
         (status = 200, description = "The conversation", body = ConversationInWords, headers(("ETag" = String))),
-        (status = 304, description = "The client has this state already"),
+        (status = 304, description = "The client already has the current state"),
     ),
 )]
 pub(crate) async fn get(
@@ -178,11 +178,11 @@ pub(crate) async fn get(
 
 /// Changes a conversation
 ///
-/// Its title, its tags, whether it is pinned and whether it is put away, its parts of the system prompt, and the agent and the model of
-/// messages that name none. Absent fields stay.
+/// Changes the title, the tags, the pin, the archive state, and the conversation's parts of the system prompt. Also changes the
+/// agent and the model for messages that name none. Absent fields stay unchanged.
 #[utoipa::path(
     patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")), request_body = ConversationPatch,
+    params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = ConversationPatch,
     responses((status = 200, description = "The conversation", body = Conversation)),
 )]
 pub(crate) async fn update(
@@ -193,14 +193,15 @@ pub(crate) async fn update(
     Ok(Json(caller.app.service.change_conversation(&caller.principal, &id, body).await?))
 }
 
-/// Leaves older messages out of requests
+/// Compacts a conversation
 ///
-/// All but the newest, as many as the server's own agent keeps (`agent.context.keep_last`). A summary stands for them from now on; what is
-/// stored stays whole. Not while a run is under way, which does so by itself when it has to.
+/// Later requests to models contain a summary instead of the older messages. The newest messages stay, as many as the server's own
+/// agent keeps (`agent.context.keep_last`). Stored messages do not change. The server refuses the request while a run is active. An
+/// active run compacts its conversation when needed.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/compact", tag = "conversations", operation_id = "compact_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")), request_body = Option<EmptyBody>,
-    responses((status = 200, description = "What is left out", body = CompactedBody)),
+    params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = Option<EmptyBody>,
+    responses((status = 200, description = "The result of the compaction", body = CompactedBody)),
 )]
 pub(crate) async fn compact(
     caller: Caller,
@@ -213,11 +214,11 @@ pub(crate) async fn compact(
 
 /// Deletes a conversation
 ///
-/// With its messages, runs and events. A run in progress is stopped.
+/// Its messages, runs and events are deleted too. An active run is stopped.
 #[utoipa::path(
     delete, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "delete_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")),
-    responses((status = 204, description = "It is gone")),
+    params(("id" = ConversationId, Path, description = "The id of the conversation")),
+    responses((status = 204, description = "The conversation was deleted")),
 )]
 pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
     caller.app.service.delete_conversation(&caller.principal, &id).await?;
@@ -227,11 +228,11 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<ConversationId>) -> Answer
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MessageParams {
-    /// `false` leaves out what was said between the server and the model only. A page may then have fewer rows than it could.
+    /// `false` omits internal messages between the server and the model. A page may then have fewer rows than its limit.
     #[param(default = true)]
     internal: Option<bool>,
-    /// Pages backwards: the messages before this place, which is `before` of a snapshot or `next_cursor` of such a page. Empty for the
-    /// newest messages.
+    /// A cursor for pages in backward direction: `before` of a snapshot, or `next_cursor` of such a page. Selects the messages
+    /// before the cursor. Empty for the newest messages.
     before: Option<String>,
 }
 
@@ -261,14 +262,14 @@ impl MessageParams {
     }
 }
 
-/// The messages of a conversation, oldest first
+/// Lists the messages of a conversation, oldest first
 ///
-/// From the first message on; or with `before` backwards, page by page. The messages of each page are oldest first, and `next_cursor`
-/// leads to the messages before them.
+/// Pages begin with the first message. With `before`, pages go backwards. The messages of each page are oldest first, and
+/// `next_cursor` leads to the messages before them.
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "list_messages",
-    params(("id" = ConversationId, Path, description = "The conversation"), PageParams, MessageParams),
-    responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), PageParams, MessageParams),
+    responses((status = 200, description = "A page of the list", body = ListBody<Message>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
     caller: Caller,
@@ -296,18 +297,19 @@ pub(crate) async fn messages(
 
 /// Sends a message
 ///
-/// With `Accept: text/event-stream` (or `application/x-ndjson`) the answer is the run's event stream; with `Prefer: wait=N` it is the finished run.
+/// With `Accept: text/event-stream` or `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the
+/// response is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
     params(
-        ("id" = ConversationId, Path, description = "The conversation"),
+        ("id" = ConversationId, Path, description = "The id of the conversation"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
+        ("traceparent" = Option<String>, Header, description = "The trace id for log lines of the request and the run"),
     ),
     request_body = SendMessageBody,
     responses(
-        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
+        (status = 202, description = "The message is accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, if it has ended or waits for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -320,20 +322,21 @@ pub(crate) async fn send(
     delivery.accept(request, key).await
 }
 
-/// The log of a conversation
+/// Reads the event log of a conversation
 ///
-/// A JSON page, or with `Accept: text/event-stream` or `application/x-ndjson` a stream: from the cursor, or with one `stream.snapshot` and what follows.
+/// The response is a JSON page. With `Accept: text/event-stream` or `application/x-ndjson`, it is a stream. The stream starts at
+/// the cursor. Without a cursor, it starts with one `stream.snapshot`, followed by new events.
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/events", tag = "conversations", operation_id = "conversation_events",
     params(
-        ("id" = ConversationId, Path, description = "The conversation"), EventParams,
+        ("id" = ConversationId, Path, description = "The id of the conversation"), EventParams,
         ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
-        ("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for this stream (streams only)"),
+        ("ticket" = Option<String>, Query, description = "A ticket for this stream, instead of a key (streams only)"),
     ),
     responses(
         (status = 200, description = "Events, oldest first",
          content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-        (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
+        (status = 410, description = "The log has no events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
          content_type = "application/problem+json"),
     ),
 )]

@@ -21,18 +21,18 @@ const PAGE: u32 = 100;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExportParams {
-    /// `json` holds all that the list of messages shows, `markdown` is for people.
+    /// The format of the document. `json` contains all fields of the list of messages; `markdown` is for people.
     #[param(inline, default = "json")]
     format: Option<ExportForm>,
 }
 
-/// A conversation as a document
+/// Exports a conversation as a document
 ///
-/// With every message that is part of it. One that changes meanwhile may be caught in between; a document that is cut off ends
-/// without the last bracket.
+/// The document contains all messages of the conversation. If the conversation changes during the export, the document may mix both
+/// states. A truncated document lacks its closing bracket.
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/export", tag = "conversations", operation_id = "export_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation"), ExportParams),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), ExportParams),
     responses((status = 200, description = "The document", headers(("Content-Disposition" = String)),
         content((serde_json::Value = "application/json"), (String = "text/markdown")))),
 )]

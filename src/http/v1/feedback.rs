@@ -16,25 +16,25 @@ use crate::http::wire::problem::Answer;
 use crate::http::wire::types::ListBody;
 use crate::service::FeedbackCursor;
 
-/// What a user thinks of an answer.
+/// The feedback of a user on an answer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FeedbackBody {
-    /// Whether it was a good one.
+    /// The rating of the answer.
     rating: Rating,
-    /// Why: at most `limits.max_feedback_chars` characters.
+    /// The reason for the rating, at most `limits.max_feedback_chars` characters.
     comment: Option<String>,
 }
 
 /// Rates an answer
 ///
-/// A message that a model has said, with words if there are any. Whoever says it again says all of it anew. It is shown as `feedback`
-/// where messages are listed; no model reads it.
+/// Rates a message of a model, with an optional comment. A new rating replaces the earlier rating and its comment. Lists of
+/// messages show the rating as `feedback`. Models never read it.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages/{message_id}/feedback", tag = "feedback", operation_id = "give_feedback",
-    params(("id" = ConversationId, Path, description = "The conversation"), ("message_id" = MessageId, Path, description = "The message")),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), ("message_id" = MessageId, Path, description = "The id of the message")),
     request_body = FeedbackBody,
-    responses((status = 200, description = "What is kept", body = Feedback)),
+    responses((status = 200, description = "The stored feedback", body = Feedback)),
 )]
 pub(crate) async fn give(
     caller: Caller,
@@ -46,11 +46,11 @@ pub(crate) async fn give(
     Ok((replayed(replay), Json(feedback)).into_response())
 }
 
-/// Takes a rating back
+/// Deletes the rating of an answer
 #[utoipa::path(
     delete, path = "/api/v1/conversations/{id}/messages/{message_id}/feedback", tag = "feedback", operation_id = "delete_feedback",
-    params(("id" = ConversationId, Path, description = "The conversation"), ("message_id" = MessageId, Path, description = "The message")),
-    responses((status = 204, description = "It is gone")),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), ("message_id" = MessageId, Path, description = "The id of the message")),
+    responses((status = 204, description = "The rating was deleted")),
 )]
 pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationId, MessageId>) -> Answer<StatusCode> {
     caller.app.service.withdraw_feedback(&caller.principal, &id, &message).await?;
@@ -60,30 +60,30 @@ pub(crate) async fn withdraw(caller: Caller, Ids(id, message): Ids<ConversationI
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FeedbackParams {
-    /// Only those that say so.
+    /// Only feedback with this rating.
     #[param(inline)]
     rating: Option<Rating>,
-    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    /// The id of a user whose feedback is listed, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
-    /// Only what an administrator has looked at, or only what nobody has.
+    /// Only feedback that an administrator has reviewed (`true`) or has not reviewed (`false`).
     reviewed: Option<bool>,
 }
 
-/// What is changed of feedback.
+/// The change of a review.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReviewBody {
-    /// Whether somebody has looked at it.
+    /// Whether an administrator has reviewed the feedback.
     reviewed: bool,
 }
 
-/// Marks feedback as reviewed, or not
+/// Marks feedback as reviewed or not reviewed
 ///
-/// For administrators. An answer that its user rates anew is to be looked at again.
+/// Only administrators may send this request. A new rating of the answer removes the review.
 #[utoipa::path(
     patch, path = "/api/v1/feedback/{message_id}", tag = "feedback", operation_id = "review_feedback",
-    params(("message_id" = MessageId, Path, description = "The message that it is about")),
+    params(("message_id" = MessageId, Path, description = "The id of the rated message")),
     request_body = ReviewBody,
     responses((status = 200, description = "The feedback", body = FeedbackRecord)),
 )]
@@ -95,13 +95,13 @@ pub(crate) async fn review(
     Ok(Json(caller.app.service.review_feedback(&caller.principal, &message, body.reviewed).await?))
 }
 
-/// What users think of answers, what was said last first
+/// Lists the feedback on answers, newest first
 ///
-/// With the agent and the model of each answer, and without its words, which are its owner's. Answers that were taken out of their
-/// conversations are in it; those of conversations that were deleted are not.
+/// Each item names the agent and the model of the answer. It omits the answer's text, which is private to its owner. Feedback on
+/// answers that were removed from a conversation is included. Feedback of deleted conversations is not.
 #[utoipa::path(
     get, path = "/api/v1/feedback", tag = "feedback", operation_id = "list_feedback", params(FeedbackParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     caller: Caller,

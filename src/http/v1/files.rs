@@ -1,4 +1,4 @@
-//! `/api/v1/files`: files for messages to refer to.
+//! `/api/v1/files`: files to which messages refer.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const FORM_BYTES: usize = 64 * 1024;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UploadParams {
-    /// The name of the file, if the body is the file itself. A form names its file.
+    /// The name of the file, if the body is the file itself. A form contains the name of its file.
     #[param(max_length = 255)]
     name: Option<String>,
 }
@@ -50,19 +50,20 @@ pub(crate) struct UploadForm {
 
 /// Uploads a file
 ///
-/// As a form with the field `file`, or as a body with `?name=`. What the file is, is found out from its bytes: pictures (PNG, JPEG, GIF,
-/// WebP), PDF, docx, xlsx, and text in UTF-8. Messages refer to it by `{"type": "file", "file_id": ...}`. A file that no message refers to
-/// is removed after a day. Every request stores a file, whatever its `Idempotency-Key`.
+/// The body is a form with the field `file`, or the bytes of the file with `?name=`. The server detects the type from the bytes. It
+/// accepts pictures (PNG, JPEG, GIF, WebP), PDF, docx, xlsx, and text in UTF-8. Messages refer to the file by
+/// `{"type": "file", "file_id": ...}`. A file without a referring message is removed after one day. Each request stores a file,
+/// regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/files", tag = "files", operation_id = "upload_file", params(UploadParams),
     request_body(content((UploadForm = "multipart/form-data"), (String = "application/octet-stream"))),
     responses(
-        (status = 201, description = "The file", body = StoredFile, headers(("Location" = String, description = "Where it is"))),
-        (status = 408, description = "It took too long to arrive"),
+        (status = 201, description = "The file", body = StoredFile, headers(("Location" = String, description = "The path of the file"))),
+        (status = 408, description = "The upload took too long"),
         (status = 409, description = "The owner has too many files"),
-        (status = 413, description = "It is too large"),
-        (status = 422, description = "It is of no accepted type, empty, encrypted or damaged"),
-        (status = 429, description = "Too many uploads at this moment"),
+        (status = 413, description = "The file is too large"),
+        (status = 422, description = "The file's type is not accepted, or the file is empty, encrypted or damaged"),
+        (status = 429, description = "Too many concurrent uploads"),
     ),
 )]
 pub(crate) async fn upload(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {
@@ -114,23 +115,23 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<FileCursor>) -> An
     Ok(page::answer(found, page.limit, "/api/v1/files", ""))
 }
 
-/// A file, without its bytes
+/// Returns the metadata of a file
 #[utoipa::path(
     get, path = "/api/v1/files/{id}", tag = "files", operation_id = "get_file", params(("id" = FileId, Path)),
-    responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "There is none")),
+    responses((status = 200, description = "The file", body = StoredFile), (status = 404, description = "The file does not exist")),
 )]
 pub(crate) async fn get(caller: Caller, Id(id): Id<FileId>) -> Answer<Json<StoredFile>> {
     Ok(Json(caller.app.service.file(&caller.principal, &id).await?))
 }
 
-/// The bytes of a file
+/// Returns the bytes of a file
 ///
-/// Always as an attachment: no browser shows it in the name of this server.
+/// The response is always an attachment, so that no browser displays the file under this server's origin.
 #[utoipa::path(
     get, path = "/api/v1/files/{id}/content", tag = "files", operation_id = "get_file_content", params(("id" = FileId, Path)),
     responses(
-        (status = 200, description = "The bytes, with the type that they have", body = String, content_type = "*/*"),
-        (status = 404, description = "There is none"),
+        (status = 200, description = "The bytes, with their media type", body = String, content_type = "*/*"),
+        (status = 404, description = "The file does not exist"),
     ),
 )]
 pub(crate) async fn content(Caller { app, principal }: Caller, Id(id): Id<FileId>) -> Answer<Response> {
@@ -169,10 +170,10 @@ fn content_headers(file: &StoredFile) -> HeaderMap {
 
 /// Deletes a file
 ///
-/// Messages keep their references to it; models read that it is gone.
+/// Messages keep their references to the file. Models read a note that the file was deleted.
 #[utoipa::path(
     delete, path = "/api/v1/files/{id}", tag = "files", operation_id = "delete_file", params(("id" = FileId, Path)),
-    responses((status = 204, description = "It is gone"), (status = 404, description = "There is none")),
+    responses((status = 204, description = "The file was deleted"), (status = 404, description = "The file does not exist")),
 )]
 pub(crate) async fn delete(caller: Caller, Id(id): Id<FileId>) -> Answer<StatusCode> {
     caller.app.service.delete_file(&caller.principal, &id).await?;

@@ -1,4 +1,4 @@
-//! `/api/v1/conversations/{id}/fork`: a conversation with a copy of what was said in another.
+//! `/api/v1/conversations/{id}/fork`: a new conversation with a copy of another one's messages.
 
 use axum::response::Response;
 use serde::Deserialize;
@@ -12,28 +12,28 @@ use crate::http::wire::extract::{Id, OptionalInput};
 use crate::http::wire::problem::Answer;
 use crate::service::{CopyUntil, Error};
 
-/// How far a conversation is copied: one of the three, or nothing for all turns that are over.
+/// The end of a fork: at most one of the three ids. Without any of them, the fork contains all runs that have ended.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ForkBody {
-    /// The message that is to be the last one.
+    /// The last message of the copy.
     to_message_id: Option<MessageId>,
     /// The first message that is not copied.
     before_message_id: Option<MessageId>,
-    /// The run that is to be the last one.
+    /// The last run of the copy.
     to_run_id: Option<RunId>,
-    /// The title of the copy, at most 255 characters; that of the conversation if absent.
+    /// The title of the copy, at most 255 characters. Defaults to the title of the conversation.
     title: Option<String>,
 }
 
 /// Forks a conversation
 ///
-/// Makes another one of the same owner with a copy of what was said, to a message (`to_message_id`), before one (`before_message_id`), to the
-/// end of a run (`to_run_id`), or as far as its turns are over. Nothing is executed and nothing is charged; the copy has its own ids, and
-/// `forked_from` says where it comes from.
+/// Creates a conversation of the same owner with a copy of the messages. The copy ends at a message (`to_message_id`), before one
+/// (`before_message_id`) or at the end of a run (`to_run_id`). Without an id, it contains all runs that have ended. Nothing is
+/// executed or charged. The copy has its own ids, and `forked_from` names its origin.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/fork", tag = "conversations", operation_id = "fork_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")), request_body = Option<ForkBody>,
+    params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = Option<ForkBody>,
     responses((status = 201, description = "The copy", body = Conversation, headers(("Location" = String)))),
 )]
 pub(crate) async fn fork(

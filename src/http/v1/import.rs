@@ -12,13 +12,13 @@ use crate::service::Document;
 
 /// Imports a conversation
 ///
-/// Makes a conversation of the caller's of a document that an export has written as JSON. All ids are made anew. Nothing is executed and
-/// nothing is charged; calls of tools that have no result in the document are not made.
+/// Creates a conversation of the caller from a JSON document that an export has written. All ids are new. Nothing is executed or
+/// charged. Tool calls without a result in the document are not made.
 #[utoipa::path(
     post, path = "/api/v1/conversations/import", tag = "conversations", operation_id = "import_conversation", request_body = Document,
     responses(
         (status = 201, description = "The conversation", body = Conversation, headers(("Location" = String))),
-        (status = 429, description = "Too many imports and uploads at this moment"),
+        (status = 429, description = "Too many concurrent imports and uploads"),
     ),
 )]
 pub(crate) async fn import(Caller { app, principal }: Caller, request: Request) -> Answer<Response> {

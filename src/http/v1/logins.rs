@@ -1,4 +1,4 @@
-//! `/api/v1/providers/openrouter`: logins that make a provider, and the common part of all logins.
+//! `/api/v1/providers/openrouter`: logins that create a provider, and the common part of all logins.
 
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
@@ -24,24 +24,24 @@ const CALLBACK: &str = "/api/v1/providers/openrouter/callback";
 /// The cookie that binds a login to the browser that has begun it.
 const LOGIN_COOKIE: &str = "capstan_login";
 
-/// A login that has begun.
+/// A login that has started.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LoginBody {
-    /// Where to agree, in a browser.
+    /// The URL at which the user agrees, in a browser.
     pub(in crate::http) url: String,
-    /// For how long, in seconds.
+    /// The lifetime of the login in seconds.
     pub(in crate::http) expires_in: u32,
 }
 
 /// Begins a login at OpenRouter
 ///
-/// Open `url` in a browser within 10 minutes. Who has agreed there comes back to the callback, and has a provider `openrouter`. The
-/// browser must be the one that has begun the login (it gets a cookie), unless the caller finishes it with a key of the same user.
-/// A new login takes the place of an earlier one; every request begins one, whatever its `Idempotency-Key`.
+/// Open `url` in a browser within 10 minutes. After the user agrees, the browser returns to the callback, which creates the
+/// provider `openrouter`. The same browser must finish the login: it holds a cookie. A caller with a key of the same user may
+/// finish it instead. A new login replaces an earlier one. Each request begins a login, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/providers/openrouter/login", tag = "providers", operation_id = "begin_openrouter_login",
     request_body = Option<EmptyBody>,
-    responses((status = 200, description = "Where to agree", body = LoginBody, headers(("Set-Cookie" = String)))),
+    responses((status = 200, description = "The URL at which the user agrees", body = LoginBody, headers(("Set-Cookie" = String)))),
 )]
 pub(crate) async fn begin(
     State(app): State<App>,
@@ -64,7 +64,7 @@ pub(in crate::http) fn begun(login: StartedLogin, site: &str, cookie: &str, call
     answer(Json(LoginBody { url: login.url, expires_in: age }), &cookie)
 }
 
-/// Answers with the outcome of a login: to a person with a page that says `done`, to a program with `body`.
+/// Answers with the outcome of a login: a page with the text `done` for a person, or `body` for a program.
 pub(in crate::http) fn ended(headers: &HeaderMap, done: &str, body: impl Serialize, cookie: &str, callback: &str) -> Response {
     let cookie = format!("{cookie}=; Path={callback}; Max-Age=0; HttpOnly; SameSite=Lax");
     let is_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
@@ -78,24 +78,24 @@ pub(in crate::http) fn ended(headers: &HeaderMap, done: &str, body: impl Seriali
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CallbackParams {
-    /// What is exchanged for a key.
+    /// The code that the server exchanges for a key.
     code: Option<String>,
-    /// Which login it is of.
+    /// The state of the login, which identifies it.
     state: Option<String>,
 }
 
-/// Returns who comes back from a login: the caller with a key, or else the browser with its cookie.
+/// Returns the user who returns from a login: the caller with a key, or else the owner of the browser's cookie.
 pub(in crate::http) fn returned<'a>(caller: Option<&'a Principal>, browser: Option<&'a str>) -> Answer<LoginParty<'a>> {
     caller.map(LoginParty::Caller).or(browser.map(LoginParty::Browser)).ok_or_else(auth::unauthorized)
 }
 
-/// Ends a login at OpenRouter
+/// Finishes a login at OpenRouter
 ///
-/// Where the browser comes back to. A login can be ended once.
+/// OpenRouter redirects the browser to this URL. A login can be finished once.
 #[utoipa::path(
     get, path = "/api/v1/providers/openrouter/callback", tag = "providers", operation_id = "finish_openrouter_login",
     params(CallbackParams),
-    responses((status = 200, description = "The provider, or a page that says so",
+    responses((status = 200, description = "The provider, or an HTML page for people",
         content((Provider = "application/json"), (String = "text/html")))),
 )]
 pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {
@@ -130,7 +130,7 @@ impl FromRequestParts<App> for LoginReturn {
     }
 }
 
-/// Answers so that no cache stores it, and no page that it leads to gets a referrer: the code stands in the URL.
+/// Answers without caching and without a referrer for linked pages, because the URL contains the code.
 fn answer(body: impl IntoResponse, cookie: &str) -> Response {
     let mut answer = body.into_response();
     let headers = answer.headers_mut();

@@ -1,4 +1,4 @@
-//! `/api/v1/mcp-servers/{id}/login`: logins at MCP servers that want one.
+//! `/api/v1/mcp-servers/{id}/login`: logins at MCP servers that require one.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -24,17 +24,17 @@ const COOKIE: &str = "capstan_mcp_login";
 
 /// Begins a login at an MCP server
 ///
-/// For a server whose `status.auth` is `needed`: open `url` in a browser within 10 minutes. Who has agreed there comes back to the
-/// callback of this server (`/api/v1/mcp-servers/callback`), and the MCP server is connected with the tokens that came of it. The browser
-/// must be the one that has begun the login (it gets a cookie), unless the caller finishes it with a key of the same user. Whoever
-/// may change the server may log in; the login serves everybody who may use it. A new login takes the place of an earlier one; every
-/// request begins one, whatever its `Idempotency-Key`.
+/// For a server whose `status.auth` is `needed`, open `url` in a browser within 10 minutes. After the user agrees, the browser
+/// returns to the callback of this server (`/api/v1/mcp-servers/callback`). The server then connects to the MCP server with the
+/// received tokens. The same browser must finish the login: it holds a cookie. A caller with a key of the same user may finish it
+/// instead. Users who may change the MCP server may log in. All users of the MCP server share the login. A new login replaces an
+/// earlier one. Each request begins a login, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/login", tag = "mcp-servers", operation_id = "begin_mcp_server_login",
-    params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
     responses(
-        (status = 200, description = "Where to agree", body = LoginBody, headers(("Set-Cookie" = String))),
-        (status = 409, description = "There is no logging in there", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "The URL at which the user agrees", body = LoginBody, headers(("Set-Cookie" = String))),
+        (status = 409, description = "The MCP server supports no login", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn begin(
@@ -51,13 +51,13 @@ pub(crate) async fn begin(
     Ok(begun(login, &site, &name, CALLBACK))
 }
 
-/// Forgets the login at an MCP server
+/// Deletes the login at an MCP server
 ///
-/// Its tokens are gone, and connections that were made with them end.
+/// The server deletes the tokens and ends the connections that use them.
 #[utoipa::path(
     delete, path = "/api/v1/mcp-servers/{id}/login", tag = "mcp-servers", operation_id = "forget_mcp_server_login",
-    params(("id" = McpServerId, Path, description = "The server")),
-    responses((status = 204, description = "There is no login any more")),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
+    responses((status = 204, description = "The login was deleted")),
 )]
 pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
     caller.app.service.forget_mcp_login(&caller.principal, &id).await?;
@@ -67,23 +67,23 @@ pub(crate) async fn forget(caller: Caller, Id(id): Id<McpServerId>) -> Answer<St
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CallbackParams {
-    /// What is exchanged for tokens.
+    /// The code that the server exchanges for tokens.
     code: Option<String>,
-    /// Which login it is of.
+    /// The state of the login, which identifies it.
     state: Option<String>,
-    /// Who has sent the browser back.
+    /// The issuer that redirected the browser.
     iss: Option<String>,
-    /// Why there is no code.
+    /// The reason why there is no code.
     error: Option<String>,
 }
 
-/// Ends a login at an MCP server
+/// Finishes a login at an MCP server
 ///
-/// Where the browser comes back to. A login can be ended once.
+/// The authorization server redirects the browser to this URL. A login can be finished once.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers/callback", tag = "mcp-servers", operation_id = "finish_mcp_server_login",
     params(CallbackParams),
-    responses((status = 200, description = "The MCP server, or a page that says so",
+    responses((status = 200, description = "The MCP server, or an HTML page for people",
         content((McpServer = "application/json"), (String = "text/html")))),
 )]
 pub(crate) async fn finish(Params(params): Params<CallbackParams>, back: LoginReturn) -> Answer<Response> {

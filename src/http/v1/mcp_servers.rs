@@ -1,4 +1,4 @@
-//! `/api/v1/mcp-servers`: MCP servers that users keep, and those of the configuration.
+//! `/api/v1/mcp-servers`: user servers and operator servers.
 
 use std::sync::Arc;
 
@@ -26,25 +26,26 @@ use crate::service::{
     NewMcpServer, OwnerScope, Page, ServerStatus, ShownMcpServer,
 };
 
-/// How a server is doing, as far as the process knows that answers.
+/// The status of an MCP server in the process that answers the request.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct McpServerStatus {
     /// `unknown` (not tried yet), `starting`, `ok` or `error`.
     state: String,
-    /// Since when, RFC 3339.
+    /// When the state began, RFC 3339.
     since: Option<String>,
-    /// Why it is in error. Seen by administrators, and by whoever keeps the server for themselves.
+    /// The reason for the error. Visible to administrators and to the owner of the server.
     error: Option<String>,
-    /// The end of what its process said on its standard error stream: up to 64 KiB, in lists the last 2,000 characters. Seen by
-    /// administrators, and by whoever keeps the server for themselves.
+    /// The end of its process's standard error stream: up to 64 KiB, and in lists the last 2,000 characters. Visible to
+    /// administrators and to the owner of the server.
     stderr: Option<String>,
-    /// How many tools it offers.
+    /// Number of tools that the server offers.
     tools: usize,
-    /// Whether it lists more, which are left out: beyond what a server may offer, too large, or malformed. The log says which.
+    /// Whether the server lists more tools than it offers. Tools are left out if they exceed a limit, are too large, or are
+    /// malformed. The log names them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     left_out: bool,
-    /// Whether it wants a login.
+    /// Whether the server requires a login.
     auth: AuthState,
 }
 
@@ -52,26 +53,27 @@ pub(crate) struct McpServerStatus {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct McpServer {
-    /// The id. Tools and tool calls name it as their `server`.
+    /// The id. Tools and tool calls contain it as `server`.
     id: McpServerId,
-    /// What the names of its tools begin with.
+    /// The prefix of its tools' names.
     name: String,
-    /// Its entry, as in an `mcpServers` document, with `${NAME}` in the place of each secret. Seen by whoever may change it.
+    /// The entry, as in an `mcpServers` document, with `${NAME}` instead of each secret. Visible to users who may change the
+    /// server.
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// Whether runs may use it.
     enabled: bool,
-    /// Whose it is.
+    /// The scope of the server: its owner, all users, or the configuration.
     scope: ShownScope,
-    /// How it is doing.
+    /// The status of the server.
     status: McpServerStatus,
-    /// When it was made, RFC 3339. Not for servers of the configuration.
+    /// When the server was created, RFC 3339. Absent for operator servers.
     created_at: Option<String>,
-    /// When it was changed, RFC 3339. Not for servers of the configuration.
+    /// When the server was changed, RFC 3339. Absent for operator servers.
     updated_at: Option<String>,
-    /// Raised by one at each change; also the `ETag`. Not for servers of the configuration.
+    /// Incremented at each change, and also sent as the `ETag`. Absent for operator servers.
     version: Option<i64>,
-    /// Parts of the entry that this request gave and that have no effect, such as unknown keys.
+    /// Parts of the request's entry that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     warnings: Vec<String>,
@@ -84,7 +86,7 @@ impl McpServer {
         let (id, name, entry, enabled, scope, record) = match shown.server {
             AnyMcpServer::Configured(_) => (id, name, None, true, ShownScope::Config, None),
             AnyMcpServer::Stored(record) => {
-                // The entry of a server of the operator's is shown to administrators only.
+                // The entry of an operator server is shown to administrators only.
                 let (scope, sees_entry) = ShownScope::of(record.owner.as_ref(), viewer);
                 let entry = sees_entry.then(|| record.entry.clone());
                 (record.id.clone(), record.name.clone(), entry, record.enabled, scope, Some(record))
@@ -110,14 +112,14 @@ impl McpServer {
     }
 }
 
-/// Makes an MCP server
+/// Creates an MCP server
 ///
-/// It is kept in any case; its `status` says whether it could be reached within 5 seconds. A member's URL must be a public https one,
-/// and no member may give a command, unless the server allows that.
+/// The server is stored even if it cannot be reached. Its `status` says whether a connection succeeded within 5 seconds. A member
+/// must give a public `https` URL and no command, unless the server's settings allow others.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "create_mcp_server",
     request_body = NewMcpServer,
-    responses((status = 201, description = "The server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
+    responses((status = 201, description = "The MCP server", body = McpServer, headers(("Location" = String), ("ETag" = String)))),
 )]
 pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServer>) -> Answer<Response> {
     let (shown, replay) = caller.app.service.create_mcp_server(&caller.principal, body, key).await?;
@@ -126,13 +128,13 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewMcpServ
     Ok(created(replay, server.version, &place, server))
 }
 
-/// MCP servers, by name
+/// Lists MCP servers by name
 ///
-/// The caller's own and those of everybody, those of the configuration included. Runs use all of them; one whose name means another
-/// one's tools, too, gets another beginning for the names of its own.
+/// The list contains the caller's own servers, servers for all users, and operator servers. Runs use all of them. A server whose
+/// name prefix is ambiguous gets a different prefix for its tools.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers", tag = "mcp-servers", operation_id = "list_mcp_servers", params(PageParams),
-    responses((status = 200, description = "A page", body = ListBody<McpServer>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<McpServer>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.mcp_servers(&caller.principal, &page).await?;
@@ -140,11 +142,11 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<McpServerCursor>) 
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/mcp-servers", ""))
 }
 
-/// An MCP server
+/// Returns an MCP server
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers/{id}", tag = "mcp-servers", operation_id = "get_mcp_server",
-    params(("id" = McpServerId, Path, description = "The server")),
-    responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
+    responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Response> {
     Ok(McpServer::answer(caller.app.service.mcp_server(&caller.principal, &id).await?, &caller.principal))
@@ -152,18 +154,18 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Respo
 
 /// Changes an MCP server
 ///
-/// Connections to what it was end in every process, at once in this one and within seconds in others; one that is not enabled is not
-/// used and has no process. Its `status` says whether it could be reached within 5 seconds.
+/// Connections with the earlier entry end, at once in this process and within seconds in others. A disabled server is not used and
+/// has no process. Its `status` says whether a connection succeeded within 5 seconds.
 #[utoipa::path(
     patch, path = "/api/v1/mcp-servers/{id}", tag = "mcp-servers", operation_id = "update_mcp_server",
     params(
-        ("id" = McpServerId, Path, description = "The server"),
-        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is changed"),
+        ("id" = McpServerId, Path, description = "The id of the MCP server"),
+        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are changed"),
     ),
     request_body = McpServerPatch,
     responses(
-        (status = 200, description = "The server", body = McpServer, headers(("ETag" = String))),
-        (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String))),
+        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn update(
@@ -178,16 +180,16 @@ pub(crate) async fn update(
 
 /// Deletes an MCP server
 ///
-/// Its connections and processes end. Calls of runs that were offered its tools fail from then on.
+/// Its connections and processes end. Runs that were offered its tools then get errors for their calls.
 #[utoipa::path(
     delete, path = "/api/v1/mcp-servers/{id}", tag = "mcp-servers", operation_id = "delete_mcp_server",
     params(
-        ("id" = McpServerId, Path, description = "The server"),
-        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is deleted"),
+        ("id" = McpServerId, Path, description = "The id of the MCP server"),
+        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are deleted"),
     ),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 204, description = "The MCP server was deleted"),
+        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, headers: HeaderMap) -> Answer<StatusCode> {
@@ -197,12 +199,12 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<McpServerId>, headers: Hea
 
 /// Starts an MCP server
 ///
-/// Connects to it now, whatever has gone wrong with it before, and waits 5 seconds for it. Servers start by themselves when they are
-/// needed. Every request does it, whatever its `Idempotency-Key`.
+/// Connects to the server at once, even after earlier errors, and waits up to 5 seconds for it. Servers also start when they are
+/// needed. Each request is executed, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/start", tag = "mcp-servers", operation_id = "start_mcp_server",
-    params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
-    responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
     Ok(McpServer::answer(caller.app.service.start_mcp_server(&caller.principal, &id).await?, &caller.principal))
@@ -210,12 +212,12 @@ pub(crate) async fn start(caller: Caller, Id(id): Id<McpServerId>, _: OptionalIn
 
 /// Stops an MCP server
 ///
-/// Ends its connections and processes, those of a server of the configuration in this process only. It starts again when it is next
-/// needed: to keep it from that, change `enabled`. Every request does it, whatever its `Idempotency-Key`.
+/// Ends the connections and processes of the server. An operator server stops in this process only. The server starts again when it
+/// is next needed; to prevent that, change `enabled`. Each request is executed, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/stop", tag = "mcp-servers", operation_id = "stop_mcp_server",
-    params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
-    responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
     Ok(McpServer::answer(caller.app.service.stop_mcp_server(&caller.principal, &id).await?, &caller.principal))
@@ -223,68 +225,70 @@ pub(crate) async fn stop(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInp
 
 /// Restarts an MCP server
 ///
-/// Stops it, then starts it. Every request does it, whatever its `Idempotency-Key`.
+/// Stops the server, then starts it. Each request is executed, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/{id}/restart", tag = "mcp-servers", operation_id = "restart_mcp_server",
-    params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
-    responses((status = 200, description = "The server", body = McpServer, headers(("ETag" = String)))),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")), request_body = Option<EmptyBody>,
+    responses((status = 200, description = "The MCP server", body = McpServer, headers(("ETag" = String)))),
 )]
 pub(crate) async fn restart(caller: Caller, Id(id): Id<McpServerId>, _: OptionalInput<EmptyBody>) -> Answer<Response> {
     Ok(McpServer::answer(caller.app.service.restart_mcp_server(&caller.principal, &id).await?, &caller.principal))
 }
 
-/// The tools of an MCP server
+/// Lists the tools of an MCP server
 ///
-/// As the caller's runs are offered them, all on one page. Connects to it if need be.
+/// Returns the tools as the caller's runs are offered them, on one page. Connects to the server if necessary.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers/{id}/tools", tag = "mcp-servers", operation_id = "list_mcp_server_tools",
-    params(("id" = McpServerId, Path, description = "The server")),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
-        (status = 200, description = "The tools, by name", body = ListBody<ToolDefinition>),
-        (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "The tools, sorted by name", body = ListBody<ToolDefinition>),
+        (status = 409, description = "The MCP server cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn tools(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
     Ok(Json(ListBody::whole(caller.app.service.mcp_server_tools(&caller.principal, &id).await?)))
 }
 
-/// The resources of an MCP server
+/// Lists the resources of an MCP server
 ///
-/// As it lists them, up to 1,000, all on one page; none of a server that has no such thing. Connects to it if need be.
+/// Returns up to 1,000 resources as the server lists them, on one page. The list is empty if the server has no resources. Connects
+/// to the server if necessary.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers/{id}/resources", tag = "mcp-servers", operation_id = "list_mcp_server_resources",
-    params(("id" = McpServerId, Path, description = "The server")),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
         (status = 200, description = "The resources", body = ListBody<McpResource>),
-        (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The MCP server cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn resources(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpResource>>> {
     Ok(Json(ListBody::whole(caller.app.service.mcp_server_resources(&caller.principal, &id).await?)))
 }
 
-/// The prompts of an MCP server
+/// Lists the prompts of an MCP server
 ///
-/// As it lists them, up to 1,000, all on one page; none of a server that has no such thing. Connects to it if need be.
+/// Returns up to 1,000 prompts as the server lists them, on one page. The list is empty if the server has no prompts. Connects to
+/// the server if necessary.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers/{id}/prompts", tag = "mcp-servers", operation_id = "list_mcp_server_prompts",
-    params(("id" = McpServerId, Path, description = "The server")),
+    params(("id" = McpServerId, Path, description = "The id of the MCP server")),
     responses(
         (status = 200, description = "The prompts", body = ListBody<McpPrompt>),
-        (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The MCP server cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn prompts(caller: Caller, Id(id): Id<McpServerId>) -> Answer<Json<ListBody<McpPrompt>>> {
     Ok(Json(ListBody::whole(caller.app.service.mcp_server_prompts(&caller.principal, &id).await?)))
 }
 
-/// Brings in an `mcpServers` document
+/// Imports an `mcpServers` document
 ///
-/// Each entry by itself: the answer says what became of it. Nothing is connected to yet.
+/// The server imports each entry separately, and the response contains the outcome of each entry. The import makes no connections.
 #[utoipa::path(
     post, path = "/api/v1/mcp-servers/import", tag = "mcp-servers", operation_id = "import_mcp_servers",
     request_body = McpServersDocument,
-    responses((status = 200, description = "What became of each entry", body = ImportedMcpServers)),
+    responses((status = 200, description = "The outcome of each entry", body = ImportedMcpServers)),
 )]
 pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServersDocument>) -> Answer<Json<ImportedMcpServers>> {
     Ok(Json(caller.app.service.import_mcp_servers(&caller.principal, body, key).await?))
@@ -293,13 +297,14 @@ pub(crate) async fn import(caller: Caller, Input { body, key }: Input<McpServers
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExportParams {
-    /// Whose servers; the caller's own if absent. Those of everybody are for administrators.
+    /// The scope of the exported servers. Defaults to the caller's own servers. Only administrators may export servers for all
+    /// users.
     scope: Option<OwnerScope>,
 }
 
-/// Takes out an `mcpServers` document
+/// Exports an `mcpServers` document
 ///
-/// With `${NAME}` in the place of each secret: brought in again, it needs their values as `variables`.
+/// The document contains `${NAME}` instead of each secret. A later import needs the values as `variables`.
 #[utoipa::path(
     get, path = "/api/v1/mcp-servers/export", tag = "mcp-servers", operation_id = "export_mcp_servers", params(ExportParams),
     responses((status = 200, description = "The document", body = Object)),

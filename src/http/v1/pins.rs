@@ -1,4 +1,4 @@
-//! `/api/v1/tool-pins`: definitions of tools, and whether they have changed since they were reviewed.
+//! `/api/v1/tool-pins`: tool reviews, which say whether a tool has changed since it was accepted.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -13,38 +13,38 @@ use crate::http::wire::problem::Answer;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PinParams {
-    /// Only those of which that is thought; `changed` for those that want to be looked at.
+    /// Only reviews with this status. `changed` selects definitions that wait for a review.
     #[param(inline)]
     status: Option<PinStatus>,
 }
 
-/// Definitions of tools.
+/// A list of tool reviews.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PinsBody {
-    /// Newest first; at most 1,000.
+    /// The reviews, newest first; at most 1,000.
     data: Vec<ToolPin>,
 }
 
-/// Definitions of tools that were seen, newest first
+/// Lists tool reviews, newest first
 ///
-/// Of tools of MCP servers that are not marked trusted, from the first run on that they were offered to. A `changed` one is not offered to
-/// new runs, and shows the definition `before` it.
+/// The list contains tools of untrusted MCP servers, from the first run that was offered them. A `changed` tool is not offered to
+/// new runs, and its review shows the earlier definition as `before`.
 #[utoipa::path(
     get, path = "/api/v1/tool-pins", tag = "tools", operation_id = "list_tool_pins", params(PinParams),
-    responses((status = 200, description = "Those of the caller's servers and of everybody's", body = PinsBody)),
+    responses((status = 200, description = "The reviews for the caller's servers and for servers of all users", body = PinsBody)),
 )]
 pub(crate) async fn list(caller: Caller, Params(filter): Params<PinParams>) -> Answer<Json<PinsBody>> {
     Ok(Json(PinsBody { data: caller.app.service.tool_pins(&caller.principal, filter.status).await? }))
 }
 
-/// Accepts a changed definition
+/// Accepts a changed tool definition
 ///
-/// Its tool is offered to the runs that begin from now on. Those of everybody's servers are an administrator's to accept. Repeating it
-/// changes nothing. A definition that has changed again meanwhile is another one, and this one is gone.
+/// New runs are offered the tool again. Only an administrator may accept tools of a server for all users. Repeating the request
+/// changes nothing. If the definition changes again before the request, it has a new review, and this one no longer exists.
 #[utoipa::path(
     post, path = "/api/v1/tool-pins/{id}/accept", tag = "tools", operation_id = "accept_tool_pin",
-    params(("id" = PinId, Path, description = "The definition")),
-    responses((status = 200, description = "The definition, accepted", body = ToolPin)),
+    params(("id" = PinId, Path, description = "The id of the review")),
+    responses((status = 200, description = "The accepted definition", body = ToolPin)),
 )]
 pub(crate) async fn accept(caller: Caller, Id(id): Id<PinId>) -> Answer<Json<ToolPin>> {
     Ok(Json(caller.app.service.accept_tool_pin(&caller.principal, &id).await?))

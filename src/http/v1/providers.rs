@@ -1,4 +1,4 @@
-//! `/api/v1/providers`: model endpoints that users keep, and those of the configuration.
+//! `/api/v1/providers`: model endpoints that users store, and providers of the configuration.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
@@ -23,12 +23,12 @@ use crate::http::wire::types::ListBody;
 use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderCursor, ProviderPatch, TestedProvider};
 use crate::support::tokens::Tokenizer;
 
-/// What is shown of a key.
+/// The visible part of a key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct KeyShown {
-    /// Whether there is one.
+    /// Whether the provider has a key.
     set: bool,
-    /// Its end, if it is long enough.
+    /// The end of the key, if the key is long enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
@@ -39,32 +39,32 @@ pub(crate) struct KeyShown {
 pub(crate) struct Provider {
     /// The id.
     id: ProviderId,
-    /// What stands before the slash of its models.
+    /// The name before the slash in the names of its models.
     name: String,
-    /// The wire that it speaks.
+    /// The dialect of the provider.
     kind: ProviderKind,
-    /// Where its API is. Of providers of the configuration only administrators see it.
+    /// The base URL of the API. For providers of the configuration, visible to administrators only.
     base_url: Option<String>,
     /// The key.
     key: KeyShown,
-    /// What is known of its models beside the provider's own list.
+    /// Facts about its models that extend the provider's own list.
     models: Vec<ModelEntry>,
-    /// How long its calls may take, where that is not as long as those of all.
+    /// Time limits of calls that differ from the defaults.
     #[serde(skip_serializing_if = "CallLimits::is_empty")]
     #[schema(required = false)]
     limits: CallLimits,
-    /// How its chat completions differ from OpenAI's own, where that is said.
+    /// Quirks of the provider's chat completions, if any are set.
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
     /// Whether runs may use it.
     enabled: bool,
-    /// Whose it is.
+    /// The scope of the provider: its owner, all users, or the configuration.
     scope: ShownScope,
-    /// When it was made, RFC 3339. Not for providers of the configuration.
+    /// When the provider was created, RFC 3339. Absent for providers of the configuration.
     created_at: Option<String>,
-    /// When it was changed, RFC 3339. Not for providers of the configuration.
+    /// When the provider was changed, RFC 3339. Absent for providers of the configuration.
     updated_at: Option<String>,
-    /// Raised by one at each change; also the `ETag`. Not for providers of the configuration.
+    /// Incremented at each change, and also sent as the `ETag`. Absent for providers of the configuration.
     version: Option<i64>,
 }
 
@@ -117,9 +117,9 @@ impl Provider {
     }
 }
 
-/// Makes a provider
+/// Creates a provider
 ///
-/// Runs use its models as `name/model`. A member's URL must be a public https one, unless the server allows others.
+/// Runs refer to its models as `name/model`. A member must give a public `https` URL, unless the server's settings allow others.
 #[utoipa::path(
     post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = NewProvider,
     responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
@@ -130,13 +130,13 @@ pub(crate) async fn create(caller: Caller, Input { body, key }: Input<NewProvide
     Ok(created(replay, Some(record.version), &place, Provider::of(record, &caller.principal)))
 }
 
-/// Providers, by name
+/// Lists providers by name
 ///
-/// The caller's own and those of the server, those of its configuration included. Runs mean by a name the caller's own one first,
-/// then the server's, then that of the configuration.
+/// The list contains the caller's own providers, providers for all users, and providers of the configuration. If several have the
+/// same name, runs use the caller's own provider first. Next come the provider for all users and the provider of the configuration.
 #[utoipa::path(
     get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
-    responses((status = 200, description = "A page", body = ListBody<Provider>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Provider>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -> Answer<Response> {
     let Page { items, next } = caller.app.service.providers(&caller.principal, &page).await?;
@@ -144,10 +144,10 @@ pub(crate) async fn list(caller: Caller, Paging(page): Paging<ProviderCursor>) -
     Ok(page::answer(Page { items, next }, page.limit, "/api/v1/providers", ""))
 }
 
-/// A provider
+/// Returns a provider
 #[utoipa::path(
     get, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "get_provider",
-    params(("id" = ProviderId, Path, description = "The provider")),
+    params(("id" = ProviderId, Path, description = "The id of the provider")),
     responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
 )]
 pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
@@ -157,17 +157,17 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Respon
 
 /// Changes a provider
 ///
-/// Runs use it as it is from their next model call on.
+/// Active runs use the changed provider from their next model call.
 #[utoipa::path(
     patch, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "update_provider",
     params(
-        ("id" = ProviderId, Path, description = "The provider"),
-        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is changed"),
+        ("id" = ProviderId, Path, description = "The id of the provider"),
+        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are changed"),
     ),
     request_body = ProviderPatch,
     responses(
         (status = 200, description = "The provider", body = Provider, headers(("ETag" = String))),
-        (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn update(
@@ -182,16 +182,16 @@ pub(crate) async fn update(
 
 /// Deletes a provider
 ///
-/// Runs that are under way with it fail at their next model call.
+/// Active runs that use the provider fail at their next model call.
 #[utoipa::path(
     delete, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "delete_provider",
     params(
-        ("id" = ProviderId, Path, description = "The provider"),
-        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is deleted"),
+        ("id" = ProviderId, Path, description = "The id of the provider"),
+        ("If-Match" = Option<String>, Header, description = "ETags of the client's copies. Only these versions are deleted"),
     ),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 204, description = "The provider was deleted"),
+        (status = 412, description = "The version does not match `If-Match`", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, headers: HeaderMap) -> Answer<StatusCode> {
@@ -203,21 +203,21 @@ pub(crate) async fn delete(caller: Caller, Id(id): Id<ProviderId>, headers: Head
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ProviderModel {
-    /// How runs name it: `provider/name`.
+    /// The name in runs: `provider/name`.
     model: String,
-    /// Its name at the provider.
+    /// The name at the provider.
     name: String,
-    /// Tokens of its window.
+    /// Size of the context window in tokens.
     context: Option<u64>,
-    /// The most tokens of one answer.
+    /// Maximum number of tokens of one answer.
     max_output: Option<u64>,
-    /// What cuts its texts into tokens; unknown, if the server can only estimate how many they are.
+    /// The tokenizer of the model. Absent if the server can only estimate numbers of tokens.
     tokenizer: Option<Tokenizer>,
-    /// What it costs.
+    /// The prices of the model.
     prices: Option<Prices>,
-    /// Whether it calls tools.
+    /// Whether the model supports tool calls.
     tools: Option<bool>,
-    /// Whether it sees pictures.
+    /// Whether the model accepts pictures.
     vision: Option<bool>,
 }
 
@@ -228,14 +228,14 @@ impl ProviderModel {
     }
 }
 
-/// The models of a provider
+/// Lists the models of a provider
 ///
-/// Those that its endpoint lists now, with what the provider's record and the server know of them. All on one page.
+/// Returns the models that the endpoint lists now, on one page. The provider's record and the server add further facts.
 #[utoipa::path(
     get, path = "/api/v1/providers/{id}/models", tag = "providers", operation_id = "list_provider_models",
-    params(("id" = ProviderId, Path, description = "The provider")),
+    params(("id" = ProviderId, Path, description = "The id of the provider")),
     responses(
-        (status = 200, description = "The models, by name", body = ListBody<ProviderModel>),
+        (status = 200, description = "The models, sorted by name", body = ListBody<ProviderModel>),
         (status = 502, description = "The provider failed", body = ProblemBody, content_type = "application/problem+json"),
         (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
     ),
@@ -245,22 +245,22 @@ pub(crate) async fn models(caller: Caller, Id(id): Id<ProviderId>) -> Answer<Jso
     Ok(Json(ListBody::whole(models.into_iter().map(|model| ProviderModel::of(&name, model)).collect())))
 }
 
-/// Which model to test.
+/// The model of a provider test.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestProviderBody {
-    /// The model's name at the provider; the first that is known if absent.
+    /// The model's name at the provider. Defaults to the first known model.
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
 }
 
 /// Tests a provider
 ///
-/// Asks a model for a word, which costs next to nothing. Every request asks anew, whatever its `Idempotency-Key`.
+/// Requests one word from a model, at almost no cost. Each request makes a new call, regardless of its `Idempotency-Key`.
 #[utoipa::path(
     post, path = "/api/v1/providers/{id}/test", tag = "providers", operation_id = "test_provider",
-    params(("id" = ProviderId, Path, description = "The provider")), request_body = Option<TestProviderBody>,
-    responses((status = 200, description = "What came of it", body = TestedProvider)),
+    params(("id" = ProviderId, Path, description = "The id of the provider")), request_body = Option<TestProviderBody>,
+    responses((status = 200, description = "The result of the test", body = TestedProvider)),
 )]
 pub(crate) async fn test(
     caller: Caller,

@@ -21,12 +21,12 @@ use crate::service::InputCursor;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnswerBody {
-    /// The `value` of one of the question's choices. Questions of a model can be answered in words alone.
+    /// The `value` of one of the question's choices. Optional if a question of a model is answered with `text`.
     #[serde(skip_serializing_if = "String::is_empty", default, alias = "action")]
     choice: String,
-    /// What else is to be said. The model reads it.
+    /// Additional text for the model.
     text: Option<String>,
-    /// The form that is asked for, filled in, if `choice` (or `action`, which is the same) is `accept`.
+    /// The completed form, if `choice` (or its alias `action`) is `accept`.
     #[schema(value_type = Option<Object>)]
     content: Option<Value>,
 }
@@ -34,14 +34,14 @@ pub(crate) struct AnswerBody {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FilterParams {
-    /// Only those that stand there; `pending` for those that want an answer.
+    /// Only questions in this state. `pending` selects questions that wait for an answer.
     status: Option<InputState>,
 }
 
-/// Questions of runs, newest first
+/// Lists questions of runs, newest first
 #[utoipa::path(
     get, path = "/api/v1/input-requests", tag = "runs", operation_id = "list_input_requests", params(FilterParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<InputRecord>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<InputRecord>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     caller: Caller,
@@ -53,11 +53,11 @@ pub(crate) async fn list(
     Ok(page::answer(found, page.limit, "/api/v1/input-requests", &rest))
 }
 
-/// A question
+/// Returns a question
 #[utoipa::path(
     get, path = "/api/v1/input-requests/{id}", tag = "runs", operation_id = "get_input_request",
-    params(("id" = InputId, Path, description = "The question")),
-    responses((status = 200, description = "The question, with its answer if there is one", body = InputRecord)),
+    params(("id" = InputId, Path, description = "The id of the question")),
+    responses((status = 200, description = "The question, with its answer if it is answered", body = InputRecord)),
 )]
 pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
     Ok(Json(caller.app.service.input_request(&caller.principal, &id).await?))
@@ -65,11 +65,11 @@ pub(crate) async fn get(caller: Caller, Id(id): Id<InputId>) -> Answer<Json<Inpu
 
 /// Answers a question
 ///
-/// A run that has to ask a human is `waiting` for `input`, and the event `input.requested` has the question with the answers that
-/// it allows. A question takes one answer; the run goes on with it.
+/// A run that asks a human is `waiting` for `input`. The event `input.requested` contains the question and its allowed answers. A
+/// question accepts one answer, and the run then continues with it.
 #[utoipa::path(
     post, path = "/api/v1/input-requests/{id}", tag = "runs", operation_id = "answer_input_request", request_body = AnswerBody,
-    params(("id" = InputId, Path, description = "The question")),
+    params(("id" = InputId, Path, description = "The id of the question")),
     responses((status = 200, description = "The question with its answer", body = InputRecord)),
 )]
 pub(crate) async fn answer(caller: Caller, Id(id): Id<InputId>, Input { body, key }: Input<AnswerBody>) -> Answer<Response> {

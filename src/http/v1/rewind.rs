@@ -16,34 +16,35 @@ use crate::http::wire::problem::Answer;
 use crate::http::wire::types::{AcceptedBody, EditMessageBody};
 use crate::service::{Error, RewindFrom};
 
-/// Where to take a conversation back to: one of the two.
+/// The target of a rewind. Exactly one field must be set.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RewindBody {
-    /// The message that is to be the last one.
+    /// The last message that stays in the conversation.
     to_message_id: Option<MessageId>,
-    /// The first message that is to be taken out.
+    /// The first message that leaves the conversation.
     before_message_id: Option<MessageId>,
 }
 
-/// A conversation that was taken back.
+/// A conversation after a rewind.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RewoundBody {
     /// The conversation.
     conversation: Conversation,
-    /// The messages that are not part of it any more, in their order.
+    /// The messages that are no longer part of the conversation, in their order.
     superseded: Vec<MessageId>,
 }
 
-/// Takes a conversation back
+/// Rewinds a conversation
 ///
-/// To a message (`to_message_id`), or to before one (`before_message_id`). Later messages are not part of the conversation any more:
-/// they are neither listed nor sent to a model, and `conversation.updated` names them in `supersedes`. The log keeps them, and what
-/// tools did is not undone. To edit a message, go back to before it and send the new one.
+/// Rewinds to a message (`to_message_id`) or to the state before a message (`before_message_id`). Later messages leave the
+/// conversation: the server neither lists them nor sends them to a model. The event `conversation.updated` names them in
+/// `supersedes`. The event log keeps them. Effects of tools are not undone. To edit a message, rewind to the state before it and
+/// send the new message.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/rewind", tag = "conversations", operation_id = "rewind_conversation",
-    params(("id" = ConversationId, Path, description = "The conversation")), request_body = RewindBody,
-    responses((status = 200, description = "The conversation, and what was taken out of it", body = RewoundBody)),
+    params(("id" = ConversationId, Path, description = "The id of the conversation")), request_body = RewindBody,
+    responses((status = 200, description = "The conversation and the removed messages", body = RewoundBody)),
 )]
 pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { body, key }: Input<RewindBody>) -> Answer<Response> {
     let from = match (body.to_message_id, body.before_message_id) {
@@ -59,21 +60,21 @@ pub(crate) async fn rewind(caller: Caller, Id(id): Id<ConversationId>, Input { b
 
 /// Edits a message
 ///
-/// The message and all after it are taken out of the conversation, as by `rewind`, and the new one is sent in its place, in one
-/// transaction. What tools did is not undone. Only a message that the user has sent, and not while a run is under way. The answer is as
-/// when a message is sent.
+/// Removes the message and all later messages from the conversation, like `rewind`, and sends the new message in the same
+/// transaction. Effects of tools are not undone. Only messages of the user can be edited. The server refuses this while a run is
+/// active. The response has the same forms as the response to a sent message.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages/{message_id}/edit", tag = "conversations", operation_id = "edit_message",
     params(
-        ("id" = ConversationId, Path, description = "The conversation"),
-        ("message_id" = MessageId, Path, description = "The message"),
+        ("id" = ConversationId, Path, description = "The id of the conversation"),
+        ("message_id" = MessageId, Path, description = "The id of the message"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
+        ("traceparent" = Option<String>, Header, description = "The trace id for log lines of the request and the run"),
     ),
     request_body = EditMessageBody,
     responses(
-        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
+        (status = 202, description = "The message is accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, if it has ended or waits for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]

@@ -1,4 +1,4 @@
-//! `/api/v1/runs`: starting, watching and steering runs.
+//! `/api/v1/runs`: starts, reads and controls runs.
 
 use axum::Json;
 use axum::extract::FromRequestParts;
@@ -29,12 +29,12 @@ use crate::support::clock::UnixMillis;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventParams {
-    /// The `seq` of the last event that the client has; the same as the `Last-Event-ID` header.
+    /// The `seq` of the last event that the client has. Equivalent to the `Last-Event-ID` header.
     #[param(minimum = 0, value_type = Option<i64>)]
     pub after: Option<String>,
-    /// `next_cursor` of the page before; the same as `after`.
+    /// `next_cursor` of the previous page. Equivalent to `after`.
     pub cursor: Option<String>,
-    /// How many events, for JSON pages.
+    /// Maximum number of events of a JSON page.
     #[param(minimum = 1, maximum = 100, default = 50)]
     pub limit: Option<u32>,
 }
@@ -62,17 +62,17 @@ impl FromRequestParts<App> for EventsRequest {
 
 /// Starts a run
 ///
-/// One call makes the conversation (unless it exists), the message and the run. With `Accept: text/event-stream` (or `application/x-ndjson`) the answer is
-/// the run's event stream; with `Prefer: wait=N` it is the finished run.
+/// Creates the message and the run, and also the conversation if it does not exist. With `Accept: text/event-stream` or
+/// `application/x-ndjson`, the response is the run's event stream. With `Prefer: wait=N`, the response is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
     params(
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
+        ("traceparent" = Option<String>, Header, description = "The trace id for log lines of the request and the run"),
     ),
     responses(
-        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
-        (status = 200, description = "The run, finished or waiting for a human; or its event stream",
+        (status = 202, description = "The message is accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, if it has ended or waits for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -81,21 +81,21 @@ pub(crate) async fn start(delivery: Delivery, Input { body, key }: Input<StartRu
     delivery.accept(request, key).await
 }
 
-/// A run
+/// Returns a run
 ///
-/// With `Prefer: wait=N` the answer comes when the run is over or waits for a human (`approval`, `input`), after N seconds at the latest.
-/// A run that waits for a retry or for its budget is waited for.
+/// With `Prefer: wait=N`, the server responds after at most N seconds, or earlier if the run ends or waits for a human (`approval`,
+/// `input`). It does not respond early if the run waits for a retry or for its budget.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "get_run",
     params(
-        ("id" = RunId, Path, description = "The run"),
+        ("id" = RunId, Path, description = "The id of the run"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
-        ("If-None-Match" = Option<String>, Header, description = "The ETag that the client has"),
+        ("If-None-Match" = Option<String>, Header, description = "The ETag of the client's copy"),
     ),
     responses(
         (status = 200, description = "The run", body = Run, headers(("ETag" = String))),
-        (status = 202, description = "The run, which is still going after the wait", body = Run, headers(("ETag" = String))),
-        (status = 304, description = "The client has this state already"),
+        (status = 202, description = "The run, which is still active after the wait", body = Run, headers(("ETag" = String))),
+        (status = 304, description = "The client already has the current state"),
     ),
 )]
 pub(crate) async fn get(
@@ -135,7 +135,7 @@ pub(crate) struct RunParams {
 }
 
 impl RunParams {
-    /// Returns the filter, and the query that says the same on the next page.
+    /// Returns the filter, and the query that selects the same rows on the next page.
     fn read(self, conversation: Option<ConversationId>) -> Answer<(RunFilter, String)> {
         let Self { status, agent, created_after, created_before } = self;
         let rest = page::query([
@@ -161,10 +161,10 @@ fn time(name: &str, text: Option<&str>) -> Answer<Option<UnixMillis>> {
     Ok(Some(time.ok_or_else(|| Error::invalid(format!("the query's {name} is no time such as 2026-01-31T12:00:00Z")))?))
 }
 
-/// The caller's runs, newest first
+/// Lists the caller's runs, newest first
 #[utoipa::path(
     get, path = "/api/v1/runs", tag = "runs", operation_id = "list_runs", params(RunParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(caller: Caller, Params(filter): Params<RunParams>, Paging(page): Paging<RunCursor>) -> Answer<Response> {
     let (filter, rest) = filter.read(None)?;
@@ -172,11 +172,11 @@ pub(crate) async fn list(caller: Caller, Params(filter): Params<RunParams>, Pagi
     Ok(page::answer(found, page.limit, "/api/v1/runs", &rest))
 }
 
-/// The runs of a conversation, newest first
+/// Lists the runs of a conversation, newest first
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/runs", tag = "conversations", operation_id = "list_conversation_runs",
-    params(("id" = ConversationId, Path, description = "The conversation"), RunParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<Run>, headers(("Link" = String)))),
+    params(("id" = ConversationId, Path, description = "The id of the conversation"), RunParams, PageParams),
+    responses((status = 200, description = "A page of the list", body = ListBody<Run>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list_of_conversation(
     caller: Caller,
@@ -189,22 +189,22 @@ pub(crate) async fn list_of_conversation(
     Ok(page::answer(found, page.limit, &format!("/api/v1/conversations/{id}/runs"), &rest))
 }
 
-/// The events of a run
+/// Reads the events of a run
 ///
-/// A JSON page, or with `Accept: text/event-stream` or `application/x-ndjson` a stream: from the cursor, or from the run's first event, until the run is
-/// over. A client that comes back after the end gets 204.
+/// The response is a JSON page. With `Accept: text/event-stream` or `application/x-ndjson`, it is a stream. The stream starts at
+/// the cursor or with the run's first event, and ends with the run. A client that reconnects after the end gets status 204.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/events", tag = "runs", operation_id = "run_events",
     params(
-        ("id" = RunId, Path, description = "The run"), EventParams,
+        ("id" = RunId, Path, description = "The id of the run"), EventParams,
         ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
-        ("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for this stream (streams only)"),
+        ("ticket" = Option<String>, Query, description = "A ticket for this stream, instead of a key (streams only)"),
     ),
     responses(
         (status = 200, description = "Events, oldest first",
          content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
-        (status = 204, description = "The client has every event and the run is over (streams only)"),
-        (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
+        (status = 204, description = "The run has ended and the client has all events (streams only)"),
+        (status = 410, description = "The log has no events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
          content_type = "application/problem+json"),
     ),
 )]
@@ -232,11 +232,11 @@ pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
     (headers, body).into_response()
 }
 
-/// Why a run is or is not moving
+/// Explains the progress of a run
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/explain", tag = "runs", operation_id = "explain_run",
-    params(("id" = RunId, Path, description = "The run")),
-    responses((status = 200, description = "What is known", body = RunExplanation)),
+    params(("id" = RunId, Path, description = "The id of the run")),
+    responses((status = 200, description = "The explanation of the run's progress", body = RunExplanation)),
 )]
 pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
     Ok(Json(caller.app.service.explain_run(&caller.principal, &id).await?))
@@ -244,11 +244,11 @@ pub(crate) async fn explain(caller: Caller, Id(id): Id<RunId>) -> Answer<Json<Ru
 
 /// Cancels a run
 ///
-/// A run that is being worked on ends a moment later: its events say when. A run that is over stays as it is.
+/// A run that a worker holds ends a moment later, and its events say when. A run that has ended stays unchanged.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancel_run", request_body = Option<EmptyBody>,
-    params(("id" = RunId, Path, description = "The run")),
-    responses((status = 202, description = "The run as it is now", body = Run, headers(("Location" = String)))),
+    params(("id" = RunId, Path, description = "The id of the run")),
+    responses((status = 202, description = "The current state of the run", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn cancel(
     caller: Caller,
@@ -259,13 +259,13 @@ pub(crate) async fn cancel(
     Ok(accepted(replay, run))
 }
 
-/// Goes on with a run
+/// Resumes a run
 ///
-/// A run that waits for a retry tries at once. After a failed run a new one continues with what is stored.
+/// A run that waits for a retry retries at once. After a failed run, a new run continues from the stored state.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resume_run", request_body = Option<EmptyBody>,
-    params(("id" = RunId, Path, description = "The run")),
-    responses((status = 202, description = "The run that goes on", body = Run, headers(("Location" = String)))),
+    params(("id" = RunId, Path, description = "The id of the run")),
+    responses((status = 202, description = "The run that continues", body = Run, headers(("Location" = String)))),
 )]
 pub(crate) async fn resume(
     caller: Caller,
@@ -278,21 +278,21 @@ pub(crate) async fn resume(
     Ok(accepted(replay, run))
 }
 
-/// Answers a message once more
+/// Retries a run
 ///
-/// For a run that has ended and is the newest of its conversation. A new run answers the same message; what was said since is not
-/// part of the conversation any more, and its `run.queued` says so. Tools may be called again: what they did is not undone. With
-/// `Accept: text/event-stream` (or `application/x-ndjson`) the answer is the new run's event stream; with `Prefer: wait=N` it is the
-/// finished run.
+/// The run must have ended and be the newest of its conversation. A new run answers the same message. The messages after that
+/// message leave the conversation, and the new run's `run.queued` event says so. Tools may be called again: their earlier effects
+/// are not undone. With `Accept: text/event-stream` or `application/x-ndjson`, the response is the new run's event stream. With
+/// `Prefer: wait=N`, it is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<EmptyBody>,
     params(
-        ("id" = RunId, Path, description = "The run"),
+        ("id" = RunId, Path, description = "The id of the run"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
+        (status = 200, description = "The new run, if it has ended or waits for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -305,35 +305,35 @@ pub(crate) async fn retry(
     delivery.respond_with(run, replay).await
 }
 
-/// A call of a tool
+/// Returns a tool call
 ///
-/// With all that the tool answered: what models read, and the events show, is cut to `agent.tool_result_chars`. There are no
-/// pages of it: an answer is no larger than what a server may send at once.
+/// The response contains the complete answer of the tool. Models and events receive it cut to `agent.tool_result_chars`. The size
+/// of a tool's answer is limited, so the response has no pages.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/tool-calls/{call_id}", tag = "runs", operation_id = "get_tool_call",
-    params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
-    responses((status = 200, description = "The call as it stands now", body = ToolCallRecord)),
+    params(("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call")),
+    responses((status = 200, description = "The current state of the call", body = ToolCallRecord)),
 )]
 pub(crate) async fn get_call(caller: Caller, Ids(id, call): Ids<RunId, CallId>) -> Answer<Json<ToolCallRecord>> {
     Ok(Json(caller.app.service.tool_call(&caller.principal, &id, &call).await?))
 }
 
-/// Makes a call of a tool once more
+/// Retries a tool call
 ///
-/// For a call that failed, was denied or cancelled, or whose outcome is unknown, of a run that has ended and is the newest of its
-/// conversation. A new run begins with the answer that held the call: the call is made again, the results of its neighbours are kept,
-/// and the model goes on from there. What was said since is not part of the conversation any more. The answer has the forms of that
-/// of `retry_run`.
+/// The call must have failed, been denied or cancelled, or have an unknown outcome. Its run must have ended and be the newest of
+/// its conversation. A new run starts with the answer that contains the call. It makes the call again and keeps the results of the
+/// other calls. The model continues from there. Later messages leave the conversation. The response has the same forms as the
+/// response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
     request_body = Option<RetryCall>,
     params(
-        ("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call"),
+        ("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
+        (status = 200, description = "The new run, if it has ended or waits for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
@@ -346,32 +346,32 @@ pub(crate) async fn retry_call(
     delivery.respond_with(run, replay).await
 }
 
-/// For what a call is taken back.
+/// The options of an undo.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UndoCallBody {
-    /// For a call that is not `done` and may not have taken effect, and for another try after one that failed, was cancelled or is
-    /// unknown: that the call is to be taken back all the same.
+    /// Confirms the undo. Required if the call is not `done` and may not have taken effect. Also required for another attempt after
+    /// an undo that failed, was cancelled, or has an unknown outcome.
     #[serde(default)]
     confirm: bool,
 }
 
-/// Takes a call of a tool back
+/// Undoes a tool call
 ///
-/// For a call of a run that has ended, whatever came after it, of a tool whose server has a tool that takes its calls back (`undoable` in
-/// `tool.completed` and in the call's result). A new run makes that one call and ends; it has failed if the call did. All rules of calls
-/// hold, approvals among them. The model reads of it in the next turn. A call is taken back once; what took it back can be taken back in turn, if
-/// its tool has a tool for that. The answer has the forms of that of `retry_run`.
+/// The call's run must have ended, but need not be the newest. The call's MCP server must have a tool that undoes it: see
+/// `undoable` in `tool.completed` and in the call's result. A new run makes that one call and ends. It fails if the call fails. All
+/// rules for tool calls apply, approvals included. The model reads about the undo in the next run. A call can be undone once. An
+/// undo call can itself be undone, if its tool has an undo tool. The response has the same forms as the response of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/undo", tag = "runs", operation_id = "undo_tool_call",
     request_body = Option<UndoCallBody>,
     params(
-        ("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call"),
+        ("id" = RunId, Path, description = "The id of the run"), ("call_id" = CallId, Path, description = "The id of the call"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
     ),
     responses(
         (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
-        (status = 200, description = "The new run, finished or waiting for a human; or its event stream",
+        (status = 200, description = "The new run, if it has ended or waits for a human; or its event stream",
          content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]

@@ -16,18 +16,18 @@ use crate::service::SearchCursor;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SearchParams {
-    /// Words, or beginnings of words, and phrases in double quotes; a message must have all of them.
+    /// The search terms: words, beginnings of words, and phrases in double quotes. A message must match all of them.
     #[param(min_length = 1, max_length = 200)]
     q: String,
-    /// In conversations that are put away (`true`), the others (`false`), or both (`any`).
+    /// Archived conversations (`true`), the others (`false`), or both (`any`).
     #[param(inline, default = "any")]
     archived: Option<Archived>,
 }
 
-/// Searches in messages
+/// Searches messages
 ///
-/// In what people and models have said in your conversations, newest first; each with some of its text, in which what was found is marked.
-/// Titles are searched by `GET /api/v1/conversations?q=`.
+/// Searches the texts of people and models in the caller's conversations, newest first. Each result has an excerpt with marked
+/// matches. `GET /api/v1/conversations?q=` searches titles.
 #[utoipa::path(
     get, path = "/api/v1/search", tag = "conversations", operation_id = "search_messages", params(SearchParams, PageParams),
     responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),

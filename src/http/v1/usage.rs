@@ -1,4 +1,4 @@
-//! `/api/v1/usage`: what runs have used.
+//! `/api/v1/usage`: usage of runs.
 
 use axum::response::Response;
 use serde::Deserialize;
@@ -17,20 +17,20 @@ const DEFAULT_DAYS: u32 = 30;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UsageParams {
-    /// Those that were accepted on the last days, today among them, in UTC.
+    /// The number of days, today included, in UTC. The report covers runs that were accepted on these days.
     #[param(minimum = 1, maximum = 366, default = 30)]
     days: Option<u32>,
-    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    /// The id of a user whose usage is listed, or `all`. For administrators only. Defaults to the caller.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
 }
 
-/// What runs have used, by day, owner and model, the newest day first
+/// Lists usage by day, owner and model, newest day first
 ///
-/// Tokens, model calls, and what those cost whose prices are known. Runs of conversations that were deleted are not in it.
+/// Returns tokens, model calls, and the cost of the calls with known prices. Runs of deleted conversations are not included.
 #[utoipa::path(
     get, path = "/api/v1/usage", tag = "usage", operation_id = "list_usage", params(UsageParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<DayUsage>, headers(("Link" = String)))),
+    responses((status = 200, description = "A page of the list", body = ListBody<DayUsage>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     caller: Caller,

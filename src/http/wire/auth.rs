@@ -134,7 +134,7 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim()).filter(|key| !key.is_empty())
 }
 
-/// Returns whether a request comes from no web page, from a page of this server, or from one of an allowed origin.
+/// Returns whether a request comes from no web page, from a page of this server, or from an allowed origin.
 pub(crate) fn is_own_origin(app: &App, uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };

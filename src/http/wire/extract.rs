@@ -101,7 +101,7 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalInput<T> {
 }
 
 impl<T: DeserializeOwned> Input<T> {
-    /// Reads a body of at most `most` bytes. `empty` makes what an absent body means; `None` if there must be one.
+    /// Reads a body of at most `most` bytes. `empty` gives the value of an absent body; `None` if a body is required.
     pub(crate) async fn read(request: Request, app: &App, most: usize, empty: Option<fn() -> T>) -> Answer<Self> {
         let key = idempotency_key(request.headers())?;
         let method = request.method().clone();
@@ -203,7 +203,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     text::prefix(&pointer, 200).to_owned()
 }
 
-/// The form of an answer that the client wants.
+/// The form of the response that the client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Json,

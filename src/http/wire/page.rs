@@ -26,10 +26,10 @@ const MAX_LIMIT: u32 = 100;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParams {
-    /// How many rows.
+    /// Maximum number of rows.
     #[param(minimum = 1, maximum = 100, default = 50)]
     pub(crate) limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: N
 #[derive(Debug, Clone, Copy)]
 pub struct OneTooMany;
 
-/// The paths by which operators and supervisors judge the process.
+/// The paths by which operators and supervisors check the process.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// Refuses requests of a connection that is [one too many](OneTooMany).
@@ -88,7 +88,7 @@ pub(crate) async fn decode_body(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// Returns the trace of the client. A header that is not valid, or is there twice, is ignored.
+/// Returns the trace of the client. An invalid or repeated header is ignored.
 fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
     let mut all = headers.get_all("traceparent").iter();
     let header = all.next().filter(|_| all.next().is_none())?;

@@ -7,14 +7,15 @@ use crate::domain::conversation::ConversationStatus;
 use crate::domain::run::WaitReason;
 use crate::domain::run::change::StepKind;
 
-/// Whose words.
+/// A vocabulary for the status of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusWords {
-    /// `idle`, `processing` (it waits for a worker, or a model has been asked), `locked` (a worker has it, and has not begun), `tool_loop` (from
-    /// its first calls of tools to its end), `awaiting_approval`, `awaiting_input`, `failed`.
+    /// The vocabulary of the agent `cms`: `idle`, `processing`, `locked`, `tool_loop`, `awaiting_approval`, `awaiting_input`,
+    /// `failed`. `processing`: the run waits for a worker, or a model call is running. `locked`: a worker has claimed the run and
+    /// has not begun. `tool_loop`: the run has made its first tool calls and has not ended.
     Cms,
-    /// `idle`, `thinking`, `calling_tools`, `error`.
+    /// The vocabulary of the agent `chat`: `idle`, `thinking`, `calling_tools`, `error`.
     Chat,
 }
 
@@ -26,7 +27,7 @@ impl StatusWords {
         }
     }
 
-    /// Returns the word for a status; `reason` is what its run waits for, and `reached` how far it has come, if it has begun.
+    /// Returns the word for a status. `reason` says why the run waits, and `reached` how far it has come if it has begun.
     pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>, reached: Option<StepKind>) -> &'static str {
         let asks = matches!(reason, Some(WaitReason::Approval | WaitReason::Input));
         match (self, status) {

@@ -1,4 +1,4 @@
-//! Bodies of requests and answers that are not values of the domain already.
+//! Bodies of requests and responses that are not values of the domain.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,25 +22,27 @@ use crate::domain::tool::pin::ToolPin;
 use crate::domain::trace::TraceId;
 use crate::service::{Content, NewPart, ServerStatus, StartRun};
 
-/// A message for the agent, in a new conversation or in one that exists.
+/// A message for the agent, in a new or an existing conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StartRunBody {
-    /// What the message says.
+    /// The content of the message.
     input: ContentBody,
-    /// The conversation: one of the caller's own, or a new id minted by the client. A new conversation if absent.
+    /// The id of the conversation: one of the caller's own, or a new id that the client generated. If absent, a new conversation is
+    /// created.
     conversation_id: Option<ConversationId>,
-    /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
-    /// or else the server's default.
+    /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
+    /// agent, or else to the server's default agent.
     agent: Option<String>,
-    /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
+    /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
+    /// agent's model.
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
     options: Option<ModelOptions>,
-    /// Bounds of this run that are lower than the agent's.
+    /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// What to do if the conversation has an active run.
+    /// How the server handles the message if the conversation has an active run.
     on_busy: Option<OnBusy>,
 }
 
@@ -52,23 +54,24 @@ impl StartRunBody {
     }
 }
 
-/// A message for the agent in a conversation.
+/// A message for the agent in an existing conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SendMessageBody {
-    /// What the message says.
+    /// The content of the message.
     content: ContentBody,
-    /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
-    /// or else the server's default.
+    /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
+    /// agent, or else to the server's default agent.
     agent: Option<String>,
-    /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
+    /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
+    /// agent's model.
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
     options: Option<ModelOptions>,
-    /// Bounds of this run that are lower than the agent's.
+    /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
-    /// What to do if the conversation has an active run.
+    /// How the server handles the message if the conversation has an active run.
     on_busy: Option<OnBusy>,
 }
 
@@ -91,21 +94,22 @@ impl SendMessageBody {
     }
 }
 
-/// What a message is to say instead.
+/// The new content of an edited message.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditMessageBody {
-    /// What the message says now.
+    /// The new content of the message.
     content: ContentBody,
-    /// The agent by name or id, `name@3` for that version of it. The conversation keeps it. If absent: the one that the conversation keeps,
-    /// or else the server's default.
+    /// The agent by name or id; `name@3` selects version 3. The conversation stores it. Defaults to the conversation's stored
+    /// agent, or else to the server's default agent.
     agent: Option<String>,
-    /// The model as `provider/name`. The conversation keeps it. If absent: the one that the conversation keeps, or else the agent's.
+    /// The model as `provider/name`. The conversation stores it. Defaults to the conversation's stored model, or else to the
+    /// agent's model.
     #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
     options: Option<ModelOptions>,
-    /// Bounds of this run that are lower than the agent's.
+    /// Limits of this run, which must not exceed the agent's limits.
     limits: Option<RunLimits>,
 }
 
@@ -117,7 +121,7 @@ impl EditMessageBody {
     }
 }
 
-/// A body without fields, which may be left out.
+/// A body without fields. It may be omitted.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EmptyBody {}
@@ -127,7 +131,7 @@ pub(crate) struct EmptyBody {}
 pub(crate) struct AcceptedBody {
     /// The message as stored.
     pub message: Message,
-    /// The run: a new one, or the active one that the message joined.
+    /// The run: a new run, or the active run that the message joined.
     pub run: Run,
 }
 
@@ -136,7 +140,7 @@ pub(crate) struct AcceptedBody {
 pub(crate) struct ListBody<T> {
     /// The rows.
     pub data: Vec<T>,
-    /// Give it as `cursor` to get the next page; `null` on the last page.
+    /// The cursor of the next page, for the parameter `cursor`. `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -153,30 +157,30 @@ pub(crate) struct ToolsBody {
     /// The tools.
     #[schema(value_type = Vec<ToolDefinition>)]
     pub data: Vec<Arc<ToolDefinition>>,
-    /// The servers that they come from.
+    /// The MCP servers of these tools.
     pub servers: Vec<ServerStatus>,
-    /// Definitions that have changed since they were looked at, newest first: these tools are not offered to new runs.
+    /// Tool definitions that have changed since their review, newest first. These tools are not offered to new runs.
     pub changed: Vec<ToolPin>,
 }
 
-/// An entry of a conversation's log. Types that a client does not know must be ignored.
+/// An event of a conversation's log. Clients must ignore types that they do not know.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EventEnvelope {
-    /// Counts up within the conversation; the cursor of this event.
+    /// The sequence number, which increases within the conversation. It is the cursor of this event.
     pub seq: i64,
-    /// What happened, such as `part.delta`.
+    /// The type of the event, such as `part.delta`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The conversation.
+    /// The conversation of the event.
     pub conversation_id: ConversationId,
-    /// The run, for events of a run.
+    /// The run of the event. Absent for events outside a run.
     pub run_id: Option<RunId>,
-    /// The run's attempt, for events of a run.
+    /// The attempt of the run. Absent for events outside a run.
     pub attempt: Option<u32>,
-    /// When it happened, RFC 3339.
+    /// When the event happened, RFC 3339.
     pub at: String,
-    /// What belongs to the type.
+    /// The data of the event, which depends on its type.
     #[schema(value_type = Object)]
     pub data: serde_json::Value,
 }
@@ -227,17 +231,17 @@ impl ToSchema for ContentBody {
     }
 }
 
-/// What requests leave out of a conversation.
+/// The result of a compaction.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CompactedBody {
-    /// Messages that are left out from now on and were not before.
+    /// Number of messages that this compaction removed from future requests.
     messages: u32,
-    /// All that are left out.
+    /// Total number of messages that requests omit.
     left_out: u32,
-    /// The newest of them.
+    /// The newest omitted message.
     through: Option<MessageId>,
-    /// What stands for them.
+    /// The summary that replaces these messages.
     summary: Option<String>,
 }
 

@@ -375,7 +375,7 @@ mod tests {
         assert!(tags.is_over());
     }
 
-    // What the text says in pieces of one to seven bytes, after thoughts that came by another way.
+    // Splits the text in pieces of one to seven bytes, after reasoning that came through another field.
     fn told_after(elsewhere: &str, text: &str) -> Vec<(String, String)> {
         let cut = |size: usize| {
             let mut tags = looking();

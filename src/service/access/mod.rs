@@ -118,7 +118,7 @@ mod tests {
         keys.end("a");
         assert!(first.is_over() && second.is_over());
         assert_eq!(keys.hashes(), [""; 0]);
-        // Whoever comes after that is looked at anew.
+        // Later requests are checked again.
         let late = access("a");
         assert!(!late.is_over());
         assert_eq!(keys.hashes(), ["a"]);

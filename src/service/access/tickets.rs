@@ -12,13 +12,13 @@ use crate::service::{Access, Error, Result, Service};
 
 const LIFETIME_MS: u32 = 60_000;
 
-/// A ticket.
+/// A ticket for an event stream or a WebSocket.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StreamTicket)]
 pub struct NewTicket {
-    /// Goes into the URL as `?ticket=`.
+    /// The ticket, for the URL parameter `ticket`.
     ticket: String,
-    /// When it is worth nothing any more, RFC 3339.
+    /// When the ticket expires, RFC 3339.
     expires_at: String,
 }
 
@@ -36,14 +36,14 @@ pub enum TicketOrigin<'a> {
 #[derive(Debug, Clone)]
 pub enum Redeemed {
     Access(Access),
-    /// It was made for a page of another origin.
+    /// The ticket is for a page of another origin.
     ForeignOrigin,
     /// It is unknown, used, expired, for something else, or its key is not valid any more.
     Refused,
 }
 
 impl Service {
-    /// Makes a ticket for something of the caller's own, bound to the web origin that asked for it.
+    /// Creates a ticket for a resource of the caller, bound to the web origin of the request.
     pub async fn make_ticket(&self, access: &Access, target: TicketTarget, origin: Option<String>) -> Result<NewTicket> {
         let principal = access.principal();
         match &target {

@@ -12,15 +12,15 @@ use crate::domain::conversation::Conversation;
 use crate::domain::conversation::message::{BinaryContent, FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::support::clock::UnixMillis;
 
-/// The form of a document.
+/// The format of a document.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ExportFormat)]
 pub enum ExportForm {
-    /// Everything that `GET /messages` shows.
+    /// All fields that `GET /messages` shows.
     #[default]
     Json,
-    /// For people: without internal messages.
+    /// A text for people, without internal messages.
     Markdown,
 }
 

@@ -28,14 +28,14 @@ use crate::support::text;
 /// The longest name of a tool or a model in a document, and the longest time, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
-/// The only format of documents.
+/// The format of documents. There is only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 pub enum DocumentFormat {
     #[serde(rename = "capstan.conversation")]
     Conversation,
 }
 
-/// A document as `GET /conversations/{id}/export` writes it.
+/// A document in the format that `GET /conversations/{id}/export` writes.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ImportBody)]
@@ -45,32 +45,32 @@ pub struct Document {
     /// The version of the format: 1.
     #[schema(minimum = 1, maximum = 1)]
     version: u32,
-    /// When it was written. Not kept.
+    /// When the document was written. Not stored.
     #[expect(dead_code, reason = "it is part of the document")]
     exported_at: Option<String>,
-    /// What is said of the conversation.
+    /// The conversation of the document.
     conversation: ImportedConversation,
-    /// What was said.
+    /// The messages of the conversation.
     messages: Vec<Message>,
 }
 
-/// What is kept of a document's conversation. The rest of it is taken and not looked at.
+/// The fields of a document's conversation that an import keeps. Other fields are accepted and ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct ImportedConversation {
-    /// Its title, at most 255 characters.
+    /// The title, at most 255 characters.
     #[serde(default)]
     title: String,
-    /// Its tags.
+    /// The tags of the conversation.
     #[serde(default)]
     #[schema(max_items = 20)]
     tags: Vec<String>,
-    /// Its own part of the system prompt, at most 10,000 characters.
+    /// The conversation's part of the system prompt, at most 10,000 characters.
     system_prompt: Option<String>,
-    /// What its user wants of every answer, at most 10,000 characters.
+    /// The user's wishes for every answer, at most 10,000 characters.
     instructions: Option<String>,
-    /// The agent of messages that name none. It need not exist here: then the next message has to name another one.
+    /// The agent for messages that name none. It need not exist here: then the next message must name another agent.
     agent: Option<String>,
-    /// The model of messages that name none. It need not be served here: then the next message has to name another one.
+    /// The model for messages that name none. It need not be available here: then the next message must name another model.
     model: Option<String>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -95,7 +95,7 @@ impl Service {
         self.limits.copies
     }
 
-    /// Makes a conversation of the principal's with the messages of a document. Nothing is executed; all ids are made anew.
+    /// Creates a conversation of the principal with the messages of a document. Nothing is executed, and all ids are new.
     pub async fn import_conversation(
         &self,
         principal: &Principal,
@@ -307,7 +307,7 @@ fn tool_name(written: &str) -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// Returns how a turn has ended whose last message this is. Calls without a result are not made any more.
+/// Returns how a run with this last message has ended. Calls without a result are not made.
 fn end_after(message: &Message) -> CopiedEnd {
     let is_answer = message.role == Role::Assistant && message.status == MessageStatus::Complete && !message.internal;
     if is_answer && message.tool_calls().next().is_none() {

@@ -33,50 +33,50 @@ const MAX_TAGS: usize = 20;
 const MAX_TAG_CHARS: usize = 50;
 const MAX_PROMPT_CHARS: usize = 10_000;
 
-/// A conversation to make.
+/// A conversation to create.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateConversationBody)]
 pub struct NewConversationRequest {
-    /// An id minted by the client: `conv_` and a UUID.
+    /// An id that the client generated: `conv_` and a UUID.
     id: Option<ConversationId>,
-    /// A title, at most 255 characters.
+    /// The title, at most 255 characters.
     title: Option<String>,
-    /// Its own part of the system prompt, at most 10,000 characters.
+    /// The conversation's part of the system prompt, at most 10,000 characters.
     system_prompt: Option<String>,
-    /// What its user wants of every answer, at most 10,000 characters.
+    /// The user's wishes for every answer, at most 10,000 characters.
     instructions: Option<String>,
-    /// The agent of messages that name none: by name or id, `name@3` for that version of it. The server's default if absent.
+    /// The agent for messages that name none: a name or id, or `name@3` for version 3. Defaults to the server's default agent.
     agent: Option<String>,
-    /// The model of messages that name none, as `provider/name`. The agent's if absent.
+    /// The model for messages that name none, as `provider/name`. Defaults to the agent's model.
     #[schema(max_length = 200)]
     model: Option<String>,
 }
 
-/// What to change of a conversation.
+/// The changes to a conversation. Absent fields stay unchanged.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateConversationBody)]
 pub struct ConversationPatch {
     /// The new title, at most 255 characters.
     pub title: Option<String>,
-    /// Whether it is pinned: then it is not put away by itself.
+    /// Whether the conversation is pinned. A pinned conversation is not archived automatically.
     pub pinned: Option<bool>,
-    /// Whether it is put away.
+    /// Whether the conversation is archived.
     pub archived: Option<bool>,
-    /// All of its tags.
+    /// The complete list of tags.
     #[schema(max_items = 20)]
     pub tags: Option<Vec<String>>,
-    /// Its own part of the system prompt, at most 10,000 characters; empty for none. Runs that begin later have it.
+    /// The conversation's part of the system prompt, at most 10,000 characters. Empty to remove it. Runs that begin later use it.
     pub system_prompt: Option<String>,
-    /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
+    /// The user's wishes for every answer, at most 10,000 characters. Empty to remove them. Runs that begin later use them.
     pub instructions: Option<String>,
-    /// The agent of later messages that name none: by name or id, `name@3` for that version of it; empty or `null` for the server's
-    /// default.
+    /// The agent for later messages that name none: a name or id, or `name@3` for version 3. Empty or `null` for the server's
+    /// default agent.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>)]
     pub agent: Option<Option<String>>,
-    /// The model of later messages that name none, as `provider/name`; empty or `null` for the agent's.
+    /// The model for later messages that name none, as `provider/name`. Empty or `null` for the agent's model.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>, max_length = 200)]
     pub model: Option<Option<String>>,

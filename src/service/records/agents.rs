@@ -24,7 +24,7 @@ const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
 /// The largest profile, as JSON in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
-/// Why a member cannot use an agent of their own.
+/// The reason why a member cannot use their own agent.
 const NOT_IN_GROUPS: &str =
     "the server's own agent is for members of some groups only; ask an administrator to be put into one of them";
 const AGENTS: Kind = Kind { one: "an agent", many: "agents", refusal: "agents of the server are an administrator's to change" };
@@ -42,50 +42,51 @@ impl From<&str> for AgentRef {
     }
 }
 
-/// An agent to make.
+/// An agent to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateAgentBody)]
 pub struct NewAgent {
-    /// What runs ask for it by.
+    /// The name by which runs request the agent.
     #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
     name: String,
-    /// What it is for.
+    /// The purpose of the agent.
     #[serde(default)]
     #[schema(max_length = 1000)]
     description: String,
-    /// What differs from the agent of the server's settings, in its words: `[agent]` in the documentation of the configuration.
+    /// The differences from the agent of the server's settings. The keys are those of `[agent]` in the documentation of the
+    /// configuration.
     #[serde(default)]
     #[schema(value_type = Object)]
     profile: ProfileDocument,
-    /// Why, for whoever reads the list of versions.
+    /// The reason for the version, shown in the list of versions.
     #[serde(default)]
     #[schema(max_length = 1000)]
     note: String,
-    /// Whose it is. Only an administrator makes one for everybody.
+    /// The owner of the agent: the caller or the server. Only an administrator may create an agent for all users.
     #[serde(default)]
     scope: OwnerScope,
 }
 
-/// What to change of an agent. What is absent stays.
+/// The changes to an agent. Absent fields stay unchanged.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateAgentBody)]
 pub struct AgentPatch {
-    /// The name.
+    /// The new name.
     #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
     name: Option<String>,
-    /// What it is for.
+    /// The purpose of the agent.
     #[schema(max_length = 1000)]
     description: Option<String>,
-    /// What differs from the agent of the server's settings, all of it: makes another version.
+    /// All differences from the agent of the server's settings. Creates a new version.
     #[schema(value_type = Option<Object>)]
     profile: Option<ProfileDocument>,
-    /// Why that version is made.
+    /// The reason for the new version.
     #[serde(default)]
     #[schema(max_length = 1000)]
     note: String,
-    /// The version that runs get from now on, however many are made; `null` for the newest.
+    /// The pinned version, which runs receive even if there are newer versions. `null` for the newest version.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u32>, minimum = 1)]
     pinned_version: Option<Option<u32>>,
@@ -93,7 +94,7 @@ pub struct AgentPatch {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyAgent {
-    /// A user keeps it.
+    /// The agent is stored.
     Stored(Box<AgentRecord>),
     Preset(Preset),
     /// The one of the settings, of this name.
@@ -418,7 +419,7 @@ impl Service {
         }
     }
 
-    /// Returns a kept agent, if the principal may read what runs get of it.
+    /// Returns a stored agent, if the principal may read the version that runs receive.
     async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         let record = self.kept_agent(principal, agent).await?;
         self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &record.profile)).await?;

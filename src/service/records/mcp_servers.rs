@@ -1,6 +1,7 @@
-//! MCP servers that users keep: making, changing, starting, importing and exporting.
+//! User servers: creation, changes, starts, import and export.
 //!
-//! A user may use a server that they may see. Its entry is shown to those who may change it, without its secrets, which are never shown.
+//! A user may use each MCP server that they may see. Only users who may change a server see its entry. Secrets of an entry are
+//! never shown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::tools::mcp::{
 };
 
 const MAX_NAME_CHARS: usize = 64;
-/// How long an answer waits to say whether a server can be reached.
+/// How long a response waits for the result of a connection attempt.
 const PROBE: Duration = Duration::from_secs(5);
 /// Servers that are read at a time for an export.
 const PAGE: u32 = 100;
@@ -40,46 +41,46 @@ const SERVERS: Kind =
 
 pub type Variables = std::collections::BTreeMap<String, SecretString>;
 
-/// A server to make.
+/// An MCP server to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateMcpServerBody)]
 pub struct NewMcpServer {
-    /// What the names of its tools begin with: `name__tool`.
+    /// The prefix of its tools' names: `name__tool`.
     #[schema(min_length = 1, max_length = 64)]
     name: String,
-    /// Its entry, as in an `mcpServers` document. Its secrets are taken out of it and never shown again.
+    /// The entry, as in an `mcpServers` document. The server removes its secrets and never shows them again.
     #[schema(value_type = Object)]
     entry: Map<String, Value>,
     /// Values of variables that the entry names as `${NAME}`.
     #[serde(default)]
     #[schema(value_type = Object, write_only)]
     variables: Variables,
-    /// Whether runs may use it.
+    /// Whether runs may use the server.
     #[serde(default = "yes")]
     #[schema(default = true)]
     enabled: bool,
-    /// Whose it is. Only an administrator makes one for everybody.
+    /// The owner of the MCP server: the caller or the server. Only an administrator may create an MCP server for all users.
     #[serde(default)]
     scope: OwnerScope,
 }
 
-/// What to change of a server. What is absent stays.
+/// The changes to an MCP server. Absent fields stay unchanged.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateMcpServerBody)]
 pub struct McpServerPatch {
-    /// The name.
+    /// The new name.
     #[schema(min_length = 1, max_length = 64)]
     name: Option<String>,
-    /// The entry, all of it. A `${NAME}` that stands for a secret goes on to stand for it, unless the entry leads to another host.
+    /// The complete new entry. A `${NAME}` that stands for a stored secret keeps its value, unless the entry names another host.
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
     /// New values of variables that the entry names as `${NAME}`.
     #[serde(default)]
     #[schema(value_type = Object, write_only)]
     variables: Variables,
-    /// Whether runs may use it.
+    /// Whether runs may use the server.
     enabled: Option<bool>,
 }
 
@@ -115,11 +116,11 @@ impl AnyMcpServer {
     }
 }
 
-/// A document to bring in. Other keys are told in `warnings`, because programs commonly keep more in it.
+/// A document to import. Other keys are reported in `warnings`, because programs commonly store more in such a document.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = ImportMcpServersBody)]
 pub struct McpServersDocument {
-    /// The servers, as programs commonly keep them.
+    /// The MCP servers, in the common form of other programs.
     #[serde(rename = "mcpServers")]
     #[schema(value_type = Object)]
     mcp_servers: Map<String, Value>,
@@ -127,10 +128,10 @@ pub struct McpServersDocument {
     #[serde(default)]
     #[schema(value_type = Object, write_only)]
     variables: Variables,
-    /// Whose they are to be.
+    /// The owner of the imported servers: the caller or the server.
     #[serde(default)]
     scope: OwnerScope,
-    /// Whether they take the place of servers of their names.
+    /// Whether imported servers replace existing servers with the same names.
     #[serde(default)]
     replace: bool,
     #[serde(flatten)]
@@ -138,7 +139,7 @@ pub struct McpServersDocument {
     rest: Map<String, Value>,
 }
 
-/// What became of an entry.
+/// The outcome of an imported entry.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportOutcome {
@@ -147,32 +148,32 @@ pub enum ImportOutcome {
     Refused,
 }
 
-/// An entry that was brought in, or not.
+/// An entry of an imported document.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ImportedMcpServer {
-    /// Its name in the document.
+    /// The name in the document.
     name: String,
-    /// What became of it.
+    /// The outcome of the entry.
     outcome: ImportOutcome,
-    /// The server that was made or changed.
+    /// The id of the server that was created or changed.
     id: Option<McpServerId>,
-    /// Why it was refused.
+    /// The reason why the entry was refused.
     reason: Option<String>,
-    /// Parts of its entry that have no effect, such as unknown keys.
+    /// Parts of the entry that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     warnings: Vec<String>,
 }
 
-/// The outcome of an import.
+/// The result of an import.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ImportedMcpServers {
     /// The outcome of each entry.
     data: Vec<ImportedMcpServer>,
-    /// Always `null`: all entries are on one page.
+    /// Always `null`, because all entries are on one page.
     next_cursor: Option<String>,
-    /// Parts of the document beside its entries that have no effect, such as unknown keys.
+    /// Parts of the document outside its entries that have no effect, such as unknown keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     warnings: Vec<String>,
@@ -340,7 +341,7 @@ impl Service {
         }
     }
 
-    /// Ends the connections to a server, and all processes. The next use makes another one.
+    /// Ends the connections to a server, in all processes. The next use connects again.
     pub async fn stop_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
         let deps = self.mcp_deps()?;
         let server = self.steerable_mcp_server(principal, id).await?;
@@ -374,7 +375,7 @@ impl Service {
         listed_or(principal, &server, self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
     }
 
-    /// Imports the entries of an `mcpServers` document, each by itself.
+    /// Imports each entry of an `mcpServers` document separately.
     pub async fn import_mcp_servers(
         &self,
         principal: &Principal,
@@ -457,7 +458,7 @@ impl Service {
         }
     }
 
-    /// Forgets tokens that a stored change makes invalid, and has connections made again.
+    /// Deletes tokens that a stored change makes invalid, and ends connections that use them.
     async fn mcp_server_changed(&self, before: &McpServerRecord, after: &McpServerRecord) -> Result<()> {
         if before.entry.get("url") != after.entry.get("url") {
             // Tokens are for the URL of the login.

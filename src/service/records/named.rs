@@ -15,7 +15,7 @@ use crate::store::{NameCursor, NamedMade, Page, PageRequest};
 /// How often a change is made again from a newer version, if another request has changed the record in the meantime.
 pub(in crate::service) const TRIES: usize = 5;
 
-/// Whose a provider is.
+/// The owner of a record: the caller (`own`) or the server (`global`), whose records serve all users.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Scope)]
@@ -25,7 +25,7 @@ pub enum OwnerScope {
     Global,
 }
 
-/// The words for a kind of records in errors.
+/// The texts for a kind of record in errors.
 pub(in crate::service) struct Kind {
     pub(in crate::service) one: &'static str,
     pub(in crate::service) many: &'static str,
@@ -38,7 +38,7 @@ impl Kind {
         Error::Conflict(format!("there is {} called {name:?} already; change that one, or choose another name", self.one))
     }
 
-    /// Returns the id of what was made under `name`, or why it was not.
+    /// Returns the id of the record that was created under `name`, or why it was not created.
     pub(in crate::service) fn made<I>(&self, made: NamedMade<I>, name: &str, most: u32) -> Result<I> {
         match made {
             NamedMade::Made(id) => Ok(id),
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Returns the owner of a new record; `None` for the server, for which only an administrator makes one.
+/// Returns the owner of a new record. `None` for the server, whose records only an administrator may create.
 pub(in crate::service) fn new_owner(principal: &Principal, scope: OwnerScope, kind: &Kind) -> Result<Option<UserId>> {
     let owner = match scope {
         OwnerScope::Own => Some(principal.user_id.clone()),
@@ -74,7 +74,7 @@ pub(in crate::service) fn check_version(wanted: Option<&[i64]>, version: i64) ->
     if wanted.is_none_or(|wanted| wanted.contains(&version)) { Ok(()) } else { Err(Error::Stale) }
 }
 
-/// Returns the page of kept and configured records together. `kept` is that page of the kept ones alone.
+/// Returns a page of stored and configured records. `kept` is the same page of the stored records alone.
 pub(in crate::service) fn page_of_all<R, T, I: Ord + Clone + Display>(
     kept: Page<R>,
     keep: impl Fn(Box<R>) -> T,

@@ -37,81 +37,81 @@ const HINT_CHARS: usize = 4;
 const PROVIDERS: Kind =
     Kind { one: "a provider", many: "providers", refusal: "providers of the server are an administrator's to change" };
 
-/// A provider to make.
+/// A provider to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateProviderBody)]
 pub struct NewProvider {
-    /// What stands before the slash of its models: `name/model`.
+    /// The name before the slash in the names of its models: `name/model`.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
     name: String,
-    /// The wire that it speaks.
+    /// The dialect of the provider.
     kind: ProviderKind,
-    /// Where its API is; the kind's own API if absent.
+    /// The base URL of the API. Defaults to the official API of the dialect.
     #[schema(max_length = 2048)]
     base_url: Option<String>,
-    /// The key. It is never shown again.
+    /// The key. The server never shows it again.
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<SecretString>,
-    /// What is to be known of its models, where the provider's own list does not say it.
+    /// Facts about its models that the provider's own list lacks.
     #[serde(default)]
     #[schema(max_items = 500)]
     models: Vec<ModelEntry>,
-    /// How long its calls may take.
+    /// Time limits of the provider's calls.
     #[serde(default)]
     limits: CallLimits,
-    /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
+    /// Quirks of the provider's chat completions, as in `providers.NAME.accent`. Defaults to the known quirks of its host.
     #[schema(value_type = Option<Object>)]
     accent: Option<Map<String, Value>>,
-    /// Whether runs may use it.
+    /// Whether runs may use the provider.
     #[serde(default = "yes")]
     #[schema(default = true)]
     enabled: bool,
-    /// Whose it is. Only an administrator makes one for everybody.
+    /// The owner of the provider: the caller or the server. Only an administrator may create a provider for all users.
     #[serde(default)]
     scope: OwnerScope,
 }
 
-/// What to change of a provider. What is absent stays.
+/// The changes to a provider. Absent fields stay unchanged.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateProviderBody)]
 pub struct ProviderPatch {
-    /// The name.
+    /// The new name.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
     name: Option<String>,
-    /// The wire.
+    /// The dialect of the provider.
     kind: Option<ProviderKind>,
-    /// Where its API is. Another host wants the key again.
+    /// The base URL of the API. A change of the host requires the key again.
     #[schema(max_length = 2048)]
     base_url: Option<String>,
-    /// A new key; `null` takes the old one away.
+    /// A new key. `null` removes the stored key.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>, write_only, max_length = 8192)]
     key: Option<Option<SecretString>>,
-    /// What is to be known of its models, all of it.
+    /// All facts about its models.
     #[schema(max_items = 500)]
     models: Option<Vec<ModelEntry>>,
-    /// How long its calls may take, all of it.
+    /// All time limits of the provider's calls.
     limits: Option<CallLimits>,
-    /// How its chat completions differ from OpenAI's own; `null` takes it away.
+    /// Quirks of the provider's chat completions. `null` removes them.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Object>)]
     accent: Option<Option<Map<String, Value>>>,
-    /// Whether runs may use it.
+    /// Whether runs may use the provider.
     enabled: Option<bool>,
 }
 
-/// What came of a test.
+/// The result of a provider test.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TestedProvider {
     /// Whether the model answered.
     ok: bool,
-    /// The model that was asked; empty if none could be found.
+    /// The tested model. Empty if no model was found.
     model: String,
-    /// How long it took, in milliseconds.
+    /// Duration of the test in milliseconds.
     latency_ms: u64,
-    /// What went wrong.
+    /// The error, if the test failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ProblemBody>,
 }

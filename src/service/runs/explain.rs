@@ -1,4 +1,4 @@
-//! Explains why a run is or is not moving, for people and for programs.
+//! Explains the progress of a run, for people and for programs.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,74 +9,74 @@ use crate::domain::run::input::InputKind;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
 
-/// Why a run is or is not moving.
+/// The explanation of a run's progress.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct RunExplanation {
-    /// In one or a few sentences.
+    /// The explanation in one or a few sentences.
     pub summary: String,
-    /// Whether the run moves now, or will without anybody doing anything.
+    /// Whether the run makes progress, or will without any action from outside.
     pub moving: bool,
     /// The run.
     pub run: Run,
-    /// Who works on it.
+    /// The lease of the worker that holds the run.
     pub lease: Option<LeaseInfo>,
-    /// How often it was taken up.
+    /// How often a worker has claimed the run.
     pub attempt: u32,
-    /// How many of those times ended with the worker's death.
+    /// How many claims ended with a crash of the worker.
     pub crashes: u32,
-    /// Runs that will be taken up first, if it can be taken up now.
+    /// Number of runs that workers claim first, if the run can be claimed now.
     pub queue_position: Option<i64>,
-    /// Milliseconds until it can be taken up; negative: since when it could have been.
+    /// Milliseconds until the run can be claimed. Negative if it could already be claimed, for that many milliseconds.
     pub claimable_in_ms: Option<i64>,
-    /// The active run of the same conversation that it is queued behind.
+    /// The active run of the same conversation that the run waits for.
     pub behind_run: Option<String>,
-    /// What it waits for.
+    /// The reason why the run waits.
     pub waiting_for: Option<WaitReason>,
-    /// What it asks a human, and nobody has answered.
+    /// The questions of the run without an answer.
     pub questions: Vec<OpenQuestion>,
-    /// Who asked for it to be cancelled.
+    /// The user who requested the cancellation.
     pub cancel_requested_by: Option<String>,
-    /// What it is doing.
+    /// The newest step of the run.
     pub step: Option<StepInfo>,
-    /// Tools whose calls have begun and have no outcome.
+    /// Tools whose calls have started and have no outcome.
     pub tools_under_way: Vec<String>,
-    /// The last error.
+    /// The last error of the run.
     pub last_error: Option<ProblemBody>,
 }
 
-/// The lease of the worker that has the run.
+/// The lease of the worker that holds the run.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct LeaseInfo {
-    /// The server process.
+    /// The name of the server process.
     pub node: String,
-    /// For how long it has the run, in milliseconds.
+    /// Milliseconds since the worker claimed the run.
     pub age_ms: i64,
-    /// When the lease ends unless it is renewed, in milliseconds from now; negative if it has ended.
+    /// Milliseconds until the lease expires without a renewal. Negative if it has expired.
     pub expires_in_ms: i64,
 }
 
-/// A question that nobody has answered.
+/// A question without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct OpenQuestion {
-    /// Its id, for the answer.
+    /// The id of the question, which the answer names.
     pub id: InputId,
-    /// What it is about; an `approval` is answered as one.
+    /// The kind of the question. An `approval` is answered through the approvals API.
     pub kind: InputKind,
-    /// The question.
+    /// The text of the question.
     pub text: String,
 }
 
-/// The newest step.
+/// The newest step of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct StepInfo {
-    /// Its number.
+    /// The number of the step.
     pub number: u32,
     /// `model` or `tools`.
     pub kind: String,
     /// `started`, `completed` or `abandoned`.
     pub status: String,
-    /// Milliseconds since it began.
+    /// Milliseconds since the step began.
     pub age_ms: i64,
 }
 
@@ -109,11 +109,11 @@ impl RunExplanation {
     }
 }
 
-/// A run that could be taken up for longer than this waits for more than the next look of a worker.
+/// A run that has been claimable for longer than this waits for more than the next poll of a worker.
 const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 
-/// No sweep looks any more for a run whose lease ended longer ago than this: workers sweep every 2 s, and wait for one more lease, 10 s,
-/// if many leases ended at once, which looks like an outage.
+/// Workers no longer sweep a run whose lease expired longer ago than this. They sweep every 2 s. If many leases expire at once,
+/// which looks like an outage, they wait for one more lease of 10 s.
 const SWEPT_WITHIN_MS: i64 = 15_000;
 
 /// Returns why the run is or is not moving, and whether it moves without any action from outside.

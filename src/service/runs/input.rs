@@ -36,24 +36,24 @@ pub enum NewPart {
     },
     /// A picture: `url` with `media_type`, or `file_id`.
     Image {
-        /// Its media type, such as `image/png`; needed with `url`.
+        /// The media type, such as `image/png`. Required with `url`.
         media_type: Option<String>,
         /// An `https:` or `data:` URL.
         url: Option<String>,
-        /// A picture that was uploaded.
+        /// The id of an uploaded picture.
         file_id: Option<FileId>,
-        /// A name to show.
+        /// The name to display.
         name: Option<String>,
     },
     /// A file: `url` with `media_type`, or `file_id`.
     File {
-        /// Its media type, such as `application/pdf`; needed with `url`.
+        /// The media type, such as `application/pdf`. Required with `url`.
         media_type: Option<String>,
-        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
+        /// An `https:` URL, or a `data:` URL, whose content becomes an uploaded file.
         url: Option<String>,
-        /// A file that was uploaded.
+        /// The id of an uploaded file.
         file_id: Option<FileId>,
-        /// A name to show.
+        /// The name to display.
         name: Option<String>,
     },
 }
@@ -65,14 +65,14 @@ pub struct StartRun {
     pub content_field: &'static str,
     /// A new conversation if absent.
     pub conversation_id: Option<ConversationId>,
-    /// By name or id; if absent, the one that the conversation keeps, or else the default one.
+    /// The agent by name or id. Defaults to the conversation's stored agent, or else to the default agent.
     pub agent: Option<String>,
-    /// As `provider/name`; if absent, the one that the conversation keeps, or else the agent's.
+    /// The model as `provider/name`. Defaults to the conversation's stored model, or else to the agent's model.
     pub model: Option<String>,
     pub options: Option<ModelOptions>,
     pub limits: Option<RunLimits>,
     pub on_busy: OnBusy,
-    /// Whether a missing conversation is made.
+    /// Whether a missing conversation is created.
     pub create: bool,
     /// The message of the conversation that this one replaces, with all that came after it.
     pub edits: Option<MessageId>,

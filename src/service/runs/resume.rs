@@ -19,15 +19,16 @@ use crate::service::{Error, Result, Service};
 use crate::store::{CallBatch, GoOn, ResumeRun, Resumed};
 use crate::support::json;
 
-/// What a call is made again with.
+/// The options of a retried tool call.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RetryCallBody)]
 pub struct RetryCall {
-    /// The arguments, if they are to be others than before. They must fit the tool's schema.
+    /// Arguments that replace the original ones. They must conform to the tool's schema.
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
-    /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
+    /// Confirms that the call may take effect twice. Required if the call may have taken effect and its tool is not declared
+    /// repeatable.
     #[serde(default)]
     pub confirm: bool,
 }
@@ -178,7 +179,7 @@ const NOT_RETRYABLE: &str = "only the newest run of a conversation can be retrie
 const TAKEN_BACK: &str = "a call of this answer was taken back since, or that was tried and may have taken effect, so that what its calls have \
      done does not hold any more: retry the turn";
 
-/// Why a call is not made again as it was.
+/// The reason why a call cannot be made again unchanged.
 const UNFINISHED: &str = "the model did not write the arguments of this call to their end, or not as a JSON object, so that it was never made: send \
      \"arguments\"";
 
@@ -204,7 +205,7 @@ fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> boo
     was_sendable && !never_began
 }
 
-/// Returns the call as it is to be made again: it begins like any other, so that its approval is asked for again.
+/// Returns the call for the new run. It starts like any other call, so its approval is asked again.
 fn made_again(call: ToolCall, may_have_happened: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
     match call.state {
         ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled | ToolCallState::Unknown => {}

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
     use crate::support::ids::SequentialIds;
 
-    /// An undoing call names the copied call that it undid, and no call of a copy can be undone.
+    /// An undo call names the undone call by its new id. No call of a copy can be undone.
     #[test]
     fn calls_of_a_copy_have_nothing_to_take_back() {
         let ids = SequentialIds::default();

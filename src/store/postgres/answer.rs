@@ -198,7 +198,7 @@ mod tests {
         assert!(never().await.is_err());
         assert!(begun.elapsed() >= Duration::from_millis(1_500) && begun.elapsed() < Duration::from_millis(1_700));
 
-        // While other callers get answers, a caller without one waits for the whole limit.
+        // While any statement gets an answer, a statement without one may wait for the statement timeout.
         let other = line.beside(pool, ANSWER_LIMIT);
         let answers = async {
             loop {

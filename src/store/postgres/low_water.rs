@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn nothing_that_may_still_appear_lies_before_the_marks() {
         assert_eq!(Marks::after(100_000, None, None), Marks { queue: 85_000, leases: 85_000 });
-        // A run that waits or runs for long keeps the mark.
+        // A run that waits or works for a long time keeps its mark.
         assert_eq!(Marks::after(100_000, Some(20_000), Some(30_000)), Marks { queue: 20_000, leases: 30_000 });
         // A timer of the future does not raise it.
         assert_eq!(Marks::after(100_000, Some(500_000), Some(99_999)), Marks { queue: 85_000, leases: 85_000 });

@@ -27,8 +27,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// The longest wait for a hint to be taken. It is late by then, and a connection that takes none is replaced.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// The longest silence of a connection before it is replaced: a broken connection may report no error. A listener that
-/// [announces its presence](PgNotifier::announce_presence) receives its own notices every few seconds.
+/// A connection that received nothing for this long is replaced: a connection can end without a sign. A listener hears its own
+/// presence every few seconds, if it [announces](PgNotifier::announce_presence) that.
 const SILENCE: Duration = Duration::from_secs(10);
 
 const LOG: &str = "capstan_log";
@@ -54,8 +54,8 @@ pub enum Notice {
 /// Announces and listens on two connections that nothing else uses. No error of an announcement loses anything.
 #[derive(Clone)]
 pub struct PgNotifier {
-    /// The connection for announcements while it is unused. It is in no pool, which would wait for the answer of a silent connection
-    /// that is given back.
+    /// The connection for announcements, while no announcement uses it. It belongs to no pool: a pool waits for an answer when a
+    /// connection is returned, and a silent connection never gives one.
     voice: Arc<Mutex<Option<PgConnection>>>,
     options: PgConnectOptions,
     /// The prefix of this process's notices, by which it ignores its own.

@@ -8,7 +8,7 @@ use crate::store::StoreResult;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControlSignal {
     pub run_id: RunId,
-    /// The principal that requested the cancellation.
+    /// The user who requested the cancellation of the run.
     pub cancel_by: Option<String>,
     /// Messages that joined the run since it was accepted, oldest first. The worker drops those it knows.
     pub joined: Vec<Message>,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     impl SqliteStore {
-        /// As if the clock had been set by so much since it was read last: what is stored is of before.
+        /// Simulates a jump of the clock since it was last read: the stored times are from before the jump.
         async fn pretend(&self, jump_ms: i64) {
             let mut tx = self.write().await.unwrap();
             shift(&mut tx, -jump_ms).await.unwrap();
@@ -194,7 +194,7 @@ mod tests {
             assert!((50_000..=60_000).contains(&next), "{next}");
             let ready = store.run_of(&owner).await;
             store.pretend(jump).await;
-            // What is accepted after the jump, before anybody has looked at the clock, is of the new time already.
+            // A run that is accepted after the jump has the new time, even before the clock is checked.
             let sooner = store.run_of(&owner).await;
             let claims = store.claim_runs(&node, 10, 10_000).await.unwrap();
             assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&ready, &sooner]);
@@ -226,7 +226,7 @@ mod tests {
         crate::store::Store::close(&store).await;
     }
 
-    /// Whoever could not renew because the disk stood still has not died.
+    /// A worker that could not renew its lease because the disk stalled has not crashed.
     #[tokio::test]
     async fn a_sweep_that_waited_for_the_disk_takes_nothing() {
         let folder = tempfile::tempdir().unwrap();

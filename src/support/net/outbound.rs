@@ -382,7 +382,7 @@ mod tests {
     /// M-25.
     #[tokio::test]
     async fn a_name_is_judged_by_its_addresses_when_it_is_connected_to() {
-        // A name that nobody would think local, but which resolves to this machine everywhere.
+        // A name that does not look local but resolves to this machine on every system.
         let found = Judged { reach: Reach::Public, lookup: Arc::new(of_system) }.resolve("localhost".parse().unwrap()).await;
         assert!(found.is_err_and(|error| error.to_string().contains("not public")));
         let client = guarded(reqwest::Client::builder(), Reach::Public).build().unwrap();
@@ -428,12 +428,12 @@ mod tests {
         assert_eq!(found.map(|found| found.count()).unwrap_or_default(), 2);
     }
 
-    /// S-13: between the look at an answer and the connection nobody is asked again, and the next connection is judged anew.
+    /// S-13: the connection uses the checked address without a second lookup, and the next connection is checked again.
     #[tokio::test]
     async fn a_name_that_changes_is_connected_to_where_it_was_judged() {
         let allowed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = allowed.local_addr().unwrap().port();
-        // The same port of another address, which nobody has listed.
+        // The same port of another address, which is not on the allowlist.
         let other = tokio::net::TcpListener::bind(("127.0.0.2", port)).await.unwrap();
         let app = axum::Router::new().route("/", axum::routing::get(async || "here"));
         let mut serving = tokio::task::JoinSet::new();

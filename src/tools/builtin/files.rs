@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// S-23: whatever stands there in which moment, nothing outside is read, and nobody waits for a pipe.
+    /// S-23: no swapped file leads to a read outside of the folder or to a wait for a pipe, at any moment.
     #[test]
     fn what_is_swapped_in_leads_nowhere() {
         let outer = folder();
@@ -188,7 +188,7 @@ mod tests {
             // Also when a test fails: the scope waits for its threads.
             let _over = Over(&is_over);
             scope.spawn(|| {
-                // Each takes the other's place in one step, as whoever attacks would do it.
+                // Each link replaces the other in one step, as an attacker would do it.
                 let put = |target: &Path, name: &str| {
                     let new = root.join(format!("{name}.new"));
                     std::os::unix::fs::symlink(target, &new).unwrap();

@@ -59,7 +59,7 @@ mod tests {
     async fn no_url_of_a_server_is_in_what_is_said_of_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/s/TOKEN/mcp", listener.local_addr().unwrap());
-        // Nobody listens there any more.
+        // The port no longer has a listener.
         drop(listener);
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let refused = async || client.get(&url).send().await.unwrap_err();

@@ -152,7 +152,7 @@ mod tests {
         assert!(validators.made.lock().unwrap().len() <= MAX_KEPT);
     }
 
-    /// 2 KB of schema that would take longer than anybody lives.
+    /// A schema of 2 KB whose check would take longer than a human lifetime.
     #[test]
     fn what_cannot_be_checked_in_time_is_refused_at_once() {
         let level = |level: u32| match level {

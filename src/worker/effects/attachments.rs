@@ -345,7 +345,7 @@ mod tests {
     }
 
     proptest! {
-        /// A file is sent with at most the length that its budget assumes.
+        /// The request sends as much of a file as the budget counted.
         #[test]
         fn no_file_is_longer_than_its_budget_takes_it_for(
             text in any::<String>(),

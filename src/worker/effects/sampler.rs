@@ -154,7 +154,7 @@ mod tests {
         spending.know_charged(used(40));
         spending.add(used(50));
         assert_eq!((spending.forbids(&profile), spending.take()), (None, used(50)));
-        // Usage that was taken for a charge counts as spent, before the charge and after it.
+        // Taken usage stays spent before it is charged, and is not counted twice after that.
         spending.add(used(9));
         spending.know_charged(used(90));
         assert_eq!(spending.forbids(&profile), None);

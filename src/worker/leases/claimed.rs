@@ -172,7 +172,7 @@ async fn find_out(context: &WorkerContext, record: &RunRecord, facts: &mut RunFa
 async fn load_surroundings(context: &WorkerContext, record: &RunRecord, facts: &mut RunFacts, input: &mut Input) {
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };
-    // The run's first event names the servers whose tools are incomplete, even if the model is not told.
+    // The run's first event names the MCP servers with incomplete tools, even if the model is not told.
     let servers = match profile.prompt.tool_notes {
         ToolNotes::Off if record.tools.is_some() => Vec::new(),
         ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => context.deps.tools.notes(owner).await,

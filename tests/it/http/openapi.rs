@@ -46,7 +46,7 @@ fn every_post_says_what_an_idempotency_key_does() {
         let parameters = post["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
         let takes = parameters.iter().any(|parameter| parameter["name"] == "Idempotency-Key");
         let words: Vec<&str> = post["description"].as_str().unwrap_or_default().split_whitespace().collect();
-        let counts = words.join(" ").contains("whatever its `Idempotency-Key`");
+        let counts = words.join(" ").contains("regardless of its `Idempotency-Key`");
         assert!(takes != counts, "{}", post["operationId"]);
     }
 }

@@ -45,12 +45,12 @@ impl Asker {
         Self { point, address, questions, _tasks: tasks }
     }
 
-    /// What a server must be started with to ask when it gets to the point for the `at`-th time.
+    /// Returns the environment variable that makes a server ask at the `at`-th arrival at the point.
     pub fn setting(&self, at: usize) -> (&'static str, String) {
         ("CAPSTAN_FAILPOINTS", format!("{}=ask:{}@{at}", self.point, self.address))
     }
 
-    /// Waits until a server asks. Nothing is lost if nobody waits any more.
+    /// Waits until a server asks. A question without a waiting test is not lost.
     pub async fn next(&mut self) -> Question {
         self.questions.recv().await.unwrap()
     }

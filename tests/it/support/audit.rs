@@ -1,4 +1,4 @@
-//! What must be true of the rows after every test, whatever was killed in between. Read straight from the database.
+//! Invariants of the stored rows after every test, with or without killed processes. They are read straight from the database.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -256,7 +256,7 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
                 messages.clear();
             }
             "run.resumed" => taken_up += 1,
-            // I7: before its outcome, and again only after an attempt of which nobody knows how far it has come.
+            // I7: a call starts before its outcome. It starts again only after an attempt with unknown progress.
             "tool.started" => {
                 let call = text(&data["call_id"]);
                 if outcomes.contains(&call) {
@@ -268,7 +268,7 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
             }
             "tool.completed" | "tool.outcome_unknown" => {
                 let call = text(&data["call_id"]);
-                // One that is not let through has an outcome without having been started.
+                // A call that is not allowed has an outcome without a start.
                 if kind == "tool.outcome_unknown" && !started.contains_key(&call) && !taken_over.contains(&call) {
                     return Err(format!("call {call} was not started, and is unknown at {seq}"));
                 }

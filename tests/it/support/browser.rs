@@ -19,7 +19,7 @@ pub const ESCAPE: &str = "\u{e00c}";
 
 /// How long anything on a page may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long Chromium may take to leave. Whatever happens, it ends with the pipe to its driver.
+/// How long Chromium may take to exit. In any case it exits when the pipe to its driver closes.
 const LEAVING: Duration = Duration::from_secs(10);
 
 /// One window. Gone when dropped, with all processes and the profile, in tests whose runtime has several threads.
@@ -27,7 +27,7 @@ pub struct Browser {
     http: Client,
     session: String,
     _driver: Child,
-    /// The driver would be ended by what it says if nobody could hear it.
+    /// Keeps the driver's output readable: a write to a closed pipe would end the driver.
     _said: Lines<BufReader<ChildStdout>>,
     _profile: TempDir,
 }
@@ -94,7 +94,7 @@ impl Browser {
         self.ask(Method::POST, "/execute/sync", &json!({"script": script, "args": arguments})).await
     }
 
-    /// What a piece of a script returns on the page.
+    /// Runs a script on the page and returns its value.
     pub async fn run(&self, script: &str, arguments: &[&str]) -> Value {
         let running = self.execute(script, arguments);
         wait::within(script, PATIENCE, running).await.unwrap_or_else(|error| panic!("{script}: {error}"))
@@ -143,7 +143,7 @@ impl Browser {
         self.act(css, &[("click", json!({}))]).await;
     }
 
-    /// Types into an element, in the place of what it holds: a second try does not type twice.
+    /// Replaces the text of an element, so that a second attempt does not type twice.
     pub async fn write(&self, css: &str, text: &str) {
         self.act(css, &[("clear", json!({})), ("value", json!({"text": text}))]).await;
     }
@@ -157,7 +157,7 @@ impl Drop for Browser {
             return;
         }
         let leaving = self.http.delete(&self.session).timeout(LEAVING).send();
-        // What else runs goes on meanwhile.
+        // Other tasks continue meanwhile.
         let _ = tokio::task::block_in_place(|| runtime.block_on(leaving));
     }
 }

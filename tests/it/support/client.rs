@@ -12,7 +12,7 @@ use super::sse::{Frame, Next, SseStream};
 /// How long it waits before it tries again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where the server is now. Who is told of another one leaves what it was doing with the last.
+/// The current address of the server. A client that receives a new address drops its work with the old one.
 pub type Address = watch::Receiver<String>;
 
 /// A run and its conversation, once they are known.
@@ -28,7 +28,7 @@ pub struct Client {
     run: watch::Sender<Option<(String, String)>>,
 }
 
-/// What a client has got in the end.
+/// The frames that a client received, and how its run ended.
 pub struct Followed {
     /// Every event, in the order of arrival.
     pub frames: Vec<Frame>,

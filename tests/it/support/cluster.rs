@@ -35,7 +35,7 @@ impl Cluster {
         self.run("up").await;
     }
 
-    /// Stops it where it is: it takes connections, and answers nobody.
+    /// Freezes the server: it accepts connections and never answers.
     pub async fn freeze(&self) {
         self.run("freeze").await;
     }

@@ -73,7 +73,7 @@ impl Database {
         }
     }
 
-    /// Puts a copy in the place of the database.
+    /// Replaces the database by a copy.
     pub async fn put_back(&self, copy: &Self) {
         match self.kind {
             Kind::Sqlite => drop(std::fs::copy(copy.path(), self.path()).unwrap()),
@@ -141,7 +141,7 @@ impl Database {
         self.count(&format!("SELECT CAST(count(*) AS text) FROM run_leases WHERE lease_until > {now}")).await
     }
 
-    /// Waits until the server of the database does nothing for anybody: what a dead client has asked for may still be under way.
+    /// Waits until the database server runs no statement. Statements of a killed client may still be running.
     pub async fn quiet(&self) {
         if self.kind == Kind::Sqlite {
             return;

@@ -12,7 +12,7 @@ use super::server::{Server, Site};
 use super::wait;
 use crate::mcp::setup::{entry, packages};
 
-/// What the screenshots show: their first words, which become their names, and how many characters in all.
+/// The content of the screenshots: the first words, which become the file names, and the total number of characters.
 const SHOWN: [(&str, usize); 7] = [
     ("Meeting Notes", 61),
     ("Quarterly Report", 11_537),
@@ -55,7 +55,7 @@ impl Desktop {
         server
     }
 
-    /// The operator trusts both, and has nobody asked before a file is renamed, though that may destroy something.
+    /// The operator trusts both servers. A rename needs no approval, although it may destroy something.
     fn servers(&self) -> Map<String, Value> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ocr.py");
         let trusted = json!({"trusted": true});
@@ -65,7 +65,7 @@ impl Desktop {
         Map::from_iter([("ocr".to_owned(), ocr), ("filesystem".to_owned(), files)])
     }
 
-    /// What a screenshot shows.
+    /// Returns the text on a screenshot.
     pub fn text(&self, n: usize) -> String {
         let (title, chars) = SHOWN[n - 1];
         let mut text = title.to_owned();

@@ -24,7 +24,7 @@ pub enum Dialect {
     Ollama,
 }
 
-/// What the model says: reasoning with a signature, then words, then at most one call with its id, name and arguments.
+/// The answer of the model: reasoning with a signature, then text, then at most one call with its id, name and arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Says<'a> {
     /// Empty for none.

@@ -16,9 +16,11 @@ impl Ledger {
         Self { file: folder.join("ledger.jsonl") }
     }
 
-    /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` (whose process ends before it answers `lost`, if that is
-    /// the first execution) and `append_meta` are keyed, `pay` can be
-    /// asked about (it declines `declined` the first time, and answers `late` when nobody waits any more), `lookup` only reads. `labour` is unsafe, and goes on by itself as a task.
+    /// Returns the server's entry for `mcpServers`.
+    ///
+    /// `append`, `slow_append` and `labour` are unsafe; `labour` continues as a task. `append_keyed` and `append_meta` are keyed.
+    /// The process of `append_keyed` ends before it answers `lost`, if that is the first execution. `pay` can be asked about: it
+    /// declines `declined` the first time, and answers `late` after the caller gave up. `lookup` only reads.
     pub fn mcp_server(&self) -> Value {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");
         json!({
@@ -72,6 +74,6 @@ pub struct Entry {
     pub tool: String,
     /// Its arguments as they arrived.
     pub arguments: Value,
-    /// What came beside them.
+    /// The `_meta` of the call.
     pub meta: Value,
 }

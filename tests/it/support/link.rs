@@ -25,7 +25,7 @@ struct State {
     is_whole: bool,
 }
 
-/// What of the answers goes through.
+/// The answers that the link carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hears {
     All,
@@ -73,7 +73,7 @@ impl Link {
                             _ = seen.wait_for(|state| state.cuts != cuts) => return,
                             _ = heard.wait_for(|state| state.hushes != hushes) => {}
                         }
-                        // Open on this side, and nobody is there on the other one.
+                        // The near side stays open without a far side.
                         let _ = seen.wait_for(|state| state.cuts != cuts).await;
                         drop(near);
                     });

@@ -1,4 +1,4 @@
-//! What tests that measure share: how much they do, and what comes of it.
+//! Shared parts of tests that measure: the amount of work, and the results.
 
 use super::setting;
 

@@ -214,7 +214,7 @@ fn refuse(notes: &Notes, problem: &str) -> Response {
     (StatusCode::BAD_REQUEST, axum::Json(json!({"error": {"message": problem, "type": "invalid_request_error"}}))).into_response()
 }
 
-/// The text of a message, whatever its form.
+/// Returns the text of a message in any form.
 fn text_of(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
@@ -235,7 +235,7 @@ fn find_script(request: &Value) -> (Script, usize) {
     (Script::parse(&text_of(&messages[at])), round)
 }
 
-/// What strict providers check: roles in order, every call answered once, directly after, in order.
+/// Checks the rules of strict providers: roles alternate, and every call is answered once, directly after it and in order.
 fn check_history(request: &Value) -> Result<(), String> {
     let messages = request["messages"].as_array().ok_or("no messages")?;
     let offered: Vec<&str> =

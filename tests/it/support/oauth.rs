@@ -15,13 +15,13 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// What the two have seen, and what they are to do.
+/// The requests that the two servers received, and their settings.
 #[derive(Default)]
 pub struct Book {
     /// Put over the metadata of the server, and of the authorization server.
     pub resource: Value,
     pub metadata: Value,
-    /// What it calls itself when the browser goes back; nothing if absent.
+    /// The issuer in the redirect to the callback. Absent for none.
     pub issuer: Option<String>,
     /// How long tokens live.
     pub expires_in: Option<i64>,
@@ -250,7 +250,7 @@ fn given(State(site): State<Site>, headers: &HeaderMap, Form(asked): Form<BTreeM
         "refresh_token" => {
             book.refreshes += 1;
             if book.refresh.as_ref() != Some(&asked["refresh_token"]) {
-                // Whoever shows an old one has stolen it, or has lost the new one: all ends.
+                // An old refresh token was stolen, or its successor was lost: all tokens are revoked.
                 book.reused += 1;
                 book.revoke();
                 return refuse("invalid_grant");

@@ -1,12 +1,16 @@
 //! The scripts that tests write into user messages for the scripted model.
 //!
-//! `[[id:NAME]]` names the conversation for the test's own look-ups. What follows is a list of model answers, one per round,
-//! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[wrote:TOOL TEXT]]` with arguments that need be no JSON, `[[text:N,MS]]` says N tokens with MS milliseconds after
-//! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
-//! `[[cut]]` ends the connection without a finish, `[[end]]` ends the answer without one, after its calls, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
-//! times, `[[mute:TIMES]]` says nothing at all so many times before it answers. `[[or]]` stands between what is answered at first and what
-//! is answered when the same round is asked for again. A round without words says `done`. `[[choose:A,B]]` is what is said, once for the whole script, when the model is asked for
-//! categories of tools and offered nothing else; without names it says words.
+//! `[[id:NAME]]` names the conversation for the test's own look-ups. A list of model answers follows, one per round, separated by
+//! `[[next]]`. `[[call:TOOL {json}]]` calls a tool, and `[[wrote:TOOL TEXT]]` calls it with arguments that need not be JSON.
+//! `[[text:N,MS]]` sends N tokens with MS milliseconds after each, and `[[say:WORDS]]` sends one token. `[[reason:N,MS]]` sends
+//! reasoning. `[[hold]]` waits until the test releases the name.
+//!
+//! `[[cut]]` ends the connection without a finish. `[[end]]` ends the answer without one, after its calls. `[[status:N]]` answers
+//! with an HTTP error, and `[[flaky:TIMES,N]]` does so only that many times. `[[mute:TIMES]]` does not answer that many times.
+//! `[[or]]` separates the first answer from the answer to a repeated request of the same round. A round without words says `done`.
+//!
+//! `[[choose:A,B]]` is the answer, once for the whole script, when the model is offered only the choice of tool categories. Without
+//! names it answers with text.
 
 use serde_json::Value;
 
@@ -17,7 +21,7 @@ pub struct Script {
     pub id: String,
     /// The categories that the model names when it is asked for some.
     pub choice: Option<String>,
-    /// What each model call answers.
+    /// The actions of each model call.
     pub rounds: Vec<Vec<Act>>,
 }
 
@@ -49,13 +53,13 @@ pub enum Act {
     Flaky(usize, u16),
     /// Nothing at all so many times, before the answer.
     Mute(usize),
-    /// What follows is for the next time that the round is asked for.
+    /// The following actions are for the next request of the same round.
     Or,
 }
 
 impl Script {
-    /// What the model says in a round when it is asked for it the `time`-th time, counted from 1, or when it is offered nothing but
-    /// to name categories.
+    /// Returns the model's actions in a round, at its `time`-th request, counted from 1. If `choosing`, the model is only offered
+    /// the choice of categories.
     pub fn acts(&self, round: usize, time: usize, choosing: bool) -> Vec<Act> {
         match self.choice.as_deref().filter(|_| choosing) {
             None => {
@@ -72,7 +76,8 @@ impl Script {
         }
     }
 
-    /// What a model of a plan says that is given a step `use TOOL {json}`, or the steps to tell of. The names end in `.step` and `.told`.
+    /// Returns the script of a model that is given a plan's step `use TOOL {json}`, or the steps to report. The names end in
+    /// `.step` and `.told`.
     pub fn of_plan(text: &str) -> Option<Self> {
         let of = |id: String, act: Act| Some(Self { id, choice: None, rounds: vec![vec![act]] });
         if let Some((_, steps)) = text.split_once("\n\nThe steps:\n") {

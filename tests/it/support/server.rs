@@ -18,8 +18,8 @@ use super::model::ModelMock;
 use super::sse::SseStream;
 use super::wait;
 
-/// What outlives a server process: folder, database, ledger and settings. Servers are started on it, one after the other or
-/// side by side.
+/// The parts that outlive a server process: folder, database, ledger and settings. Servers are started on it one after the other or
+/// in parallel.
 pub struct Site {
     /// Gone with the value.
     pub folder: TempDir,
@@ -175,7 +175,7 @@ impl Site {
         let output = std::fs::File::create(&log).unwrap();
         let mut command = match self.bears_small_files {
             false => Command::new(&self.program),
-            // What a process ignores, the program that it becomes ignores, too.
+            // An ignored signal stays ignored after exec.
             true => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(&self.program);
@@ -230,8 +230,8 @@ impl Site {
 pub struct Port {
     /// Its number.
     pub number: u16,
-    /// The same port of another address of this machine stands for the right to use it. Whoever cannot have it looks further.
-    /// None where there is no such address.
+    /// A lock on the port: the same port of another address of this machine. A test that cannot bind it tries another port. `None`
+    /// if there is no such address.
     _right: Option<std::net::TcpListener>,
 }
 
@@ -453,7 +453,7 @@ impl Server {
         self.child.wait().await.unwrap()
     }
 
-    /// What it logged so far.
+    /// Returns the log so far.
     pub fn log_text(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }

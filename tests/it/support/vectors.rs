@@ -15,21 +15,21 @@ use tokio::task::JoinSet;
 const MEANINGS: [&[&str]; 4] =
     [&["umbrella", "forecast"], &["correspondence", "letter"], &["paper", "document"], &["chore", "filler"]];
 
-/// What the mock does when it is asked.
+/// The behaviour of the mock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     /// Answers.
     Well,
-    /// Says 500.
+    /// Responds with status 500.
     Ill,
-    /// Takes the request and says nothing.
+    /// Accepts the request and does not respond.
     Deaf,
 }
 
 /// One request as the mock saw it.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What it was authorised with.
+    /// The key of the request.
     pub key: String,
     /// The bare name of the model.
     pub model: String,

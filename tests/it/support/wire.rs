@@ -105,7 +105,7 @@ impl Wire {
         Self { base_url, asked, hung_up, connections, _tasks: tasks }
     }
 
-    /// What was asked so far.
+    /// Returns the requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("no test panics with the lock").clone()
     }
@@ -159,7 +159,7 @@ async fn serve(
         let mut nothing = [0; 1];
         let goes_on = tokio::select! {
             goes_on = play => goes_on,
-            // A client says nothing while it is answered: whatever is read is the end of its connection.
+            // A client sends nothing while it waits for the answer, so any read means the end of its connection.
             _ = reader.read(&mut nothing) => Err(std::io::ErrorKind::ConnectionAborted.into()),
         };
         match goes_on {

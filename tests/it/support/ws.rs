@@ -18,7 +18,7 @@ pub struct WsClient {
     early: std::collections::VecDeque<String>,
 }
 
-/// What came.
+/// An item from the socket.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming {
     /// A text frame, as it stood.

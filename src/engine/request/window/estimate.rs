@@ -180,7 +180,7 @@ mod tests {
         assert!(estimated.abs_diff(cost) <= 2, "{estimated}");
         let chars = part(Measure::Chars, &reasoning);
         assert!(chars.abs_diff(estimated * 14 / 5) <= 10, "{chars}");
-        // A tokenizer cannot count encrypted reasoning.
+        // A tokenizer cannot count encrypted reasoning, so that text is estimated.
         assert!(part(Measure::Count(Tokenizer::O200kBase), &reasoning).abs_diff(cost) <= 6);
     }
 
@@ -209,7 +209,7 @@ mod tests {
         FilePart { file_id: Some("file_1".to_owned()), name: Some("a".to_owned()), ..FilePart::of(id, media_type) }
     }
 
-    /// Returns the cost of a file beside the words that describe it.
+    /// Returns the cost of a file, without the cost of the words that describe it.
     fn costs(file: FilePart) -> (u64, u64) {
         let around = file.words_around();
         let cost = |measure: Measure| part(measure, &Part::File(file.clone()));

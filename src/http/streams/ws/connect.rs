@@ -29,14 +29,13 @@ const BUFFER_BYTES: usize = 4 * 1024;
 
 /// Opens a WebSocket
 ///
-/// Subprotocol `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`; the server answers with
-/// the same id and pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
-/// `approval.resolve`, `input.resolve`, `ping`, `auth`.
-/// The key goes into the Authorization header, a subprotocol `bearer.<base64url>`, or a first frame with method `auth`; a ticket
-/// goes into the URL.
+/// The subprotocol is `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`. The server answers
+/// with the same id and then pushes event envelopes. The methods are `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
+/// `approval.resolve`, `input.resolve`, `ping` and `auth`. A client sends its key in the `Authorization` header, in a subprotocol
+/// `bearer.<base64url>`, or in a first frame with method `auth`. A ticket goes into the URL.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
-    params(("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for a WebSocket")),
+    params(("ticket" = Option<String>, Query, description = "A ticket for a WebSocket, instead of a key")),
     responses((status = 101, description = "The WebSocket is open")),
 )]
 pub(crate) async fn connect(
@@ -73,7 +72,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
         Some(key) => Some(key.to_owned()),
         None => key_in_subprotocol(headers),
     };
-    // A server without keys accepts any: there, only the origin keeps foreign pages out.
+    // A server without keys accepts any key, so only the origin keeps foreign pages out.
     let local = match &app.options.auth {
         Auth::Open(_) if !is_own_origin(app, uri, headers) => {
             return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
@@ -88,7 +87,7 @@ async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity>
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
-        // Any page may connect: its first frame must hold a key, which no browser sends by itself.
+        // Any page may connect: its first frame must hold a key, which browsers never add on their own.
         (None, None, None) => Ok(Identity::Unsaid),
     }
 }

@@ -66,7 +66,7 @@ impl Subscriptions {
         Self { readers: StreamMap::new(), targets: Targets { held: HashSet::new(), most } }
     }
 
-    /// Follows `reader`, in the place of an earlier one of the same target.
+    /// Follows `reader`. It replaces an earlier reader of the same target.
     pub(super) fn insert(&mut self, app: &App, reader: Reader) {
         let target = Target::of(&reader.scope);
         self.targets.held.insert(target.clone());

@@ -27,15 +27,15 @@ use crate::tools::mcp::transport::statuses::judged;
 /// The largest event of a stream whose caller sets no limit, in bytes: the default of the library.
 const MAX_EVENT: usize = 16 * 1024 * 1024;
 
-/// Whether a server wants a login.
+/// Whether an MCP server requires a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthState {
-    /// It has not asked for one.
+    /// The server has not required a login.
     None,
-    /// It wants one: `POST /api/v1/mcp-servers/{id}/login` begins it.
+    /// The server requires a login. `POST /api/v1/mcp-servers/{id}/login` begins it.
     Needed,
-    /// Somebody has logged in.
+    /// A user has logged in.
     Ok,
 }
 
@@ -76,7 +76,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// Reads no tokens yet. Those that are read later are added to `masks`.
+    /// Creates a login without tokens. Tokens that are read later are added to `masks`.
     pub fn new(of: TokenOf, tokens: Arc<dyn Tokens>, masks: Masks) -> Self {
         Self { of, tokens, masks, state: AtomicU8::new(AuthState::None as u8), current: Mutex::default() }
     }

@@ -352,7 +352,7 @@ mod tests {
         masks
     }
 
-    /// What is shown of a process that has written this and has ended.
+    /// Returns the displayed tail of a process that has written `said` and has ended.
     fn shown(said: &str) -> String {
         let mut tail = Tail { is_over: true, ..Tail::default() };
         said.as_bytes().chunks(8 * 1024).for_each(|chunk| tail.add(chunk));

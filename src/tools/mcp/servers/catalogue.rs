@@ -340,7 +340,7 @@ mod tests {
         let x = &schema["properties"]["x"];
         assert_eq!(x["description"].as_str().unwrap().chars().count(), MAX_DESCRIPTION);
         assert_eq!(x["enum"][0].as_str().unwrap().chars().count(), 2_000, "a value is what it is");
-        // What is called like a keyword and is none, and what no keyword knows.
+        // Properties that have the names of keywords, and unknown keywords.
         let long = || "\u{200b}".to_owned() + &"y".repeat(2_000);
         let mut schema = json!({
             "properties": {"default": {"description": long()}, "enum": {"title": long(), "const": long()}},

@@ -11,55 +11,55 @@ use crate::tools::visible::visible;
 /// The longest name or kind, in characters.
 const MAX_NAME: usize = 256;
 const MAX_DESCRIPTION: usize = 1_024;
-/// The longest URI. One that is longer is left out: cut it means something else.
+/// The longest URI. A longer one is omitted, because a shortened URI has another meaning.
 const MAX_URI: usize = 2_048;
 const MAX_ARGUMENTS: usize = 64;
 
-/// Something that a server has to read.
+/// A resource of an MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct McpResource {
-    /// What it is asked for by.
+    /// The URI by which the resource is requested.
     pub uri: String,
-    /// Its name.
+    /// The name of the resource.
     pub name: String,
-    /// Its name for people.
+    /// The title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What the server says of it.
+    /// The server's description of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its media type.
+    /// The media type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// Its size in bytes.
+    /// The size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
 
-/// A template that a server has for messages.
+/// A prompt of an MCP server: a template for messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct McpPrompt {
-    /// What it is asked for by.
+    /// The name by which the prompt is requested.
     pub name: String,
-    /// Its name for people.
+    /// The title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What the server says of it.
+    /// The server's description of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What it is filled in with.
+    /// The arguments of the prompt.
     pub arguments: Vec<McpPromptArgument>,
 }
 
 /// An argument of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct McpPromptArgument {
-    /// Its name.
+    /// The name of the argument.
     pub name: String,
-    /// What the server says of it.
+    /// The server's description of the argument.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whether it must be given.
+    /// Whether the argument is required.
     pub required: bool,
 }
 

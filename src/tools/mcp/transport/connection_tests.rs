@@ -1,5 +1,5 @@
-//! A server in memory that adds two numbers, and what a connection makes of it. The client is the real one; only its streams are none
-//! of a process, and time is virtual. What else processes do is played in `tests/it/mcp`.
+//! Tests of a connection with an in-memory server that adds two numbers. The client is real, but its streams belong to no process,
+//! and time is virtual. `tests/it/mcp` covers other behaviour of processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::tools::mcp::transport::handler::{Allowed, Handler};
 use crate::tools::mcp::transport::stdio::StdioTransport;
 
 const LIMITS: Limits = Limits { silence: Duration::from_secs(5), whole: Duration::from_secs(10) };
-/// In virtual time, which stands still as long as anybody has something to do.
+/// In virtual time, which stands still while any task has work.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECRET: &str = "token-canary";
 
@@ -32,7 +32,7 @@ struct Adder {
 }
 
 impl Adder {
-    /// What it is told next by this method.
+    /// Returns the next message with this method.
     async fn hears(&mut self, method: &str) -> Value {
         loop {
             let message = tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect(method).expect(method);
@@ -63,7 +63,7 @@ async fn serve(stream: DuplexStream, heard: mpsc::UnboundedSender<Value>) {
     }
 }
 
-/// What it answers. To news, and while it broods, it says nothing, unless a call is taken back: then it answers that.
+/// Returns the server's answer. Notifications and the slow call get none, but a cancelled call does.
 fn answer(message: &Value) -> Option<Value> {
     let params = &message["params"];
     let id = params.get("requestId").unwrap_or(&message["id"]);
@@ -110,7 +110,7 @@ async fn connected(exit: &CancellationToken) -> (Connection, Adder) {
     (connection, Adder { heard, serving })
 }
 
-/// What became of a call, which may go on until `token` ends it.
+/// Makes a call and returns its outcome. The call may continue until `token` ends it.
 async fn called(connection: &Connection, name: &str, arguments: Value, token: &CancellationToken) -> String {
     let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments.as_object().unwrap().clone());
     let (progress, _reports) = mpsc::channel(1);

@@ -286,7 +286,7 @@ mod tests {
         assert_eq!((&field["description"], &field["default"]), (&json!("Of [redacted]"), &json!("[redacted:API_TOKEN]")));
         let (_, named) = form(json!({"type": "string", "enum": ["a"], "enumNames": ["token-canary"]})).unwrap();
         assert!(!json!(named).to_string().contains("canary"), "{named:?}");
-        // What is answered with these would be another answer.
+        // Redaction would change these values, and an answer with a changed value would be a different answer.
         for exact in ["my token-canary", "a\u{200b}b"] {
             for field in [
                 json!({"type": "string", "enum": ["a", exact]}),

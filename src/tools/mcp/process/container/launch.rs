@@ -267,7 +267,7 @@ mod tests {
         path
     }
 
-    /// What it was asked, in order.
+    /// The commands that the fake engine received, in order.
     fn was_asked(folder: &Path) -> Vec<String> {
         std::fs::read_to_string(folder.join("asked")).unwrap().lines().map(str::to_owned).collect()
     }
@@ -419,7 +419,7 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         std::os::unix::fs::symlink(&inner, &link).unwrap();
         let options = ContainerOptions {
-            // Whatever else is said of what lies in it.
+            // The entries for `inner` have no effect, because it is inside of a writable folder.
             mounts: vec![inner.clone(), other.path().to_owned()],
             writable_mounts: vec![shared.path().to_owned(), inner.clone()],
             ..ContainerOptions::default()
