@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use capstan_fuzz::domain::agent::AgentProfile;
-use capstan_fuzz::domain::context::{Capacity, ContextPolicy, json_tokens};
+use capstan_fuzz::domain::conversation::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
-use capstan_fuzz::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan_fuzz::domain::model::{ModelRequest, Usage};
-use capstan_fuzz::domain::record::{Fence, RunRecord};
+use capstan_fuzz::domain::run::context::{Capacity, ContextPolicy, json_tokens};
+use capstan_fuzz::domain::run::record::{Fence, RunRecord};
 use capstan_fuzz::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use capstan_fuzz::engine::{Command, Input, RunFacts, RunState, Surroundings, count_ahead, counts_tokens, decide};
 use capstan_fuzz::support::clock::UnixMillis;
@@ -223,7 +223,8 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
     }
     add(&own, Role::User, vec![words(messages, 30)]);
     let fence = Fence { run_id: own, conversation_id, epoch: 1 };
-    let profile = AgentProfile { context: ContextPolicy { limit: Some(limit), ..ContextPolicy::default() }, ..AgentProfile::default() };
+    let profile =
+        AgentProfile { context: ContextPolicy { limit: Some(limit), ..ContextPolicy::default() }, ..AgentProfile::default() };
     RunRecord { history, ..RunRecord::first(fence, UserId::generate(ids), profile) }
 }
 
