@@ -37,7 +37,6 @@ pub trait ModelClient: Send + Sync {
 }
 
 /// Puts the prices before an answer, so that its reader knows the cost even if the answer breaks off.
-#[must_use]
 pub fn priced(stream: ModelStream, prices: Option<Prices>) -> ModelStream {
     let Some(prices) = prices else { return stream };
     Box::pin(stream::iter([Ok(ModelEvent::Prices(prices))]).chain(stream))

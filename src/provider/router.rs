@@ -16,7 +16,6 @@ pub struct Router {
 
 impl Router {
     /// Adds or replaces a provider.
-    #[must_use]
     pub fn with(mut self, provider: impl Into<String>, client: Arc<dyn ModelClient>) -> Self {
         self.clients.insert(provider.into(), client);
         self

@@ -39,7 +39,6 @@ pub enum StoreError {
 
 impl StoreError {
     /// Returns whether the same call may succeed later, because the request itself is right.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Contended(_) | Self::Damaged(_))
     }

@@ -14,7 +14,6 @@ pub const PAGE_BYTES: usize = 1024 * 1024;
 pub(super) const SQL_PAGE_BYTES: i64 = PAGE_BYTES as i64;
 
 /// Whether there may be events after those of a page that was to hold at most `limit`.
-#[must_use]
 pub fn is_full_page(events: &[StoredEvent], limit: u32) -> bool {
     events.len() >= limit as usize || events.iter().map(|event| event.data.len()).sum::<usize>() >= PAGE_BYTES
 }

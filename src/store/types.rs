@@ -79,7 +79,6 @@ pub struct ConversationChange {
 }
 
 impl ConversationChange {
-    #[must_use]
     pub fn title(title: &str) -> Self {
         Self { title: Some(title.to_owned()), ..Self::default() }
     }
@@ -332,7 +331,6 @@ pub enum GoOn {
 
 impl GoOn {
     /// Returns the first message that is superseded, unless the whole turn is.
-    #[must_use]
     pub fn original(&self) -> Option<&str> {
         match self {
             Self::Resume | Self::Turn | Self::Undo { .. } => None,
@@ -341,7 +339,6 @@ impl GoOn {
     }
 
     /// Returns the calls with which the new run begins, if it does not begin with a model call.
-    #[must_use]
     pub fn batch(&self) -> Option<&CallBatch> {
         match self {
             Self::Resume | Self::Turn => None,
@@ -350,7 +347,6 @@ impl GoOn {
     }
 
     /// Returns the call that is taken back, by its key: all calls with the key are one effect.
-    #[must_use]
     pub fn undone(&self) -> Option<&CallId> {
         match self {
             Self::Resume | Self::Turn | Self::Call(_) => None,
@@ -359,7 +355,6 @@ impl GoOn {
     }
 
     /// Returns whether the user confirms the undo although an earlier try may have taken effect.
-    #[must_use]
     pub fn is_confirmed(&self) -> bool {
         matches!(self, Self::Undo { confirmed: true, .. })
     }

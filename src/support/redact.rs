@@ -9,14 +9,12 @@ pub const MAX_ERROR_BYTES: usize = 500;
 pub const REDACTED: &str = "[redacted]";
 
 /// Returns the text that replaces a secret with a known name.
-#[must_use]
 pub fn redacted_as(name: &str) -> String {
     let clean = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
     format!("[redacted:{}]", name.chars().take(64).map(clean).collect::<String>())
 }
 
 /// Returns whether a text contains a replaced secret.
-#[must_use]
 pub fn is_redacted(text: &str) -> bool {
     text.contains(REDACTED) || text.contains("[redacted:")
 }
@@ -28,7 +26,6 @@ const SECRET_NAMES: [&str; 6] = ["token", "key", "apikey", "authtoken", "accesst
 const SECRET_ENDINGS: [&str; 4] = ["secret", "password", "passwd", "passphrase"];
 
 /// Returns whether a value of this name is a secret.
-#[must_use]
 pub fn names_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     if SECRET_ENDINGS.iter().any(|ending| lower.ends_with(ending)) {
@@ -44,7 +41,6 @@ pub fn names_secret(name: &str) -> bool {
 }
 
 /// Masks what looks like a credential, drops the query and user part of URLs, and cuts the text at [`MAX_ERROR_BYTES`].
-#[must_use]
 pub fn error_text(raw: &str) -> String {
     error_text_with_names(raw, &[])
 }
@@ -53,7 +49,6 @@ pub fn error_text(raw: &str) -> String {
 const SHORTEST_NAME: usize = 12;
 
 /// Returns the same with known names, such as that of the model in the request, shown as they are.
-#[must_use]
 pub fn error_text_with_names(raw: &str, names: &[&str]) -> String {
     let is_apart = |rest: &str, at_end: bool| {
         let beside = if at_end { rest.chars().next_back() } else { rest.chars().next() };

@@ -17,7 +17,6 @@ impl Vendor {
     }
 
     /// Finds the vendor of a provider by its name, which wins over the host: a gateway may stand before the vendor.
-    #[must_use]
     pub fn named(self, provider: &str) -> Self {
         Self(vendors().values().find(|vendor| vendor.providers.iter().any(|name| name == provider)).or(self.0))
     }

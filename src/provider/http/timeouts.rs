@@ -55,7 +55,6 @@ impl StreamLimits {
     }
 
     /// Replaces the limits that are set.
-    #[must_use]
     pub fn with(self, set: &CallLimits) -> Self {
         let limit = |ms: Option<u64>, usual: Duration| ms.map_or(usual, Duration::from_millis);
         Self {
@@ -69,7 +68,6 @@ impl StreamLimits {
     }
 
     /// Extends the limits for a model that may think so long before its answer. Some send nothing meanwhile, others comments.
-    #[must_use]
     pub fn for_thinking(self, time: Duration) -> Self {
         Self {
             first_byte: self.first_byte.max(time),

@@ -5,7 +5,6 @@
 use std::fmt::Write as _;
 
 use serde::Deserialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::domain::conversation::Conversation;
@@ -165,7 +164,7 @@ fn fenced(language: &str, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

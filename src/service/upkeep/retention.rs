@@ -46,7 +46,6 @@ pub struct Folder {
 
 impl Folder {
     /// Begins a pass over runs that ended at least `age_ms` ago by the database's clock.
-    #[must_use]
     pub fn new(store: Arc<dyn ServiceStore>, age_ms: u64, mode: FoldMode) -> Self {
         Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
     }

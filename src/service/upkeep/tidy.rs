@@ -46,7 +46,6 @@ pub struct Tidier {
 
 impl Tidier {
     /// Begins a pass. With [`FoldMode::Count`] nothing is changed.
-    #[must_use]
     pub fn new(store: Arc<dyn ServiceStore>, hub: Option<Arc<Hub>>, ages: TidyAges, mode: FoldMode) -> Self {
         // A conversation that is archived now is not deleted in the same pass.
         let archive = ages.archive_ms.map(|age| (Tidying::Archive, age));

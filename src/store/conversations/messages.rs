@@ -27,7 +27,6 @@ pub struct EarlierMessages {
 
 impl EarlierMessages {
     /// The messages as a page whose next one is of the messages before it.
-    #[must_use]
     pub fn into_page(self) -> Page<Message> {
         let next = self.items.first().filter(|_| self.earlier).map(|(before, _)| before.to_string());
         Page { items: self.items.into_iter().map(|(_, message)| message).collect(), next }

@@ -26,7 +26,6 @@ pub enum RewindFrom {
 }
 
 impl RewindFrom {
-    #[must_use]
     pub fn message(&self) -> &MessageId {
         match self {
             Self::After(id) | Self::At(id) => id,
@@ -34,7 +33,6 @@ impl RewindFrom {
     }
 
     /// Returns whether that message is superseded as well.
-    #[must_use]
     pub fn takes_it(&self) -> bool {
         match self {
             Self::After(_) => false,

@@ -74,7 +74,6 @@ impl PgNotifier {
     }
 
     /// The same with another limit on how long a connection may be silent.
-    #[must_use]
     pub fn bearing_silence(self, limit: Duration) -> Self {
         Self { silence: limit, ..self }
     }
@@ -266,7 +265,6 @@ impl Merger {
     }
 
     /// All that has been gathered since the last time, each once.
-    #[must_use]
     pub fn take(&mut self) -> Vec<ConversationId> {
         std::mem::take(&mut self.conversations).into_iter().collect()
     }

@@ -22,7 +22,6 @@ pub struct CallBatch {
 
 impl CallBatch {
     /// The answer `message`, which holds the call `id`, of a run with all these calls.
-    #[must_use]
     pub fn found(message: Message, mut calls: Vec<ToolCall>, tools: Vec<Arc<ToolDefinition>>, id: &CallId) -> Self {
         let original = message.id.clone();
         let twin = calls.iter().find(|call| call.id == *id).and_then(|call| {

@@ -36,7 +36,6 @@ use crate::store::sql::statement::Statement;
 use crate::store::sql::{control, conversations, idempotency, runs};
 
 /// Returns the statements of each aggregate with the name of its module.
-#[must_use]
 pub fn statements() -> Vec<(&'static str, &'static [Statement])> {
     vec![
         ("accept", accept::STATEMENTS),

@@ -76,12 +76,10 @@ pub enum Listing {
     Nothing,
 }
 
-#[must_use]
 pub fn of_name(list: &[Allowed], host: &str, port: Option<u16>) -> Listing {
     listing(list.iter().filter(|allowed| allowed.has_name(host)), port)
 }
 
-#[must_use]
 pub fn of_address(list: &[Allowed], address: IpAddr, port: Option<u16>) -> Listing {
     listing(list.iter().filter(|allowed| allowed.holds(address)), port)
 }
@@ -98,7 +96,6 @@ fn listing<'a>(matches: impl Iterator<Item = &'a Allowed>, port: Option<u16>) ->
 }
 
 /// Returns a list with static lifetime, so that [`crate::support::net::outbound::Reach`] is `Copy`. Equal lists are stored once.
-#[must_use]
 pub fn kept(list: Vec<Allowed>) -> &'static [Allowed] {
     static KEPT: Mutex<Vec<&'static [Allowed]>> = Mutex::new(Vec::new());
     let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

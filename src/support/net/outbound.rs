@@ -25,7 +25,6 @@ pub enum Reach {
 
 impl Reach {
     /// Returns the word in the database.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Anywhere => "anywhere",
@@ -34,7 +33,6 @@ impl Reach {
         }
     }
 
-    #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Anywhere, Self::Public].into_iter().find(|reach| reach.as_str() == word)
     }
@@ -154,7 +152,6 @@ impl Resolve for Judged {
     }
 }
 
-#[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
