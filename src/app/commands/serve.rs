@@ -355,7 +355,6 @@ fn service_deps(
             max_agents: config.limits.max_agents_per_owner,
             max_feedback_chars: config.limits.max_feedback_chars,
             copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },
-            ..ServiceLimits::default()
         },
         configured_keys: HashMap::new(),
         find_model,

@@ -40,7 +40,7 @@ struct History {
 impl History {
     fn add(&mut self, sample: Sample) -> Option<News> {
         let was_stalled = self.unchanged >= SAMPLES;
-        if self.last.replace(sample) == Some(sample) && sample.parks % 2 == 0 {
+        if self.last.replace(sample) == Some(sample) && sample.parks.is_multiple_of(2) {
             self.unchanged = self.unchanged.saturating_add(1);
         } else {
             self.unchanged = 0;

@@ -185,11 +185,9 @@ impl RunState {
     /// Takes in what an input says beside the rows. A known message changes nothing.
     pub fn learn(&mut self, input: &Input) {
         match input {
-            Input::Joined(message) => {
-                if self.record.history.iter().all(|known| known.id != message.id) {
-                    self.record.history.push(message.clone());
-                    self.record.joined += 1;
-                }
+            Input::Joined(message) if self.record.history.iter().all(|known| known.id != message.id) => {
+                self.record.history.push(message.clone());
+                self.record.joined += 1;
             }
             Input::Reserved(reserve, answer) => self.facts.reserved = Some((*reserve, *answer)),
             Input::Draining => self.facts.draining = true,

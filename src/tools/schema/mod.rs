@@ -33,11 +33,13 @@ pub fn normalise(schema: &Value) -> Value {
 
 const MAX_KEPT: usize = 256;
 
+/// A schema with its validator, by the schema's address. The entry holds the schema, so its address cannot be reused.
+type Compiled = (Arc<Value>, Arc<Validator>);
+
 /// Checks arguments with cached validators: compiling a schema costs far more than using it.
 #[derive(Default)]
 pub struct Validators {
-    /// By the address of the schema. The entry holds the schema, so its address cannot be reused.
-    made: Mutex<HashMap<usize, (Arc<Value>, Arc<Validator>)>>,
+    made: Mutex<HashMap<usize, Compiled>>,
 }
 
 impl Validators {
