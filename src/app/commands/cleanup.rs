@@ -23,7 +23,7 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     print(&tidy(&store, retention.tidy_ages(), mode).await?)?;
     let Some(age_ms) = days_ms(retention.deltas_days) else {
         store.close().await;
-        return print("nothing is folded: retention.deltas_days is 0\n");
+        return print("no deltas are compacted: retention.deltas_days is 0\n");
     };
     let mut folder = Folder::new(store.clone(), age_ms, mode);
     let bar = bar();

@@ -271,7 +271,7 @@ fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
     let listen = config.server.listen;
     if serves(config) && !has_keys && !listen.ip().is_loopback() {
         bail!(
-            "refusing to listen on {listen} without authentication: anybody who can reach it could use it; make a key with \
+            "refusing to listen on {listen} without authentication: any client that can reach it could use it; make a key with \
              `capstan keys create --user NAME`, or listen on 127.0.0.1"
         );
     }

@@ -94,7 +94,7 @@ async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
         if is_old && !told {
             tracing::warn!(
                 seconds = age.as_secs(),
-                "somebody holds a transaction of this database open: rows that change meanwhile cannot be cleaned away; \
+                "a transaction of this database has been open for long: rows that change meanwhile cannot be cleaned away; \
                  pg_stat_activity says who"
             );
         }

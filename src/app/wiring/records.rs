@@ -230,7 +230,7 @@ impl ModelClient for Records {
 impl Embedders for Records {
     async fn embedder(&self, owner: &UserId, model: &str) -> Result<Embedder, ModelError> {
         let nobody = || {
-            let words = format!("nobody serves the embeddings model {model:?} to this owner");
+            let words = format!("no provider of this owner serves the embeddings model {model:?}");
             ModelError { not_asked: true, ..ModelError::new(ModelErrorKind::InvalidRequest, &words) }
         };
         let (provider, name) = model.split_once('/').ok_or_else(nobody)?;

@@ -115,7 +115,7 @@ impl Service {
         let sealed = self.seal(&tokens_place(owner.as_ref(), &tokens_row(&id)), &SecretString::from(text)).await?;
         let kept = McpTokens { server: id.clone(), owner, sealed, fresh_for_ms, version: 1 };
         self.store.put_mcp_tokens(&kept).await?;
-        tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "somebody has logged in at an MCP server");
+        tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "login at an MCP server completed");
         self.stop_mcp_server(principal, &id).await.map(drop)
     }
 
@@ -123,7 +123,7 @@ impl Service {
     pub async fn forget_mcp_login(&self, principal: &Principal, id: &McpServerId) -> Result<()> {
         self.steerable_mcp_server(principal, id).await?;
         if self.store.forget_mcp_tokens(id, None).await? {
-            tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "somebody has logged out of an MCP server");
+            tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "login at an MCP server removed");
         }
         self.stop_mcp_server(principal, id).await.map(drop)
     }

@@ -48,7 +48,7 @@ pub struct Sealed {
 /// Contains no part of a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    #[error("there is no master key to seal a secret with; {0}")]
+    #[error("there is no master key to encrypt a secret with; {0}")]
     NoKey(String),
     #[error("sealed with the master key {key_id}, which is not here; {way_out}")]
     UnknownKey { key_id: String, way_out: String },
