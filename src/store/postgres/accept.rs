@@ -43,8 +43,11 @@ impl PostgresStore {
         match self.accept_alone(Head::Idle, accept, key).await? {
             Some(accepted) => Ok(Some(Keyed::Fresh(accepted))),
             None => {
-                // The transaction needs a connection of the pool, which the cache must not withhold.
-                self.accept.release();
+                // The transaction needs a connection of the pool. The cache gives its own back only if the pool has none idle: the pool
+                // tests what comes back.
+                if self.api.pool.num_idle() == 0 {
+                    self.accept.release();
+                }
                 accept_once(self.database(), accept, key).await
             }
         }
