@@ -1,0 +1,43 @@
+// Short names for the types of the API document.
+
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type AcceptedBody = Schemas["AcceptedBody"];
+export type Agent = Schemas["Agent"];
+export type Approval = Schemas["Approval"];
+export type ApprovalRequest = Schemas["ApprovalRequest"];
+export type ApprovalScope = Schemas["ApprovalScope"];
+export type ContextBudget = Schemas["ContextBudgetEvent"]["data"];
+export type Conversation = Schemas["Conversation"];
+export type DayUsage = Schemas["DayUsage"];
+export type Feedback = Schemas["Feedback"];
+export type FoundMessage = Schemas["FoundMessage"];
+export type InputRecord = Schemas["InputRecord"];
+export type InputRequest = Schemas["InputRequest"];
+export type McpServer = Schemas["McpServer"];
+export type Me = Schemas["Me"];
+export type Message = Schemas["Message"];
+export type Model = Schemas["Model"];
+export type Part = Schemas["Part"];
+export type PlannedStep = Schemas["PlannedStep"];
+export type ProblemBody = Schemas["ProblemBody"];
+export type Provider = Schemas["Provider"];
+export type ProviderModel = Schemas["ProviderModel"];
+export type Question = Schemas["Question"];
+export type Run = Schemas["Run"];
+export type RunExplanation = Schemas["RunExplanation"];
+export type Snapshot = Schemas["StreamSnapshotEvent"]["data"];
+export type StoredFile = Schemas["StoredFile"];
+export type StreamEvent = Schemas["StreamEvent"];
+export type TestedProvider = Schemas["TestedProvider"];
+export type ToolContent = Schemas["ToolContent"];
+export type ToolDefinition = Schemas["ToolDefinition"];
+export type ToolProgress = Schemas["ToolProgressEvent"]["data"];
+export type Usage = Schemas["Usage"];
+
+/** The part of an approval that its event and its record share. */
+export type ApprovalData = ApprovalRequest & { id: string; call_id?: string };
+/** The part of a question that its event and its record share. */
+export type QuestionData = { id: string; kind: Schemas["InputKind"]; call_id?: string; question: Question };

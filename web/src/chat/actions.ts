@@ -1,0 +1,22 @@
+// The actions of an open conversation, for the views inside it.
+
+import { createContext, useContext } from "react";
+
+import type { MessageItem, RunState } from "../conversation/state";
+
+export interface Actions {
+  /** Resumes or retries a run. */
+  act(what: "resume" | "retry", run: string): Promise<void>;
+  /** Cancels a queued run, and puts its message back into the composer. */
+  takeBack(run: RunState): Promise<void>;
+  edit(item: MessageItem, text: string): Promise<void>;
+  fork(item: MessageItem): Promise<void>;
+  rate(item: MessageItem, rating: "up" | "down"): Promise<void>;
+  inspect(run: string): void;
+}
+
+const nothing = () => Promise.resolve();
+
+export const ActionsContext = createContext<Actions>({ act: nothing, takeBack: nothing, edit: nothing, fork: nothing, rate: nothing, inspect: () => undefined });
+
+export const useActions = (): Actions => useContext(ActionsContext);

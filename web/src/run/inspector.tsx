@@ -1,0 +1,167 @@
+// The inside of a run: its time, its steps, and the conversation as of any event.
+
+import { useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+
+import * as api from "../api/client";
+import { print } from "../api/json";
+import type { Run, RunExplanation, StreamEvent } from "../api/types";
+import { RunView } from "../chat/run";
+import { initial, reduce } from "../conversation/state";
+import { Section } from "../setup/parts";
+import { brief, clock, cut, duration, number } from "../text/words";
+import { phases, steps, type PhaseKind } from "./timeline";
+
+const NAMES: Record<PhaseKind, string> = { queued: "queued", model: "model", tools: "tools", human: "waits for you", backoff: "backoff", takeover: "takeover" };
+
+export default function Inspector({ id }: { id: string }) {
+  const { data, error } = useQuery({
+    queryKey: ["run", id],
+    queryFn: async () => {
+      const [run, explanation, events] = await Promise.all([
+        api.get<Run>(`/runs/${id}`),
+        api.get<RunExplanation>(`/runs/${id}/explain`),
+        api.all<StreamEvent>(`/runs/${id}/events`, 50),
+      ]);
+      return { run, explanation, events };
+    },
+    refetchInterval: ({ state }) => (state.data !== undefined && ["completed", "failed", "cancelled"].includes(state.data.run.status) ? false : 3_000),
+  });
+  if (error !== null) return <p className="trouble empty">{api.words(error)}</p>;
+  if (data === undefined) return <p className="faint empty">Reading the run…</p>;
+  return (
+    <div className="scroll-page">
+      <div className="setup inspector">
+        <p>
+          <a href={`#/${data.run.conversation_id}`}>Back to the conversation</a>
+        </p>
+        <Facts run={data.run} explanation={data.explanation} />
+        <Timeline run={data.run} events={data.events} />
+        <Steps events={data.events} />
+        <Scrubber id={id} events={data.events} />
+      </div>
+    </div>
+  );
+}
+
+function Facts({ run, explanation }: { run: Run; explanation: RunExplanation }) {
+  const facts: [string, string | null][] = [
+    ["Status", run.status],
+    ["Model", run.model],
+    ["Agent", `${run.agent}, version ${run.agent_version}`],
+    ["Accepted", clock(run.created_at)],
+    ["Attempts", String(run.attempt)],
+    ["Tokens", run.usage === undefined ? null : `${number(run.usage.input_tokens)} in, ${number(run.usage.output_tokens)} out`],
+    ["Cost", run.usage?.cost === undefined ? null : `${run.usage.cost.amount} ${run.usage.cost.currency}`],
+  ];
+  return (
+    <Section title="Run" hint={explanation.summary}>
+      <dl className="facts">
+        {facts.map(([name, value]) =>
+          value === null ? null : (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd>{brief(value, 120)}</dd>
+            </div>
+          ),
+        )}
+      </dl>
+      {run.error !== undefined && <p className="trouble">{`${run.error.title}: ${brief(run.error.detail, 600)}`}</p>}
+    </Section>
+  );
+}
+
+function Timeline({ run, events }: { run: Run; events: StreamEvent[] }) {
+  const last = events.at(-1);
+  const end = Date.parse(run.finished_at ?? last?.at ?? run.created_at);
+  const found = phases(events, end);
+  const whole = Math.max(1, end - (found[0]?.from ?? end));
+  const sums = new Map<PhaseKind, number>();
+  for (const phase of found) sums.set(phase.kind, (sums.get(phase.kind) ?? 0) + phase.to - phase.from);
+  return (
+    <Section title="Time" hint={`${duration(whole)} in all`}>
+      <div className="timeline-bar" role="img" aria-label={[...sums].map(([kind, ms]) => `${NAMES[kind]}: ${duration(ms)}`).join(", ")}>
+        {found.map((phase) => (
+          <span key={`${phase.from}-${phase.kind}`} className={`phase ${phase.kind}`} style={{ flexGrow: (phase.to - phase.from) / whole }} title={`${phase.label}: ${duration(phase.to - phase.from)}`} />
+        ))}
+      </div>
+      <ul className="legend">
+        {[...sums].map(([kind, ms]) => (
+          <li key={kind}>
+            <span className={`phase ${kind}`} />
+            {`${NAMES[kind]} ${duration(ms)}`}
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+function Steps({ events }: { events: StreamEvent[] }) {
+  const found = steps(events);
+  const calls = (step: (typeof found)[number]) => step.calls.map((call) => `${brief(call.name, 60)} ${duration(call.ms)}${call.isError ? ", failed" : ""}`).join("; ");
+  return (
+    <Section title="Steps">
+      <div className="table" tabIndex={0} role="group" aria-label="Steps">
+        <table className="steps">
+          <thead>
+            <tr>
+              <th>Step</th>
+              <th>Kind</th>
+              <th>Time</th>
+              <th>Tokens in</th>
+              <th>Tokens out</th>
+              <th>Calls</th>
+            </tr>
+          </thead>
+          <tbody>
+            {found.map((step) => (
+              <tr key={step.number}>
+                <td>{step.number}</td>
+                <td>{step.kind}</td>
+                <td>{step.ms === null ? "" : duration(step.ms)}</td>
+                <td>{step.input === null ? "" : number(step.input)}</td>
+                <td>{step.output === null ? "" : number(step.output)}</td>
+                <td>{calls(step)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Section>
+  );
+}
+
+/** Shows the run as of any of its events. */
+function Scrubber({ id, events }: { id: string; events: StreamEvent[] }) {
+  const [at, setAt] = useState(events.length);
+  const place = Math.min(at, events.length);
+  const event = events[place - 1];
+  const state = useMemo(() => {
+    const replayed = initial();
+    // The reducer changes the parts of messages: each replay has its own.
+    for (const one of structuredClone(events.slice(0, place))) reduce(replayed, one);
+    return replayed;
+  }, [events, place]);
+  const run = state.runs.get(id);
+  return (
+    <Section title="Replay" hint="The run as it was after each event of its log.">
+      <input type="range" min={1} max={Math.max(1, events.length)} value={place} aria-label="Event" aria-valuetext={event?.type} onChange={(change) => setAt(Number(change.target.value))} />
+      {event !== undefined && (
+        <details className="event-detail">
+          <summary>
+            <code>{event.type}</code> <span className="faint">{`${"seq" in event ? `seq ${event.seq}, ` : ""}${new Date(event.at).toLocaleTimeString()}, ${place} of ${events.length}`}</span>
+          </summary>
+          <pre className="output" tabIndex={0}>
+            {cut(print(event.data, 2), 10_000)}
+          </pre>
+        </details>
+      )}
+      {run !== undefined && (
+        <div id="replay" inert>
+          <RunView run={run} rev={run.rev} state={state} isNewest={false} isEnd={run.end !== null} />
+        </div>
+      )}
+    </Section>
+  );
+}

@@ -1,0 +1,106 @@
+// Shared pieces of the pages of the set up.
+
+import { useState, type ReactNode, type SyntheticEvent } from "react";
+
+import * as api from "../api/client";
+
+/** A heading with its explanation, and the content below. */
+export function Section({ title, hint, children, actions }: { title: string; hint?: ReactNode; children: ReactNode; actions?: ReactNode }) {
+  return (
+    <section className="setup-section">
+      <div className="setup-head">
+        <h2>{title}</h2>
+        {actions}
+      </div>
+      {hint !== undefined && <p className="faint">{hint}</p>}
+      {children}
+    </section>
+  );
+}
+
+export function Field({ label, hint, children }: { label: string; hint?: ReactNode; children: ReactNode }) {
+  return (
+    <label className="field-line">
+      <span className="field-label">{label}</span>
+      {children}
+      {hint !== undefined && <small className="faint">{hint}</small>}
+    </label>
+  );
+}
+
+/** A button whose action is under way at most once, and whose error is shown beside it. */
+export function Action({ act, children, className = "small", title }: { act: () => Promise<unknown>; children: ReactNode; className?: string; title?: string }) {
+  const [isBusy, setBusy] = useState(false);
+  const [trouble, setTrouble] = useState("");
+  const click = () => {
+    setBusy(true);
+    setTrouble("");
+    act()
+      .catch((error: unknown) => setTrouble(api.words(error)))
+      .finally(() => setBusy(false));
+  };
+  return (
+    <>
+      <button type="button" className={className} disabled={isBusy} title={title} onClick={click}>
+        {isBusy && <span className="spin" />} {children}
+      </button>
+      {trouble !== "" && (
+        <span className="action-trouble" role="alert">
+          {trouble}
+        </span>
+      )}
+    </>
+  );
+}
+
+/** A form that sends itself once, and shows its error. */
+export function Form({ submit, children, label, cancel }: { submit: (values: FormData) => Promise<unknown>; children: ReactNode; label: string; cancel?: () => void }) {
+  const [isBusy, setBusy] = useState(false);
+  const [trouble, setTrouble] = useState("");
+  const send = (event: SyntheticEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    setBusy(true);
+    setTrouble("");
+    submit(new FormData(event.currentTarget))
+      .catch((error: unknown) => setTrouble(error instanceof SyntaxError ? error.message : api.words(error)))
+      .finally(() => setBusy(false));
+  };
+  return (
+    <form className="setup-form" onSubmit={send}>
+      {children}
+      {trouble !== "" && (
+        <p className="trouble" role="alert">
+          {trouble}
+        </p>
+      )}
+      <div className="buttons">
+        <button type="submit" className="primary" disabled={isBusy}>
+          {isBusy && <span className="spin" />} {label}
+        </button>
+        {cancel !== undefined && (
+          <button type="button" onClick={cancel}>
+            Cancel
+          </button>
+        )}
+      </div>
+    </form>
+  );
+}
+
+export const textOf = (values: FormData, name: string): string => {
+  const value = values.get(name);
+  return typeof value === "string" ? value.trim() : "";
+};
+
+const SCOPES: Record<string, string> = { own: "yours", global: "for all users", config: "from the settings", preset: "built in" };
+
+export const Scope = ({ scope }: { scope: string }) => <span className="tag">{SCOPES[scope] ?? scope}</span>;
+
+export function State({ look, children }: { look: "good" | "bad" | "wait" | "off"; children: ReactNode }) {
+  return (
+    <span className={`state ${look}`}>
+      <span className="state-dot" aria-hidden="true" />
+      {children}
+    </span>
+  );
+}

@@ -1,0 +1,136 @@
+// The list of conversations: reading, changing, and deleting with a way back.
+
+import { useInfiniteQuery, type InfiniteData } from "@tanstack/react-query";
+import { useSyncExternalStore } from "react";
+
+import * as api from "../api/client";
+import type { Conversation } from "../api/types";
+import { queries } from "./queries";
+import { toast } from "./toasts";
+
+type Pages = InfiniteData<api.Page<Conversation>, string | null>;
+
+/** The time to take a deletion back. */
+const UNDO_MS = 7_000;
+
+export const useConversations = (search: string, isArchived: boolean, tag: string | null) =>
+  useInfiniteQuery({
+    queryKey: ["conversations", search, isArchived, tag],
+    queryFn: ({ pageParam }) => {
+      const query = new URLSearchParams({ limit: "40" });
+      if (search !== "") query.set("q", search);
+      if (isArchived) query.set("archived", "true");
+      if (tag !== null) query.set("tag", tag);
+      if (pageParam !== null) query.set("cursor", pageParam);
+      return api.get<api.Page<Conversation>>(`/conversations?${query.toString()}`);
+    },
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next_cursor,
+    refetchInterval: 5_000,
+    placeholderData: (before) => before,
+  });
+
+export const refresh = (): void => void queries.invalidateQueries({ queryKey: ["conversations"] });
+
+/** Changes a shown row before the list is read again. An unknown conversation makes the list be read. */
+export function told(id: string, change: Partial<Conversation>): void {
+  const known: Conversation[] = [];
+  queries.setQueriesData<Pages>({ queryKey: ["conversations"] }, (lists) => {
+    if (lists === undefined) return lists;
+    const pages = lists.pages.map((page) => ({
+      ...page,
+      data: page.data.map((row) => {
+        if (row.id !== id) return row;
+        known.push(row);
+        return { ...row, ...change };
+      }),
+    }));
+    return { ...lists, pages };
+  });
+  if (known.length === 0) refresh();
+}
+
+/** Changes a conversation on the server. */
+export async function change(id: string, changes: Partial<Pick<Conversation, "title" | "pinned" | "tags">> & { archived?: boolean }): Promise<void> {
+  try {
+    const changed = await api.patch<Conversation>(`/conversations/${id}`, changes);
+    told(id, changed);
+    if ("archived" in changes) {
+      toast({ words: changes.archived === true ? "Archived." : "Restored.", undo: { label: "Undo", act: () => void change(id, { archived: changes.archived !== true }) } });
+    }
+    refresh();
+  } catch (error) {
+    toast({ words: api.words(error) });
+  }
+}
+
+/** Returns the tags of a text with commas between them, each once. */
+export const tagsOf = (text: string): string[] => [...new Set(text.split(",").map((tag) => tag.trim()).filter(Boolean))];
+
+/** Returns the tags of these conversations, the most used first. */
+export function usedTags(rows: readonly Conversation[]): string[] {
+  const counts = new Map<string, number>();
+  for (const tag of rows.flatMap((row) => row.tags ?? [])) counts.set(tag, (counts.get(tag) ?? 0) + 1);
+  return [...counts].sort(([one, often], [other, less]) => less - often || one.localeCompare(other)).map(([tag]) => tag);
+}
+
+/** Makes a conversation from a saved JSON file. Returns its id; `null` after an error, which the user is told. */
+export async function importFile(file: File): Promise<string | null> {
+  try {
+    const { id } = await api.postText<Conversation>("/conversations/import", await file.text(), api.newKey());
+    refresh();
+    return id;
+  } catch (error) {
+    toast({ words: api.words(error) });
+    return null;
+  }
+}
+
+const deleting = new Map<string, () => void>();
+let hidden: ReadonlySet<string> = new Set();
+const listeners = new Set<() => void>();
+
+function setHidden(change: (ids: Set<string>) => void): void {
+  const next = new Set(hidden);
+  change(next);
+  hidden = next;
+  for (const listener of listeners) listener();
+}
+
+/** The conversations whose deletion can still be taken back. */
+export const useHidden = (): ReadonlySet<string> =>
+  useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => hidden,
+  );
+
+/** Deletes a conversation, after the time to take it back. */
+export function removeLater(id: string, title: string, undone: () => void): void {
+  setHidden((ids) => ids.add(id));
+  const now = () => {
+    clearTimeout(timer);
+    deleting.delete(id);
+    api.remove(`/conversations/${id}`, true).then(refresh, (error: unknown) => {
+      if (error instanceof api.Problem && error.status === 404) return refresh();
+      setHidden((ids) => ids.delete(id));
+      toast({ words: api.words(error) });
+    });
+  };
+  const timer = setTimeout(now, UNDO_MS);
+  deleting.set(id, now);
+  const act = () => {
+    clearTimeout(timer);
+    deleting.delete(id);
+    setHidden((ids) => ids.delete(id));
+    undone();
+  };
+  toast({ words: `Deleted “${title}”.`, undo: { label: "Undo", act }, ms: UNDO_MS });
+}
+
+// A closed page cannot take anything back.
+window.addEventListener("pagehide", () => {
+  for (const now of deleting.values()) now();
+});

@@ -1,0 +1,88 @@
+// The command palette: commands, conversations and messages by a few letters.
+
+import { useQuery } from "@tanstack/react-query";
+import { useDeferredValue, useState, type KeyboardEvent } from "react";
+
+import * as api from "../api/client";
+import type { Conversation, FoundMessage } from "../api/types";
+import { brief } from "../text/words";
+import { Dialog } from "./dialog";
+
+interface Entry {
+  key: string;
+  label: string;
+  detail?: string;
+  to: string;
+}
+
+const COMMANDS: Entry[] = [
+  { key: "new", label: "New conversation", detail: "Ctrl+Shift+O", to: "" },
+  { key: "inbox", label: "Inbox", to: "inbox" },
+  { key: "setup", label: "Set up", to: "setup" },
+  { key: "usage", label: "Usage", to: "usage" },
+];
+
+export default function Palette({ close, go }: { close: () => void; go: (to: string) => void }) {
+  const [query, setQuery] = useState("");
+  const [place, setPlace] = useState(0);
+  const wanted = useDeferredValue(query.trim());
+  const { data } = useQuery({
+    queryKey: ["palette", wanted],
+    queryFn: async (): Promise<Entry[]> => {
+      const q = encodeURIComponent(wanted);
+      const titles = await api.get<api.Page<Conversation>>(`/conversations?limit=8${wanted === "" ? "" : `&q=${q}`}`);
+      const messages = wanted === "" ? { data: [] } : await api.get<api.Page<FoundMessage>>(`/search?q=${q}&limit=8`);
+      return [
+        ...titles.data.map((row) => ({ key: row.id, label: brief(row.title || "Untitled", 80), to: row.id })),
+        ...messages.data.map((found) => ({ key: found.message_id, label: brief(found.title || "Untitled", 60), detail: brief(found.snippet.map((part) => part.text).join(""), 80), to: `${found.conversation_id}/${found.message_id}` })),
+      ];
+    },
+    placeholderData: (before) => before,
+  });
+  const entries = [...COMMANDS.filter((entry) => entry.label.toLowerCase().includes(wanted.toLowerCase())), ...(data ?? [])];
+  const at = Math.min(place, Math.max(0, entries.length - 1));
+  const choose = (entry: Entry | undefined) => {
+    if (entry === undefined) return;
+    close();
+    go(entry.to);
+  };
+  const key = (event: KeyboardEvent) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      setPlace((at + (event.key === "ArrowDown" ? 1 : entries.length - 1)) % Math.max(1, entries.length));
+    } else if (event.key === "Enter") {
+      event.preventDefault();
+      choose(entries[at]);
+    }
+  };
+  return (
+    <Dialog label="Go to" isOpen close={close} className="palette">
+      <input
+        type="search"
+        placeholder="Go to a conversation, message or command"
+        aria-label="Go to"
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="palette-list"
+        aria-activedescendant={entries.length > 0 ? `palette-${at}` : undefined}
+        maxLength={200}
+        autoFocus
+        value={query}
+        onChange={(event) => {
+          setQuery(event.target.value);
+          setPlace(0);
+        }}
+        onKeyDown={key}
+      />
+      <div className="options" role="listbox" id="palette-list" aria-label="Results">
+        {entries.map((entry, number) => (
+          <div key={entry.key} id={`palette-${number}`} role="option" aria-selected={number === at} className={`option${number === at ? " at" : ""}`} onPointerMove={() => setPlace(number)} onClick={() => choose(entry)}>
+            <span className="option-name">{entry.label}</span>
+            {entry.detail !== undefined && <span className="option-detail">{entry.detail}</span>}
+          </div>
+        ))}
+        {entries.length === 0 && <p className="faint empty">No matches</p>}
+      </div>
+    </Dialog>
+  );
+}

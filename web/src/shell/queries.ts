@@ -1,0 +1,55 @@
+// Cached reads of the API that several views share.
+
+import { QueryClient, useQuery } from "@tanstack/react-query";
+
+import { Problem, all, get } from "../api/client";
+import type { Agent, Approval, InputRecord, Model } from "../api/types";
+import { tokens } from "../text/words";
+import type { Option } from "../chat/picker";
+import { useNotifying } from "./notify";
+
+export const queries = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 30_000,
+      // An error of the server with words of its own is not tried again.
+      retry: (tries, error) => tries < 3 && !(error instanceof Problem && error.status < 500),
+    },
+  },
+});
+
+export const useModels = () => useQuery({ queryKey: ["models"], queryFn: () => all<Model>("/models"), staleTime: 60_000 });
+export const useAgents = () => useQuery({ queryKey: ["agents"], queryFn: () => all<Agent>("/agents") });
+
+/** The open questions of the caller in all conversations. */
+export const useOpenQuestions = () =>
+  useQuery({
+    queryKey: ["questions"],
+    queryFn: async () => {
+      const [approvals, inputs] = await Promise.all([all<Approval>("/approvals?status=pending"), all<InputRecord>("/input-requests?status=pending")]);
+      return { approvals, inputs: inputs.filter((input) => input.kind !== "approval") };
+    },
+    refetchInterval: 10_000,
+    // A hidden tab asks on only for the sake of notifications.
+    refetchIntervalInBackground: useNotifying(),
+  });
+
+/** The number of steps that the agent of a run may take, once that is known. */
+export function useMostRounds(agent: string | null): number | null {
+  const { data } = useQuery({ queryKey: ["agent", agent], queryFn: () => get<Agent>(`/agents/${encodeURIComponent(agent ?? "")}`), enabled: agent !== null });
+  const most = ((data?.effective ?? data?.profile) as { max_rounds?: unknown } | undefined)?.max_rounds;
+  return typeof most === "number" && Number.isFinite(most) ? most : null;
+}
+
+/** Returns a model as an option of a picker: its name, abilities, window and price. */
+export function modelOption(model: Model): Option {
+  const { abilities, limits, price } = model;
+  const facts = [
+    limits.context === undefined ? null : `${tokens(limits.context)} context`,
+    abilities.images === true ? "pictures" : null,
+    abilities.tools === false ? "no tools" : null,
+    price === undefined ? null : `$${price.input} in, $${price.output} out per M`,
+    model.available ? null : "not listed now",
+  ];
+  return { value: model.id, label: model.id.replace(`${model.provider}/`, ""), group: model.provider, detail: facts.filter(Boolean).join(" · ") };
+}

@@ -1,0 +1,99 @@
+// Texts of others, made fit for a page: on one line, cut, and with invisible characters spelled out.
+
+/** Characters that are invisible, or that change the order of visible ones. All that the server holds for such are among them. */
+const UNSEEN = /[\p{Default_Ignorable_Code_Point}\p{Bidi_Control}\p{Cc}\u180b-\u180f\u2028\u2029\u2800\ufe00-\ufe0f\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
+
+/** Spells invisible characters out, in texts that a person decides about. Lines and tabs stay. */
+export function spelled(text: string): string {
+  return text.replace(UNSEEN, (letter) =>
+    letter === "\n" || letter === "\t" ? letter : `<U+${(letter.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}>`,
+  );
+}
+
+/** Returns JSON whose texts have such characters as escapes, which mean the same. */
+export function escaped(json: string): string {
+  const escape = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return json.replace(UNSEEN, (letter) => (letter === "\n" ? letter : letter.split("").map(escape).join("")));
+}
+
+/** Returns the text on one line, without those characters. */
+export function brief(text: string, most = 120): string {
+  const line = text.replace(UNSEEN, " ").replace(/ +/g, " ").trim();
+  return line.length > most ? `${line.slice(0, most)}…` : line;
+}
+
+/** Cuts a shown text, so that no answer of a tool makes the page slow. */
+export function cut(text: string, most = 20_000): string {
+  return text.length > most ? `${text.slice(0, most)}\n[${number(text.length - most)} characters more]` : text;
+}
+
+/** Returns the address if it may be a link: HTTP and HTTPS only. */
+export function webUrl(text: string): string | null {
+  try {
+    const url = new URL(text);
+    return url.protocol === "https:" || url.protocol === "http:" ? url.href : null;
+  } catch {
+    return null;
+  }
+}
+
+export const number = (value: number | undefined): string => (value !== undefined && Number.isFinite(value) ? value.toLocaleString("en") : "?");
+
+/** Returns a count of tokens in few letters: 950, 12.4k. */
+export function tokens(value: number): string {
+  return value < 1000 ? String(value) : `${(value / 1000).toFixed(value < 100_000 ? 1 : 0)}k`;
+}
+
+export function duration(ms: number): string {
+  if (ms < 1000) return `${ms} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+/** Returns how long ago a time is, in few letters. */
+export function ago(iso: string, now = Date.now()): string {
+  const seconds = Math.max(0, (now - Date.parse(iso)) / 1000);
+  if (!Number.isFinite(seconds)) return "";
+  if (seconds < 60) return "now";
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  if (seconds < 7 * 86400) return `${Math.floor(seconds / 86400)} d`;
+  return new Date(iso).toLocaleDateString(undefined, { day: "numeric", month: "short", year: "numeric" });
+}
+
+/** Returns the time of a message: the hour today, else the date with the hour. */
+export function clock(iso: string, now = new Date()): string {
+  const at = new Date(iso);
+  if (Number.isNaN(at.getTime())) return "";
+  const hour = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+  if (at.toDateString() === now.toDateString()) return hour;
+  return `${at.toLocaleDateString(undefined, { day: "numeric", month: "short" })}, ${hour}`;
+}
+
+/** Returns the group of the list of conversations that a time belongs to. */
+export function dayGroup(iso: string, now = new Date()): string {
+  const midnight = (at: Date) => new Date(at.getFullYear(), at.getMonth(), at.getDate()).getTime();
+  const days = Math.round((midnight(now) - midnight(new Date(iso))) / 86_400_000);
+  if (days <= 0) return "Today";
+  if (days === 1) return "Yesterday";
+  if (days < 7) return "Previous 7 days";
+  if (days < 30) return "Previous 30 days";
+  return "Older";
+}
+
+/** Copies a text. Pages over plain HTTP have no clipboard. */
+export async function copy(text: string): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = document.createElement("textarea");
+    area.className = "unseen";
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    // The only way without a clipboard.
+    // eslint-disable-next-line @typescript-eslint/no-deprecated
+    document.execCommand("copy");
+    area.remove();
+  }
+}

@@ -1,0 +1,63 @@
+import { expect, it } from "vitest";
+
+import type { DayUsage, Run } from "../api/types";
+import { entryOfDay, entryOfRun, isOwn, lastDays, series, shown, sums, type Entry } from "./totals";
+
+const NOW = Date.parse("2026-03-02T00:30:00Z");
+
+const day = (date: string, model: string, input: number, amount?: string): DayUsage => ({
+  day: date,
+  owner_id: "user_1",
+  model,
+  runs: 2,
+  usage: { input_tokens: input, output_tokens: 5, model_calls: 3, ...(amount === undefined ? {} : { cost: { amount, currency: "USD" } }) },
+});
+
+const entry = (date: string, group: string, tokens: number): Entry => ({ day: date, group, values: { tokens, cost: 0, runs: 1, calls: 1 } });
+
+it("counts days in UTC, across the end of a month", () => {
+  expect(lastDays(3, NOW)).toEqual(["2026-02-28", "2026-03-01", "2026-03-02"]);
+});
+
+it("reads rows of usage and runs alike", () => {
+  expect(entryOfDay(day("2026-03-01", "a/b", 10, "0.25"), "model")).toEqual({ day: "2026-03-01", group: "a/b", values: { tokens: 15, cost: 0.25, runs: 2, calls: 3 } });
+  expect(entryOfDay(day("2026-03-01", "a/b", 10), "owner").group).toBe("user_1");
+  const run = { created_at: "2026-03-01T23:59:59.999Z", agent: "chat", usage: { input_tokens: 1, output_tokens: 2 } } as Run;
+  expect(entryOfRun(run)).toEqual({ day: "2026-03-01", group: "chat", values: { tokens: 3, cost: 0, runs: 1, calls: 0 } });
+});
+
+it("leaves copied and imported runs out, which were not executed here", () => {
+  const runs = [{ trace_id: "0af7" }, {}] as Run[];
+  expect(runs.filter(isOwn)).toEqual([runs[0]]);
+});
+
+it("sums each group by day, largest first, and leaves other days out", () => {
+  const days = lastDays(2, NOW);
+  const found = series([entry("2026-03-01", "small", 1), entry("2026-03-02", "large", 9), entry("2026-03-01", "large", 1), entry("2026-01-01", "old", 99)], days, "tokens", 5);
+  expect(found.map(({ group, days: values }) => [group, values.map(({ tokens }) => tokens)])).toEqual([
+    ["large", [1, 9]],
+    ["small", [1, 0]],
+  ]);
+  expect(sums(found, days)).toEqual({
+    total: { tokens: 11, cost: 0, runs: 3, calls: 3 },
+    days: [
+      { tokens: 2, cost: 0, runs: 2, calls: 2 },
+      { tokens: 9, cost: 0, runs: 1, calls: 1 },
+    ],
+  });
+});
+
+it("joins the smallest groups without losing any usage", () => {
+  const days = lastDays(1, NOW);
+  const entries = [5, 4, 3, 2, 1].map((tokens) => entry("2026-03-02", `g${tokens}`, tokens));
+  const found = series(entries, days, "tokens", 3);
+  expect(found.map(({ group, total }) => [group, total.tokens])).toEqual([
+    ["g5", 5],
+    ["g4", 4],
+    ["others", 6],
+  ]);
+});
+
+it("shows small costs with their digits", () => {
+  expect([shown("cost", 0), shown("cost", 0.0123), shown("cost", 1234.5), shown("tokens", 12_345)]).toEqual(["$0.00", "$0.0123", "$1,234.50", "12,345"]);
+});

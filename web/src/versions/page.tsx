@@ -1,0 +1,99 @@
+// Shows the earlier versions of a conversation, and continues one of them in a copy.
+
+import { useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+
+import * as api from "../api/client";
+import { print } from "../api/json";
+import type { Conversation, Message, StreamEvent } from "../api/types";
+import { RunView } from "../chat/run";
+import { initial, reduce } from "../conversation/state";
+import { Action, Section } from "../setup/parts";
+import { refresh } from "../shell/conversations";
+import { brief, clock } from "../text/words";
+import { versions, type Version } from "./versions";
+
+/** Pages of 100 events, oldest first. */
+const EVENT_PAGES = 200;
+
+interface Read {
+  conversation: Conversation;
+  events: StreamEvent[];
+  found: Version[];
+}
+
+async function read(id: string): Promise<Read> {
+  const [conversation, events, current] = await Promise.all([
+    api.conversation(id),
+    api.all<StreamEvent>(`/conversations/${id}/events`, EVENT_PAGES),
+    api.all<Message>(`/conversations/${id}/messages`, 50),
+  ]);
+  return { conversation, events, found: versions(events, current) };
+}
+
+export default function Versions({ id, go }: { id: string; go: (to: string) => void }) {
+  const { data, error } = useQuery({ queryKey: ["versions", id], queryFn: () => read(id), staleTime: 0 });
+  const [seq, setSeq] = useState<number | null>(null);
+  const shown = data?.found.find((version) => version.seq === seq) ?? data?.found[0];
+  return (
+    <div className="scroll-page">
+      <div className="setup versions-page">
+        <p>
+          <a href={`#/${id}`}>Back to the conversation</a>
+        </p>
+        {error !== null && (
+          <p className="trouble" role="alert">
+            {api.words(error)}
+          </p>
+        )}
+        {data === undefined && error === null && <p className="faint">Reading the log…</p>}
+        {data !== undefined && shown === undefined && <p className="faint inbox-empty">Nothing was edited or answered again.</p>}
+        {data !== undefined && shown !== undefined && (
+          <>
+            <div className="kinds" role="group" aria-label="Versions">
+              {data.found.map((version, at) => (
+                <button key={version.seq} type="button" className={`kind${version === shown ? " on" : ""}`} aria-pressed={version === shown} onClick={() => setSeq(version.seq)}>
+                  {`${data.found.length - at} of ${data.found.length + 1}`}
+                </button>
+              ))}
+            </div>
+            <Replaced version={shown} data={data} go={go} />
+          </>
+        )}
+      </div>
+    </div>
+  );
+}
+
+/** The runs with the replaced messages, as they were. */
+function Replaced({ version, data, go }: { version: Version; data: Read; go: (to: string) => void }) {
+  const { events } = data;
+  const state = useMemo(() => {
+    const replayed = initial();
+    // The reducer changes the parts of messages: each replay has its own.
+    for (const event of structuredClone(events.filter((one) => "seq" in one && one.seq < version.seq))) reduce(replayed, event);
+    return replayed;
+  }, [events, version.seq]);
+  const replaced = new Set(version.replaced);
+  const runs = [...state.runs.values()].filter((run) => run.items.some((item) => item.kind === "message" && item.id !== null && replaced.has(item.id)));
+  const copy = async () => {
+    const { title, agent, model, tags } = data.conversation;
+    const document = { format: "capstan.conversation", version: 1, conversation: { title: brief(title, 250), agent, model, tags }, messages: version.messages };
+    const made = await api.postText<Conversation>("/conversations/import", print(document), api.newKey());
+    refresh();
+    go(made.id);
+  };
+  return (
+    <Section
+      title={`Replaced ${clock(version.at)}`}
+      hint={version.isWhole ? "These messages left the conversation. What tools did then was not undone." : "The log does not have all messages of this version."}
+      actions={version.isWhole && <Action act={copy}>Continue in a copy</Action>}
+    >
+      <div className="replay">
+        {runs.map((run) => (
+          <RunView key={run.id} run={run} rev={run.rev} state={state} isNewest={false} isEnd={run.end !== null} />
+        ))}
+      </div>
+    </Section>
+  );
+}
