@@ -13,6 +13,8 @@ CREATE TABLE conversations (
     title_at      bigint,
     status        text NOT NULL,
     pinned        boolean NOT NULL DEFAULT false,
+    -- The conversation of one request: listed nowhere, and deleted early.
+    hidden        boolean NOT NULL DEFAULT false,
     -- A JSON list.
     tags          text NOT NULL DEFAULT '[]',
     system_prompt text,
@@ -28,6 +30,7 @@ CREATE TABLE conversations (
     archived_at   bigint
 );
 CREATE INDEX conversations_by_owner ON conversations (owner_id, created_at DESC, id DESC);
+CREATE INDEX conversations_hidden ON conversations (id) WHERE hidden;
 CREATE INDEX conversations_titled ON conversations (title_at) WHERE title_at IS NOT NULL;
 
 -- The fence and the counter of each log in one narrow row, which every write updates: the update waits for a concurrent claim, tests

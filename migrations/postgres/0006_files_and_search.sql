@@ -55,7 +55,7 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER message_uses_files AFTER INSERT ON messages FOR EACH ROW
-    WHEN (NEW.role IN ('user', 'tool') AND strpos(NEW.body, '"file_id":"file_') > 0) EXECUTE FUNCTION note_file_uses();
+    WHEN (strpos(NEW.body, '"file_id":"file_') > 0) EXECUTE FUNCTION note_file_uses();
 
 -- Notes the files of a tool call. The message with the results comes when all calls of its step are over, which may take days: an outcome
 -- holds its files from the moment in which it is stored.

@@ -12,6 +12,8 @@ CREATE TABLE conversations (
     title_at      integer,
     status        text NOT NULL,
     pinned        integer NOT NULL DEFAULT 0,
+    -- The conversation of one request: listed nowhere, and deleted early.
+    hidden        integer NOT NULL DEFAULT 0,
     -- A JSON list.
     tags          text NOT NULL DEFAULT '[]',
     system_prompt text,
@@ -27,6 +29,7 @@ CREATE TABLE conversations (
     archived_at   integer
 ) STRICT;
 CREATE INDEX conversations_by_owner ON conversations (owner_id, created_at DESC, id DESC);
+CREATE INDEX conversations_hidden ON conversations (id) WHERE hidden;
 CREATE INDEX conversations_titled ON conversations (title_at) WHERE title_at IS NOT NULL;
 
 -- The fence and the counter of each log in one narrow row, which every write updates: the update waits for a concurrent claim, tests

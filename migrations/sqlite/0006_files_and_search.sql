@@ -38,7 +38,7 @@ CREATE INDEX file_uses_by_conversation ON file_uses (conversation_id);
 
 -- Notes the files of a new message.
 CREATE TRIGGER message_uses_files AFTER INSERT ON messages
-WHEN NEW.role = 'user' AND instr(NEW.body, '"file_id":"file_') > 0
+WHEN NEW.role IN ('user', 'assistant') AND instr(NEW.body, '"file_id":"file_') > 0
 BEGIN
     INSERT INTO file_uses (file_id, conversation_id)
     SELECT DISTINCT f.id, NEW.conversation_id

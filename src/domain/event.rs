@@ -1,42 +1,47 @@
-//! Events: the entries of a conversation's log. The data of an event is rendered once, before it is written, and every reader gets
+//! Events: the entries of a conversation's log. An event's data is rendered once, before it is stored, and every reader receives
 //! those bytes.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::domain::conversation::message::{Message, Part, Role, ToolContent};
-use crate::domain::frame::{self, MAX_FRAME_JSON};
+use crate::domain::frame_limit::{self, MAX_FRAME_JSON};
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::context::ContextUnit;
-use crate::domain::run::input::{InputAnswer, InputKind, InputState, Question};
+use crate::domain::run::output::RunOutput;
 use crate::domain::run::plan::{PlanStepState, PlannedStep};
+use crate::domain::run::question::{InputAnswer, InputKind, InputState, Question};
 use crate::domain::run::{FinishReason, Notice, WaitReason};
 use crate::domain::tool::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
-use crate::domain::tool::tool_filter::ToolsOffered;
+use crate::domain::tool::client_tool::ClientCall;
+use crate::domain::tool::tool_filter::OfferedTools;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 use crate::support::tokens::Tokenizer;
 
 macro_rules! events {
     ($($(#[$doc:meta])* $variant:ident = $word:literal { $($(#[$attr:meta])* $field:ident : $ty:ty,)* })*) => {
-        /// The content of an event. [`EventBody::kind`] is its name on the wire.
+        /// An event of a conversation's log. Clients must ignore types that they do not know.
         #[serde_with::skip_serializing_none]
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
         #[serde(tag = "type", content = "data")]
+        #[schema(as = Event)]
         pub enum EventBody {
             $(
                 $(#[$doc])*
                 #[serde(rename = $word)]
+                #[schema(rename = $word)]
                 $variant { $($(#[$attr])* $field: $ty,)* },
             )*
         }
 
         impl EventBody {
-            /// The names of all types that are stored.
+            /// The names of all stored event types.
             pub const KINDS: &'static [&'static str] = &[$($word,)*];
 
             pub fn kind(&self) -> &'static str {
@@ -49,7 +54,7 @@ macro_rules! events {
 events! {
     /// A run was accepted.
     RunQueued = "run.queued" {
-        /// Runs of the same conversation that come first.
+        /// Number of runs of the same conversation that come first.
         position: u32,
         /// Messages that this run replaces in the conversation.
         #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -60,51 +65,60 @@ events! {
         model: String,
         agent: String,
         agent_version: u32,
-        /// Servers that list more tools than the run is offered: more than the limit, too large, or malformed.
+        /// Servers that list more tools than the run offers, because there are too many, or they are too large or malformed.
         #[serde(skip_serializing_if = "Vec::is_empty", default)]
         left_out: Vec<String>,
     }
-    /// The run goes on after another claim.
+    /// The run continues after another claim.
     RunResumed = "run.resumed" {
         /// `crash`, `handed_back`, `timer`, `approval` or `request`.
         cause: String,
     }
-    /// A model call failed and will be made again.
+    /// A model call failed and will be retried.
     RunRetrying = "run.retrying" {
         after_ms: u64,
         error: ProblemBody,
-        /// The fallback model that takes over, as `provider/name`.
+        /// The fallback model that is used from now on, as `provider/name`.
         model: Option<String>,
     }
-    /// The size of a model step's request in its budget.
+    /// The size of a model request, compared with its budget.
     ContextBudget = "context.budget" {
         unit: ContextUnit,
         window: u64,
-        /// Instructions, tools and messages.
+        /// Instructions, tools and messages together.
         used: u64,
-        /// Negative if the request does not fit and nothing may be left out.
+        /// Negative if the request does not fit and nothing more may be left out.
         remaining: i64,
         /// Absent if the tokens are estimated.
         tokenizer: Option<Tokenizer>,
     }
-    /// The request was too large for its budget or for the model's window; the run continues with a shorter one. Stored messages
-    /// stay.
+    /// The request was too large for its budget or for the model's window. The run continues with a shorter request. Stored
+    /// messages do not change.
     ContextCompacted = "context.compacted" {
-        /// Messages that are left out from now on, oldest first.
+        /// Number of messages that requests omit from now on, oldest first.
         messages: u32,
-        /// Texts, pictures and arguments of calls that are cut, and messages that lost their reasoning.
+        /// Number of texts, pictures and arguments that are cut, and of messages without their reasoning.
         texts: u32,
-        /// The newest message that is left out, if a summary replaces it in later requests.
+        /// The newest omitted message, if a summary replaces it in later requests.
         through: Option<MessageId>,
-        /// The summary that replaces the messages that are left out.
+        /// The summary that replaces the omitted messages.
         summary: Option<String>,
     }
-    /// A provider refused a tool's definition, or its server changed it: the tool is not offered in this run.
+    /// A tool failed too often, so that its circuit breaker opened.
+    ToolBreakerOpened = "tool.breaker_opened" {
+        /// Absent where names that no tool has were called too often.
+        name: Option<String>,
+        failures: u32,
+        /// `drop_tool`: the tool is not offered any more. `force_final`: the next model call is the last one, without tools.
+        action: crate::domain::agent::BreakerAction,
+    }
+    /// A server changed the definition of a tool, and no human has accepted it yet. The run does not offer the tool.
     ToolQuarantined = "tool.quarantined" {
         name: String,
         reason: String,
     }
-    /// The provider refused a part of a request, which was repeated without it. Later requests to the model omit such parts.
+    /// The provider refused a part of a request, and the request was repeated without it. Later requests to the model omit such
+    /// parts.
     ModelAdapted = "model.adapted" {
         model: String,
         /// `images_left_out`, `documents_left_out`, `audio_left_out`, `videos_left_out`, `tool_images_left_out`: the model takes no
@@ -113,99 +127,114 @@ events! {
         change: String,
         reason: String,
     }
+    /// The run waits.
     RunWaiting = "run.waiting" {
         reason: WaitReason,
         id: Option<String>,
-        /// Explains the reason, where the reason alone does not.
+        /// Explains the reason, if the reason alone does not.
         detail: Option<String>,
     }
     /// The run ended with an answer.
     RunCompleted = "run.completed" {
         finish_reason: FinishReason,
         usage: Usage,
-        /// Why no model could be reached, if the answer is the agent's `final_text`.
+        /// The answer.
+        output: Option<RunOutput>,
+        /// Why no model could be reached. Present if the answer is the agent's `final_text`.
         error: Option<ProblemBody>,
         notice: Option<Notice>,
     }
+    /// The run ended with an error.
     RunFailed = "run.failed" {
         error: ProblemBody,
     }
-    /// The run was ended by request.
+    /// The run was cancelled.
     RunCancelled = "run.cancelled" {
-        /// `user`, `interrupt` or `shutdown`; `copy` for a turn that was not copied to its end.
+        /// `user`, `interrupt` or `shutdown`. `copy` for a copied run whose end was not copied.
         by: String,
     }
     /// A user message was stored.
     MessageCreated = "message.created" {
         message: Message,
     }
+    /// An assistant or tool message begins.
     MessageStarted = "message.started" {
         message_id: MessageId,
         role: Role,
     }
-    /// A model call, or a batch of tool calls, begins.
+    /// A model call or a batch of tool calls begins.
     StepStarted = "step.started" {
         /// Counts from 1 within the run.
         step: u32,
         /// `model` or `tools`.
         kind: String,
-        /// The number of tools on offer, if the agent narrows its tools down.
-        tools: Option<ToolsOffered>,
+        /// The number of offered tools, if the agent selects among its tools.
+        tools: Option<OfferedTools>,
     }
+    /// A step is finished.
     StepCompleted = "step.completed" {
         step: u32,
         usage: Option<Usage>,
     }
-    /// Everything shown since the step began is void.
+    /// Everything that the step has shown so far is void.
     StepReset = "step.reset" {
         step: u32,
         /// `retry`, `crash` or `handed_back`: the step is repeated. `failed` or `cancelled`: the run ends. `calls_dropped`: calls
-        /// of the answer are not executed. Words that are kept after the last two are shown again. `restarted`: the model began its
+        /// of the answer are not executed. Text that is kept after the last two is sent again. `restarted`: the model began its
         /// answer again. `continuation`: the answer was not final; it is kept as an internal message.
         reason: String,
     }
+    /// A part of a message begins.
     PartStarted = "part.started" {
         message_id: MessageId,
         part_id: PartId,
         index: u32,
-        /// `text`, `reasoning`, `tool_call` or `file`.
+        /// `text`, `reasoning`, `tool_call`, `image` or `source`.
         kind: String,
         /// Present for tool calls, as is `name`.
         call_id: Option<CallId>,
         name: Option<String>,
     }
-    /// More of a part.
+    /// The next piece of a part.
     PartDelta = "part.delta" {
         part_id: PartId,
         /// Text, reasoning or argument text.
         delta: String,
     }
-    /// The whole part: what counts.
+    /// The complete part, which replaces its deltas.
     PartCompleted = "part.completed" {
         message_id: MessageId,
         part: Part,
     }
+    /// The whole message, as stored.
     MessageCompleted = "message.completed" {
         message: Message,
     }
-    /// A tool call was handed to its tool.
+    /// A tool call was sent to its tool.
     ToolStarted = "tool.started" {
         call_id: CallId,
         name: String,
         server: Option<String>,
-        /// As executed.
+        /// The arguments with which the call is executed.
+        #[schema(value_type = Object)]
         arguments: Value,
         repair: Option<crate::domain::tool::Repair>,
         /// The call that this call undoes.
         undoes: Option<CallId>,
     }
-    /// A tool says how far it is.
+    /// The client of the run is to execute a call of its tool, and to send the result.
+    ToolRequested = "tool.requested" {
+        #[serde(flatten)]
+        call: ClientCall,
+    }
+    /// A tool reports its progress.
     ToolProgress = "tool.progress" {
         call_id: CallId,
         progress: f64,
         total: Option<f64>,
         message: Option<String>,
     }
+    /// The outcome of a tool call.
     ToolCompleted = "tool.completed" {
         call_id: CallId,
         name: String,
@@ -214,33 +243,41 @@ events! {
         content: Vec<ToolContent>,
         is_error: bool,
         duration_ms: u64,
-        /// Whether the model reads less than the tool returned.
+        /// Whether the model reads only a part of the result.
         truncated: bool,
         /// Whether `undo_tool_call` can undo the call.
         #[serde(skip_serializing_if = "std::ops::Not::not", default)]
         undoable: bool,
     }
-    /// It is unknown whether a call took effect, and it will not be repeated.
+    /// The call may or may not have taken effect, and it will not be repeated.
     ToolOutcomeUnknown = "tool.outcome_unknown" {
         call_id: CallId,
         name: String,
         server: Option<String>,
+        #[schema(value_type = Object)]
         arguments: Value,
     }
+    /// A plan was made.
     PlanCreated = "plan.created" {
         steps: Vec<PlannedStep>,
     }
-    /// A step of the plan begins. Events up to its end belong to it.
+    /// The plan, or the planner's answer in its place, was given up: the run continues without it.
+    PlanRejected = "plan.rejected" {
+        reason: String,
+    }
+    /// A step of the plan begins. The events up to its end belong to it.
     PlanStepStarted = "plan.step_started" {
         /// Counts from 1.
         step: u32,
     }
+    /// A step of the plan ends.
     PlanStepCompleted = "plan.step_completed" {
         step: u32,
-        /// `done`, `failed`, or `skipped`: the plan was given up, and the run continues without it.
+        /// `done`, `failed` or `skipped`. `skipped`: the plan was given up, and the run continues without it.
         state: PlanStepState,
         call_id: Option<CallId>,
     }
+    /// A human is asked a question.
     InputRequested = "input.requested" {
         id: InputId,
         kind: InputKind,
@@ -254,20 +291,21 @@ events! {
         #[serde(flatten)]
         request: Box<ApprovalRequest>,
     }
-    /// An approval is not open any more.
+    /// An approval was decided, or is no longer open.
     ApprovalResolved = "approval.resolved" {
         id: InputId,
         call_id: Option<CallId>,
         /// `allowed`, `denied`, `expired`, or `cancelled`: the run ended first.
         status: ApprovalState,
-        /// An answer given before that also covers this call has no user.
+        /// Absent user: an earlier answer also covers this call.
         scope: Option<ApprovalScope>,
         /// The arguments of the call after a human changed them.
+        #[schema(value_type = Option<Object>)]
         edited_arguments: Option<Value>,
         reason: Option<String>,
         by: Option<UserId>,
     }
-    /// A question is not open any more.
+    /// A question was answered, or is no longer open.
     InputResolved = "input.resolved" {
         id: InputId,
         /// `answered`, `expired`, or `cancelled`: the run ended first.
@@ -275,9 +313,9 @@ events! {
         answer: Option<InputAnswer>,
         by: Option<UserId>,
     }
-    /// Title or status changed.
+    /// The title or the status changed.
     ConversationUpdated = "conversation.updated" {
-        /// Left to the store in a run's write: it knows the title at the commit.
+        // In a run's write, the store sets the title, because it knows the title at the commit.
         title: Option<String>,
         status: crate::domain::conversation::ConversationStatus,
         /// Messages that a rewind removed from the conversation.
@@ -324,7 +362,7 @@ fn render_data(body: &EventBody) -> String {
     storable_json(data.unwrap_or("{}").to_owned())
 }
 
-/// Renders a `part.delta`, the one event that is rendered thousands of times a second.
+/// Renders a `part.delta`, the most frequent event.
 pub fn part_delta_data(part_id: &PartId, delta: &str) -> String {
     let text = Value::from(delta).to_string();
     storable_json(format!("{{\"part_id\":\"{part_id}\",\"delta\":{text}}}"))
@@ -346,7 +384,14 @@ pub struct StoredEvent {
 pub type SharedEvent = Arc<StoredEvent>;
 
 impl StoredEvent {
-    /// The envelope as one line of JSON, whole.
+    /// Parses the body; `None` for a type that this version does not know.
+    pub fn body(&self) -> Option<EventBody> {
+        // Checked alone first, so that the data cannot end the object around it.
+        let data: &serde_json::value::RawValue = serde_json::from_str(&self.data).ok()?;
+        serde_json::from_str(&format!("{{\"type\":\"{}\",\"data\":{}}}", self.kind, data)).ok()
+    }
+
+    /// Returns the complete envelope as one line of JSON.
     pub fn envelope(&self) -> String {
         use std::fmt::Write as _;
         let mut out = String::with_capacity(self.data.len() + 220);
@@ -359,10 +404,10 @@ impl StoredEvent {
         out
     }
 
-    /// Returns the envelope as it goes into a frame: whole if it fits, else shortened, with the URL of a page that has it whole.
+    /// Returns the envelope for a frame. If it does not fit, returns the shortened form with the URL of the complete event.
     pub fn frame(&self) -> String {
         let page = || format!("/api/v1/conversations/{}/events?after={}&limit=1", self.conversation_id, self.seq - 1);
-        frame::fit(self.envelope(), MAX_FRAME_JSON, || Some(page()))
+        frame_limit::fit(self.envelope(), MAX_FRAME_JSON, || Some(page()))
     }
 
     pub fn ends_run(&self) -> bool {

@@ -1,6 +1,6 @@
-//! Faults of agent profiles, and the check that several of their parts share.
+//! Errors in agent profiles, and a check that several parts of a profile share.
 
-/// A fault of a profile: the field, with `/` between its parts, and why it cannot be used.
+/// An error in a profile: the field, with `/` between its parts, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct InvalidProfile {
@@ -13,7 +13,7 @@ pub(super) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> In
 }
 
 impl InvalidProfile {
-    /// Puts the name of the outer field before the field.
+    /// Prefixes the field with the name of the outer field.
     pub(super) fn within(self, outer: &str) -> Self {
         Self { field: format!("{outer}/{}", self.field), ..self }
     }

@@ -1,4 +1,4 @@
-//! The words of Capstan as plain values: conversations, messages, runs, tool calls, events, agents, errors.
+//! The vocabulary of Capstan as plain values: conversations, messages, runs, tool calls, events, agents, errors.
 //!
 //! Owns no state and does no I/O. Must not know how anything is stored, sent or executed.
 
@@ -6,8 +6,9 @@ pub mod access;
 pub mod agent;
 pub mod conversation;
 mod defaults;
+mod enum_names;
 pub mod event;
-pub mod frame;
+pub mod frame_limit;
 pub mod ids;
 mod invalid;
 pub mod model;
@@ -15,4 +16,3 @@ pub mod problem;
 pub mod run;
 pub mod tool;
 pub mod trace;
-mod words;

@@ -16,6 +16,7 @@ pub struct ProblemBody {
     /// The explanation of this occurrence: the resource, the reason and the remedy. It names no cause for a 5xx status.
     pub detail: String,
     /// A stable identifier for programs.
+    #[schema(value_type = ProblemCode)]
     pub code: String,
     /// The id of the request in the log. Empty in errors of runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -39,13 +40,13 @@ pub struct FieldError {
 
 /// The places in which a code occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FoundIn {
+pub enum ProblemScope {
     Requests,
     Runs,
     Both,
 }
 
-impl FoundIn {
+impl ProblemScope {
     pub fn runs(self) -> bool {
         self != Self::Requests
     }
@@ -54,9 +55,9 @@ impl FoundIn {
 macro_rules! codes {
     ($($name:ident = $code:literal, $status:literal, $found:ident, $retryable:literal, $title:literal;)*) => {
         /// The error codes. `docs/errors/` has a page for each.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ToSchema)]
         pub enum ProblemCode {
-            $($name,)*
+            $(#[schema(rename = $code)] $name,)*
         }
 
         impl ProblemCode {
@@ -70,11 +71,11 @@ macro_rules! codes {
                 match self { $(Self::$name => $status,)* }
             }
 
-            pub fn found_in(self) -> FoundIn {
-                match self { $(Self::$name => FoundIn::$found,)* }
+            pub fn found_in(self) -> ProblemScope {
+                match self { $(Self::$name => ProblemScope::$found,)* }
             }
 
-            /// Returns whether the same request, or a resumed run, may succeed a little later without any other change.
+            /// Returns whether the same request, or a resumed run, may succeed later without any other change.
             pub fn retryable(self) -> bool {
                 match self { $(Self::$name => $retryable,)* }
             }
@@ -90,22 +91,22 @@ macro_rules! codes {
     };
 }
 
-// The one table of all codes: HTTP status, where the code is found, and whether trying again can help. `retryable` means a request
-// sent again, or a failed run resumed. A resumed run has rounds, time and answers of its own, so running out of those can be
-// helped. A refused key, an empty account or a request that the provider does not take stay as they are until a person changes
-// something.
+// The table of all codes: HTTP status, where the code occurs, and whether a retry may help. A retry is the same request, or a
+// resumed run. A resumed run has its own limits of rounds, time and answers, so reaching such a limit is retryable. A refused key,
+// an empty account and an invalid request stay until a person changes something.
 codes! {
     InvalidRequest = "invalid_request", 400, Requests, false, "The request is not valid";
     InvalidCursor = "invalid_cursor", 400, Requests, false, "The cursor is not valid";
     Unauthorized = "unauthorized", 401, Requests, false, "Authentication is required";
     Forbidden = "forbidden", 403, Requests, false, "The key does not allow this";
-    NotFound = "not_found", 404, Requests, false, "There is no such thing";
+    NotFound = "not_found", 404, Requests, false, "The resource does not exist";
     MethodNotAllowed = "method_not_allowed", 405, Requests, false, "The method is not supported here";
-    NotAcceptable = "not_acceptable", 406, Requests, false, "The wanted media type cannot be produced";
+    NotAcceptable = "not_acceptable", 406, Requests, false, "The requested media type is not available";
     RequestTimeout = "request_timeout", 408, Requests, true, "The request took too long to arrive";
     RunActive = "run_active", 409, Requests, true, "The conversation has an active run";
     Conflict = "conflict", 409, Requests, false, "The state does not allow this";
-    IdempotencyInProgress = "idempotency_in_progress", 409, Requests, true, "The first request with this key is still under way";
+    AlreadyAnswered = "already_answered", 409, Requests, false, "The call has a result already";
+    IdempotencyInProgress = "idempotency_in_progress", 409, Requests, true, "The first request with this key is still being processed";
     CursorGone = "cursor_gone", 410, Requests, false, "Events at this cursor are not available";
     PreconditionFailed = "precondition_failed", 412, Requests, false, "It was changed meanwhile";
     PayloadTooLarge = "payload_too_large", 413, Requests, false, "The body is too large";
@@ -128,7 +129,7 @@ codes! {
     ProviderBadStream = "provider_bad_stream", 502, Both, true, "The model's answer could not be understood";
     ProviderIncompleteStream = "provider_incomplete_stream", 502, Both, true, "The model's answer was cut off";
     ProviderEmptyResponse = "provider_empty_response", 502, Both, true, "The model answered nothing";
-    InvalidOutput = "invalid_output", 502, Runs, true, "The model's answers are not of the wanted form";
+    InvalidOutput = "invalid_output", 502, Runs, true, "The model's answers do not have the requested format";
     ContentFilter = "content_filter", 502, Both, true, "The model provider's filter blocked the request";
     MaxRounds = "max_rounds", 500, Runs, true, "The run used up its rounds";
     BudgetSpent = "budget_spent", 402, Runs, false, "The budget is spent";

@@ -1,8 +1,10 @@
-//! The trace of a request, by which its log lines and those of its runs are found.
+//! The trace id of a request, which its log lines and those of its runs contain.
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::ids::RunId;
 use crate::support::ids::IdSource;
+use crate::support::json::hash_bytes;
 
 /// The id of a trace: 32 lower-case hexadecimal digits (W3C Trace Context).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -14,12 +16,12 @@ impl TraceId {
         Self(ids.next())
     }
 
-    /// Reads a `traceparent` header: version, trace, parent and flags. `None` if it is invalid, which callers ignore: a request is
-    /// not refused because of its tracing.
+    /// Parses a `traceparent` header: version, trace, parent and flags. `None` if it is invalid: callers ignore it, because tracing
+    /// must not fail a request.
     pub fn from_traceparent(header: &str) -> Option<Self> {
         let mut fields = header.split('-');
         let (version, trace, parent, flags) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-        // Later versions may add fields behind these four; this one has no others.
+        // Later versions may add fields after these four; version 00 has no others.
         let more = fields.next().is_some();
         let sound = is_hex(version, 2)
             && version != "ff"
@@ -31,7 +33,13 @@ impl TraceId {
         sound.then(|| Self(trace.to_owned()))
     }
 
-    /// Trusts text from our own database, which was checked when it was written.
+    /// Returns the header for requests that a run sends. The run is the parent: it has a span id, which no exporter knows.
+    pub fn traceparent(&self, run: &RunId) -> String {
+        let span = &hash_bytes(run.as_str().as_bytes())[..16];
+        format!("00-{}-{span}-01", self.0)
+    }
+
+    /// Accepts text from the database without a check: it was checked before it was stored.
     pub fn from_stored(text: String) -> Self {
         Self(text)
     }
@@ -54,6 +62,14 @@ fn is_hex(text: &str, digits: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn traceparent_of_run_keeps_the_trace() {
+        let trace = TraceId::from_stored("4bf92f3577b34da6a3ce929d0e0e4736".to_owned());
+        let of = |run: &str| trace.traceparent(&RunId::from_stored(run.to_owned()));
+        assert_eq!(TraceId::from_traceparent(&of("run_1")), Some(trace.clone()));
+        assert_ne!(of("run_1"), of("run_2"));
+    }
 
     #[test]
     fn only_a_valid_header_names_a_trace() {

@@ -1,38 +1,40 @@
 //! Clone detection: notices a restored or copied database when it is opened.
 //!
-//! Owns what an operator may decide and by how much the numbers jump. Must not know how a backend notices a copy.
+//! Owns the operator's choices and the size of the jump. Must not know how a backend detects a copy.
 //!
-//! A copy is a past moment. Clients have seen later events, and tool calls made since then would be made once more, so a server does
-//! not start on a copy until an operator accepts it. Then the log of every conversation goes on at a number made of the moment. The
-//! numbers of the lost events never get another meaning, and two accepted copies have no numbers in common.
+//! A copy is an earlier state of the database. Clients have seen later events, and tool calls made since then would be repeated.
+//! Therefore a server does not start on a copy until an operator accepts it. Then every conversation's log continues at a number
+//! derived from the current time. The numbers of the lost events are never used again, and two accepted copies have no numbers in
+//! common.
 
 use super::error::StoreError;
 
 /// How a copied database is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnCopy {
-    /// Opens it unchecked. For commands, which execute no runs.
-    Overlook,
+pub enum OnClone {
+    /// Opens it without a check. For commands, which execute no runs.
+    SkipCheck,
     #[default]
     Refuse,
     Accept,
-    /// Accepts it even if no copy is noticed: only the operator can know.
-    AcceptUnseen,
+    /// Accepts it even if no copy was detected, because only the operator can know.
+    AcceptUndetected,
 }
 
-/// The numbers for the events of a millisecond.
+/// Number of sequence numbers per millisecond.
 ///
-/// A conversation is far from having as many. Every number stays below 2^53 until the year 2255, so that JavaScript knows it exactly.
+/// No conversation stores events that fast. Every number stays below 2^53 until the year 2255, so that JavaScript represents it
+/// exactly.
 pub(super) const NUMBERS_PER_MS: i64 = 1_000;
 
-/// The smallest jump of a log, for a clock that is behind the last jump.
+/// The smallest jump of a log, in case the clock is behind the last jump.
 pub(super) const LEAST_JUMP: i64 = 1_000_000;
 
-/// Returns the refusal of a copy.
+/// Returns the error for a copy that was not accepted.
 pub(super) fn refused(what: &str) -> StoreError {
     StoreError::Copied(format!(
-        "{what}: runs would go on that have gone on elsewhere. End every server that works on what this is a copy of, then start \
-         one with `capstan serve --accept-restore`, or do `capstan migrate --accept-restore` once"
+        "{what}: runs that continued elsewhere would run again. Stop every server of the original, then start one with \
+         `capstan serve --accept-restore`, or run `capstan migrate --accept-restore` once"
     ))
 }
 
@@ -40,6 +42,6 @@ pub(super) fn refused(what: &str) -> StoreError {
 pub(super) fn log_accepted(conversations: u64) {
     tracing::warn!(
         conversations,
-        "the database is a copy that was accepted: the logs of {conversations} conversations go on under higher numbers"
+        "the database is an accepted copy: the logs of {conversations} conversations continue with higher sequence numbers"
     );
 }

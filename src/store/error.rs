@@ -1,4 +1,4 @@
-//! Errors of the store, without the terms of a database.
+//! Errors of the store, independent of the database.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,30 +6,30 @@ use sqlx::sqlite::SqliteError;
 
 pub type StoreResult<T> = Result<T, StoreError>;
 
-/// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
+/// A failed store call. Absence (`Option`) and lost races (named outcomes) are not errors.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached, is missing, refuses the login, is read-only, full, shutting down, or its pool is exhausted. Worth
-    /// trying again.
+    /// The database cannot be reached, is missing, refuses the login, is read-only, full or shutting down, or the pool is
+    /// exhausted. A retry may succeed.
     #[error("the database is not available")]
     Unavailable(#[source] sqlx::Error),
-    /// Pages of the database file are damaged, or it is no database. Worth trying again after a backup was restored: until then the
-    /// content of the rows is unknown.
+    /// Pages of the database file are damaged, or the file is not a database. A retry may succeed after a backup was restored.
+    /// Until then, the content of the rows is unknown.
     #[error("the database file is damaged: stop the server and put a backup in its place, as docs/operate/databases.md says")]
     Damaged(#[source] sqlx::Error),
-    /// A deadlock, serialisation failure or lock time-out that persisted over the retries that it gets.
+    /// A deadlock, serialization failure or lock timeout persisted over all retries.
     #[error("the database is contended")]
     Contended(#[source] sqlx::Error),
-    /// A row holds what this version cannot read, or would if it were written.
+    /// A row contains a value that this version cannot read, or a value to write could not be read again.
     #[error("{column} of {table} row {id} cannot be read: {reason}")]
     Corrupt { table: &'static str, column: &'static str, id: String, reason: String },
-    /// A statement failed: our bug.
+    /// A statement failed, which is a bug.
     #[error("a statement failed")]
     Statement(#[source] sqlx::Error),
-    /// The schema could not be brought up to date, or is newer than this program.
+    /// The schema could not be migrated, or is newer than this program.
     #[error("the database schema cannot be used: {0}")]
     Migration(String),
-    /// Another server process holds the data folder.
+    /// Another server process has locked the data folder.
     #[error("{0}")]
     Locked(String),
     /// The database is a copy that no operator has accepted.
@@ -38,31 +38,28 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns whether the same call may succeed later, because the request itself is right.
+    /// Returns whether the same call may succeed later, because the request itself is valid.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Contended(_) | Self::Damaged(_))
     }
 
-    /// Returns whether the database has answered with this error.
-    pub(super) fn is_answer_of_database(&self) -> bool {
-        let (Self::Unavailable(error) | Self::Damaged(error) | Self::Contended(error) | Self::Statement(error)) = self else {
-            return false;
-        };
-        error.as_database_error().is_some()
+    /// Returns whether the connection of the failed call is usable: the database has answered, or no call was made.
+    pub(super) fn is_answered(&self) -> bool {
+        !matches!(self, Self::Unavailable(error) if error.as_database_error().is_none())
     }
 
-    /// Returns whether a statement met a row that is there already.
+    /// Returns whether a row with the same key exists already.
     pub(super) fn is_unique_violation(&self) -> bool {
         let Self::Statement(sqlx::Error::Database(error)) = self else { return false };
         error.is_unique_violation()
     }
 }
 
-/// Sorts an error of the driver by whether the call may be made again, for both databases.
+/// Classifies an error of the driver by whether a retry may succeed, for both databases.
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let class: Class = match &error {
-            // An answer over a connection that is cut, or shared by a proxy, may belong to another request: another connection may serve.
+            // The connection is broken, or a proxy mixed up the answers of two requests. Another connection may work.
             sqlx::Error::Io(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::Tls(_)
@@ -74,30 +71,30 @@ impl From<sqlx::Error> for StoreError {
                 (Some(code), None) => postgres_class(&code),
                 (None, _) => Self::Statement,
             },
-            // The driver's own enum is not exhaustive; all that is left is a mistake in a statement or in reading its rows.
+            // The driver's enum is not exhaustive. All other errors are mistakes in a statement or in reading its rows.
             _ => Self::Statement,
         };
         let error = class(error);
         if matches!(error, Self::Damaged(_)) && !DAMAGE_WAS_MET.swap(true, Ordering::Relaxed) {
-            tracing::error!(error = &error as &dyn std::error::Error, "the server is not ready any more");
+            tracing::error!(error = &error as &dyn std::error::Error, "the database file is damaged, so the server is not ready");
         }
         error
     }
 }
 
-/// Whether this process, which has one database, has met damage in its file. Errors are classified in one place and met in many, most
-/// of them far from the readiness check. A damaged file stays damaged until another process opens another file.
+/// Whether this process has found damage in its database file. Errors are classified here but occur anywhere, mostly far from the
+/// readiness check. The state never resets: a process uses one database file.
 static DAMAGE_WAS_MET: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether this process has met a damaged database file.
+/// Returns whether this process has found its database file damaged.
 pub(super) fn damage_was_met() -> bool {
     DAMAGE_WAS_MET.load(Ordering::Relaxed)
 }
 
-/// The variant that holds an error of the driver.
+/// The variant for an error of the driver.
 type Class = fn(sqlx::Error) -> StoreError;
 
-/// By primary result code, the low byte of the extended one: <https://www.sqlite.org/rescode.html>.
+/// Classifies by the primary result code, the low byte of the extended one: <https://www.sqlite.org/rescode.html>.
 fn sqlite_class(code: &str) -> Class {
     match code.parse::<u32>().map(|code| code & 0xff) {
         // BUSY, LOCKED, and PROTOCOL (too many races for the write-ahead log).
@@ -110,10 +107,10 @@ fn sqlite_class(code: &str) -> Class {
     }
 }
 
-/// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// Classifies by SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn postgres_class(code: &str) -> Class {
     match code {
-        // serialization_failure, deadlock_detected, lock_not_available: the transaction is rolled back for certain.
+        // serialization_failure, deadlock_detected, lock_not_available: the transaction was certainly rolled back.
         "40001" | "40P01" | "55P03" => StoreError::Contended,
         // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
         "57014" | "25P03" | "25006" => StoreError::Unavailable,
@@ -129,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_nobody_understands_is_asked_for_again() {
+    fn unreadable_database_reply_is_retried() {
         let cut = sqlx::Error::Protocol("unknown message type: '\\0'".to_owned());
         assert!(StoreError::from(cut).is_transient());
     }

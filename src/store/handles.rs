@@ -1,119 +1,108 @@
-//! The store as each of its users holds it: workers, use cases, and the process that owns it.
+//! The store as its users see it: workers, use cases, and the process that owns it.
 //!
-//! Owns which aggregates each user sees. Must not know any statement, nor what an aggregate does.
+//! Owns which aggregates each of them may use. Must not know any statement, nor what an aggregate does.
 
 use std::ops::Deref;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::sql::PerBackend;
 use super::{
-    AgentStore, AuditStore, BudgetStore, ConversationStore, Expired, FeedbackStore, FileStore, InputStore, KeyStore, LogStore,
-    McpLoginStore, McpServerStore, PinStore, ProviderStore, QueueStore, RetentionStore, RunStore, SearchStore, StoreResult,
-    TicketStore, TitleStore, UsageStore, UserStore,
+    BudgetStore, ConversationStore, ExpiredRowCounts, InputStore, LogStore, QueueStore, RunStore, StoreResult, TitleStore,
+    ToolReviewStore,
 };
 
-/// Groups the aggregates that no run depends on: accounts, records of owners, files, reports and retention.
-pub trait RecordStore:
-    AgentStore
-    + AuditStore
-    + FeedbackStore
-    + FileStore
-    + KeyStore
-    + McpLoginStore
-    + McpServerStore
-    + PinStore
-    + ProviderStore
-    + RetentionStore
-    + SearchStore
-    + TicketStore
-    + UsageStore
-    + UserStore
-{
-}
+/// Groups the aggregates that workers do not need: accounts, records of owners, files, reports and retention.
+///
+/// Their methods are in `sql`, as `impl dyn RecordStore + '_`: both databases share them, and no fake store needs them.
+#[warn(missing_docs)]
+pub trait RecordStore: PerBackend + ToolReviewStore {}
 
-/// Describes the database behind the aggregates, and leads to its records.
+impl<B: PerBackend> RecordStore for B {}
+
+/// Operations on the database that all users need, and access to its records.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait CommonStore: Send + Sync {
-    /// Checks that the database answers within `statement_timeout` and takes writes: Postgres can be read-only as a whole, and the disk
-    /// of SQLite can be full.
+    /// Checks that the database answers within `statement_timeout` and accepts writes: a Postgres server can be read-only, and the
+    /// disk of SQLite can be full.
     async fn ping(&self) -> StoreResult<()>;
 
-    /// Whether other processes may write to the same database, so that the log must be polled for their events.
+    /// Returns whether other processes may write to the same database, so that the log must be polled for their events.
     fn is_shared(&self) -> bool;
 
-    /// Whether a run may have to wait in the queue for another one of its owner to end, however many workers are idle.
+    /// Returns whether a pooler keeps notifications of other processes from this one.
+    fn is_pooled(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a limit of running runs per owner applies, so that a run may wait although workers are idle.
     fn caps_owners(&self) -> bool {
         false
     }
 
-    /// Returns the records of the same database. A handle to a store dereferences to them.
+    /// Returns the records of the same database. A store handle dereferences to them.
     ///
-    /// They are reached through one method, so that a fake store implements only the aggregates that it fakes.
+    /// A fake store has none.
     fn records(&self) -> &(dyn RecordStore + 'static);
 }
 
 /// Groups the aggregates that workers use.
-pub trait WorkerStore: QueueStore + LogStore + InputStore + BudgetStore + PinStore + TitleStore + CommonStore {}
+#[warn(missing_docs)]
+pub trait WorkerStore: QueueStore + LogStore + InputStore + BudgetStore + ToolReviewStore + TitleStore + CommonStore {}
 
-impl<S> WorkerStore for S where S: QueueStore + LogStore + InputStore + BudgetStore + PinStore + TitleStore + CommonStore {}
+impl<S> WorkerStore for S where S: QueueStore + LogStore + InputStore + BudgetStore + ToolReviewStore + TitleStore + CommonStore {}
 
-/// Groups the aggregates that use cases use beside the records.
+/// Groups the aggregates that use cases use in addition to the records.
+#[warn(missing_docs)]
 pub trait ServiceStore: ConversationStore + RunStore + InputStore + LogStore + CommonStore {}
 
 impl<S> ServiceStore for S where S: ConversationStore + RunStore + InputStore + LogStore + CommonStore {}
 
-/// Owns a database: opened once for each process, which also keeps it clean.
+/// The complete store, which a process opens once and cleans periodically.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait Store: WorkerStore + ServiceStore {
-    /// Returns the age of the oldest open snapshot in this database, by any session. Rows updated since cannot be vacuumed. `None` where
-    /// no other session can hold one.
+    /// Returns the age of the oldest open snapshot in this database, of any session. Rows updated since then cannot be vacuumed.
+    /// `None` if other sessions cannot hold snapshots.
     async fn oldest_snapshot(&self) -> StoreResult<Option<Duration>> {
         Ok(None)
     }
 
-    /// Refreshes the low-water marks, so that claims do not scan past entries that have left the queue. Called about every second;
-    /// without it, claims are only slower.
+    /// Updates the low-water marks, so that claims do not scan entries that have left the queue. Called about every second. Without
+    /// it, claims are correct but slower.
     async fn raise_low_water(&self) -> StoreResult<()> {
         Ok(())
     }
 
-    /// Removes idempotency records of this age by the database's clock, and the rest of conversations whose deletion was interrupted.
-    /// Returns how many records.
+    /// Removes idempotency records of this age by the database's clock, and the remaining rows of conversations whose deletion was
+    /// interrupted. Returns the number of records.
     async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64>;
 
-    /// How many rows there are that the next cleaning removes: idempotency records and rows of the audit of these ages.
-    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired>;
+    /// Counts the rows that the next cleaning would remove: idempotency records and audit records of these ages.
+    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<ExpiredRowCounts>;
 
-    /// Leaves a mark by which clone detection notices an older database in place of this one. Called now and then; does nothing where
-    /// clone detection needs no mark.
+    /// Writes a mark from which clone detection recognizes an older database. Called periodically. Does nothing if clone detection
+    /// needs no mark.
     async fn leave_mark(&self) -> StoreResult<()> {
         Ok(())
     }
 
+    /// Closes all connections.
     async fn close(&self);
 }
 
-impl Deref for dyn WorkerStore + '_ {
-    type Target = dyn RecordStore;
+macro_rules! deref_to_records {
+    ($($store:ident),+) => {$(
+        impl Deref for dyn $store + '_ {
+            type Target = dyn RecordStore;
 
-    fn deref(&self) -> &Self::Target {
-        self.records()
-    }
+            fn deref(&self) -> &Self::Target {
+                self.records()
+            }
+        }
+    )+};
 }
 
-impl Deref for dyn ServiceStore + '_ {
-    type Target = dyn RecordStore;
-
-    fn deref(&self) -> &Self::Target {
-        self.records()
-    }
-}
-
-impl Deref for dyn Store + '_ {
-    type Target = dyn RecordStore;
-
-    fn deref(&self) -> &Self::Target {
-        self.records()
-    }
-}
+deref_to_records!(WorkerStore, ServiceStore, Store);

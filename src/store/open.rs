@@ -1,4 +1,4 @@
-//! Opens the store that a URL names.
+//! Opens the store of a database URL.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::postgres::PostgresStore;
 use super::sqlite::SqliteStore;
 use super::{Store, StoreError, StoreOptions, StoreResult};
 
-/// Opens the store behind `url`, with its schema brought up to date: `postgres://...`, or `sqlite:PATH`, whose folder is made
-/// if it is missing.
+/// Opens the store at `url` and migrates its schema. `url` is `postgres://...`, or `sqlite:PATH`, whose folder is created if it is
+/// missing.
 pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {

@@ -4,25 +4,27 @@
 
 use std::time::Duration;
 
-use super::OnCopy;
+use super::OnClone;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// SQLite: whether this process is the one server of the data folder. A command that only writes a row or two opens
-    /// with `false`, beside a running server.
+    /// SQLite: whether this process is the server of the data folder. A command that only writes a few rows opens with `false`,
+    /// while a server may be running.
     pub exclusive: bool,
-    /// SQLite: what a commit survives.
+    /// SQLite: the failures that a commit survives.
     pub durability: Durability,
-    /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
+    /// Postgres: connections for requests and the log writer together. Leases have separate connections.
     pub max_connections: u32,
-    /// Postgres: the longest wait of a request for a connection, free or new, and for a database that answers no caller. Then the
-    /// call fails as unavailable, so that a client knows within two seconds that the database is gone. Workers wait longer.
+    /// Postgres: how long a request waits for a free or new connection, and for a database that answers no caller. Then the call
+    /// fails as unavailable, so that a client gets an error within two seconds. Workers wait longer.
     pub request_timeout: Duration,
-    /// Runs of one owner that workers have at a time, in all processes together; the others wait in the queue. 0 for no limit.
-    /// All processes of a database should agree on it.
+    /// Postgres: whether a pooler in transaction mode is in front of the database; detected if absent.
+    pub pooler: Option<bool>,
+    /// Limit of an owner's runs that workers hold at a time, in all processes together. Other runs wait in the queue. 0 for no
+    /// limit. All processes of a database should use the same value.
     pub max_running_per_owner: u32,
-    /// How a database is treated that looks like a copy.
-    pub on_copy: OnCopy,
+    /// The treatment of a database that seems to be a copy.
+    pub on_clone: OnClone,
 }
 
 impl Default for StoreOptions {
@@ -32,8 +34,9 @@ impl Default for StoreOptions {
             durability: Durability::default(),
             max_connections: 16,
             request_timeout: Duration::from_millis(1_500),
+            pooler: None,
             max_running_per_owner: 0,
-            on_copy: OnCopy::default(),
+            on_clone: OnClone::default(),
         }
     }
 }
@@ -41,9 +44,9 @@ impl Default for StoreOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Also a loss of power: every commit waits for the disk.
+    /// Survives a loss of power: every commit waits for the disk.
     #[default]
     Full,
-    /// A crash of the process, but not of the machine: the newest commits may be gone after a loss of power. Faster.
+    /// Survives a crash of the process, but not of the machine: a loss of power may lose the newest commits. Faster.
     Normal,
 }

@@ -1,19 +1,21 @@
-//! Pages of lists, and the cursors that lead from one page to the next.
+//! Pages of lists, and their cursors.
 
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, FileId, InputId, MessageId, RunId};
 
-/// A page of messages or events ends with the row that brings its data to so many bytes: rows can be large, and their number
-/// alone bounds no memory.
+/// A page of messages or events ends with the row that brings its size to so many bytes. Rows can be large, so a number of rows
+/// does not limit memory.
 pub const PAGE_BYTES: usize = 1024 * 1024;
 
 /// [`PAGE_BYTES`] for a statement.
 pub(super) const SQL_PAGE_BYTES: i64 = PAGE_BYTES as i64;
 
-/// Whether there may be events after those of a page that was to hold at most `limit`.
+/// Returns whether more events may follow a page that was limited to `limit`.
 pub fn is_full_page(events: &[StoredEvent], limit: u32) -> bool {
     events.len() >= limit as usize || events.iter().map(|event| event.data.len()).sum::<usize>() >= PAGE_BYTES
 }
@@ -25,42 +27,49 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// Which page is wanted of a list with cursors of type `C`.
+/// A request for a page of a list with cursors of type `C`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest<C> {
-    /// How many rows, 1 to 100.
+    /// Number of rows, 1 to 100.
     pub limit: u32,
     pub after: Option<C>,
 }
 
-/// A text that is no cursor of the list it was given for.
+/// A text that is not a cursor of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a cursor of this list")]
 pub struct InvalidCursor;
 
-/// The last row of a page that is ordered by time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Gives cursors their text: JSON in the only spelling that this server writes.
+macro_rules! cursor_text {
+    ($($cursor:ident $(<$id:ident>)?),+) => {$(
+        impl$(<$id: serde::Serialize>)? std::fmt::Display for $cursor$(<$id>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&serde_json::to_string(self).map_err(|_| std::fmt::Error)?)
+            }
+        }
+
+        impl$(<$id: serde::Serialize + serde::de::DeserializeOwned>)? std::str::FromStr for $cursor$(<$id>)? {
+            type Err = $crate::store::InvalidCursor;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let cursor: Option<Self> = serde_json::from_str(text).ok();
+                cursor.filter(|cursor| cursor.to_string() == text).ok_or($crate::store::InvalidCursor)
+            }
+        }
+    )+};
+}
+pub(super) use cursor_text;
+
+cursor_text!(TimeCursor<I>, IdCursor<I>);
+
+/// The cursor of a list that is ordered by time: its last row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeCursor<I> {
-    /// The time that orders the list, in milliseconds. In the list of one conversation's runs, the `seq` of the run's first event.
+    /// The time that orders the list, in milliseconds. For the runs of one conversation, the `seq` of the run's first event.
     pub at: i64,
-    /// The id, which orders rows of one time.
+    /// The id, which orders rows of the same time.
     pub id: I,
-}
-
-impl<I: fmt::Display> fmt::Display for TimeCursor<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.at, self.id)
-    }
-}
-
-impl<I: FromStr + fmt::Display> FromStr for TimeCursor<I> {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (at, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let (at, id) = (at.parse().map_err(|_| InvalidCursor)?, id.parse().map_err(|_| InvalidCursor)?);
-        written_by_us(Self { at, id }, text)
-    }
 }
 
 pub type ConversationCursor = TimeCursor<ConversationId>;
@@ -69,28 +78,14 @@ pub type AuditCursor = TimeCursor<CallId>;
 pub type FeedbackCursor = TimeCursor<MessageId>;
 pub type RunCursor = TimeCursor<RunId>;
 
-/// The last row of a page that is ordered by id.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The cursor of a list that is ordered by id: its last row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdCursor<I>(pub I);
-
-impl<I: fmt::Display> fmt::Display for IdCursor<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<I: FromStr> FromStr for IdCursor<I> {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        text.parse().map(Self).map_err(|_| InvalidCursor)
-    }
-}
 
 pub type FileCursor = IdCursor<FileId>;
 pub type SearchCursor = IdCursor<MessageId>;
 
-/// The last message of a page, by its position, which counts from 1.
+/// The cursor of a list of messages: the position of the last one, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageCursor(pub i64);
 
@@ -105,17 +100,18 @@ impl FromStr for MessageCursor {
 
     fn from_str(text: &str) -> Result<Self, InvalidCursor> {
         let position = text.parse().ok().filter(|position| *position > 0).ok_or(InvalidCursor)?;
-        written_by_us(Self(position), text)
+        // A number has several spellings.
+        Some(Self(position)).filter(|cursor| cursor.to_string() == text).ok_or(InvalidCursor)
     }
 }
 
-/// The first message of a page that is read backwards: the messages before it come next.
+/// The cursor of a list that is read backwards: the position of the first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeforeCursor(pub i64);
 
 impl fmt::Display for BeforeCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The word tells it from a cursor of the messages after a place.
+        // The prefix distinguishes it from a cursor for later messages.
         write!(f, "before:{}", self.0)
     }
 }
@@ -129,7 +125,7 @@ impl FromStr for BeforeCursor {
     }
 }
 
-/// Returns the page of rows that were asked for with one more than `limit`. `cursor` makes the cursor of the last one.
+/// Returns the page of rows that were read with a limit of `limit` + 1. `cursor` creates the cursor of the last row.
 pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Page<T> {
     let has_more = items.len() > limit as usize;
     items.truncate(limit as usize);
@@ -137,15 +133,10 @@ pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> S
     Page { items, next }
 }
 
-/// Returns the page of rows with the times that order them, as [`page_of`] does.
-pub(super) fn page_by_time<T, I: fmt::Display>(rows: Vec<(i64, T)>, limit: u32, id: impl Fn(&T) -> &I) -> Page<T> {
+/// Returns the page of rows with their times, as [`page_of`] does.
+pub(super) fn page_by_time<T, I: Serialize>(rows: Vec<(i64, T)>, limit: u32, id: impl Fn(&T) -> &I) -> Page<T> {
     let Page { items, next } = page_of(rows, limit, |(at, row)| TimeCursor { at: *at, id: id(row) }.to_string());
     Page { items: items.into_iter().map(|(_, row)| row).collect(), next }
-}
-
-/// Refuses a cursor that is spelled differently from ours: numbers have several spellings.
-pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
-    if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
 }
 
 #[cfg(test)]
@@ -156,8 +147,10 @@ mod tests {
     fn cursors_round_trip_and_refuse_what_is_none() {
         let id = "conv_01980000000070008000000000000003";
         let cursor = ConversationCursor { at: 5, id: ConversationId::parse(id).unwrap() };
-        assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for bad in ["", "5", "abc", "x:conv_1", "5:conv_1", &format!("+5:{id}"), &format!("05:{id}"), &format!("5:{id}\0")] {
+        assert_eq!(cursor.to_string().parse::<ConversationCursor>().as_ref(), Ok(&cursor));
+        let form = |at: &str| format!(r#"{{"at":{at},"id":"{id}"}}"#);
+        assert_eq!(form("5").parse(), Ok(cursor));
+        for bad in ["", "5", "abc", r#"{"at":5,"id":"conv_1"}"#, r#"{"at":5}"#, &form("05"), &form(" 5"), &(form("5") + "\0")] {
             assert_eq!(bad.parse::<ConversationCursor>(), Err(InvalidCursor), "{bad:?}");
         }
         assert_eq!("12".parse(), Ok(MessageCursor(12)));

@@ -1,11 +1,12 @@
-//! Rows as plain values, and how they become the domain's: shared by both backends.
+//! Rows as plain values, and their conversion to the domain's types: shared by both backends.
 //!
-//! Owns no state. Must not know which database a row came from, nor send any statement.
+//! Owns no state. Must not know which database a row came from, nor execute any statement.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Map;
 
 use super::sql::Row;
 use super::{Claim, NewConversation, StoreError, StoreResult, UnnamedLease};
@@ -29,7 +30,7 @@ use crate::support::clock::UnixMillis;
 use crate::support::json::{keep_fields, nesting};
 use crate::support::text::{storable, storable_json};
 
-/// Returns a conversation as it is made, with texts as the databases store them.
+/// Returns the conversation that a request creates, with texts as the databases store them.
 pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
     let text = |text: &str| storable(text).into_owned();
     Conversation {
@@ -44,6 +45,7 @@ pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
         system_prompt: new.system_prompt.as_deref().map(text),
         instructions: new.instructions.as_deref().map(text),
         forked_from: None,
+        metadata: Map::new(),
         last_run: None,
         agent: new.choice.agent.as_deref().map(text),
         model: new.choice.model.as_deref().map(text),
@@ -53,13 +55,13 @@ pub(super) fn new_conversation(new: &NewConversation) -> Conversation {
     }
 }
 
-/// Reads what a conversation adds to the system prompts of its runs.
+/// Reads the conversation's layers of the system prompt.
 pub(super) fn own_layers(row: &Row) -> Result<OwnLayers, sqlx::Error> {
     let [system_prompt, instructions] = ["system_prompt", "instructions"].map(|column| row.get::<Option<String>>(column));
     Ok(OwnLayers { system_prompt: system_prompt?.unwrap_or_default(), instructions: instructions?.unwrap_or_default() })
 }
 
-/// The message without U+0000, and its body as stored: the row says what the log says.
+/// Returns the message without U+0000, and its stored body, so that the row equals the event.
 pub(super) fn storable_message(message: Message) -> StoreResult<(Message, String)> {
     let rendered = encode("messages", "body", message.id.as_str(), &message)?;
     let body = storable_json(rendered.clone());
@@ -70,19 +72,19 @@ pub(super) fn storable_message(message: Message) -> StoreResult<(Message, String
     Ok((message, body))
 }
 
-/// A value as JSON text without U+0000.
+/// Encodes a value as JSON text without U+0000.
 pub(super) fn encode_storable<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
     encode(table, column, id, value).map(storable_json)
 }
 
-/// Why a write is refused that holds what could not be read again.
+/// The reason for refusing a value that could not be read again.
 pub(super) const UNREADABLE: &str = "a value could not be read again";
 
-/// The deepest nesting that [`decode`] takes. Writing has no such limit by itself, and a row that cannot be read again would
-/// take its whole conversation with it.
+/// The deepest nesting that [`decode`] accepts. Encoding has no such limit, and one unreadable row would make its whole
+/// conversation unreadable.
 const MAX_NESTING: usize = 127;
 
-/// A value as JSON text, which [`decode`] can read.
+/// Encodes a value as JSON text that [`decode`] can read.
 pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
     let text = serde_json::to_string(value).map_err(|error| corrupt(table, column, id, error))?;
     if nesting(&text) > MAX_NESTING {
@@ -91,12 +93,12 @@ pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id
     Ok(text)
 }
 
-/// A value from JSON text.
+/// Decodes a value from JSON text.
 pub(super) fn decode<T: DeserializeOwned>(table: &'static str, column: &'static str, id: &str, text: &str) -> StoreResult<T> {
     serde_json::from_str(text).map_err(|error| corrupt(table, column, id, error))
 }
 
-/// Returns messages from their bodies. They are kept as long as a run lasts, so they take no more memory than they need.
+/// Decodes messages from their bodies. A run keeps them in memory until its end, so their capacity is trimmed.
 pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<Message>> {
     let mut messages = Vec::with_capacity(bodies.len() + 1);
     for body in bodies {
@@ -107,8 +109,8 @@ pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<
     Ok(messages)
 }
 
-/// Reads a frozen profile. Fields that this version does not know were added by a newer one, which may work on the same database, and
-/// are left out. A request with such a field is still refused.
+/// Decodes a frozen profile. Ignores unknown fields: a newer version may have added them on the same database. A request with an
+/// unknown field is still refused.
 pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile> {
     let strict = decode("runs", "profile", run, text);
     let Err(error) = strict else { return strict };
@@ -131,15 +133,11 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 
-/// Reads why a run was claimed. An unknown cause counts as a crash, after which a worker checks most. The claim is made already: a run
-/// that was left to its lease for its cause would be claimed again and again and never end.
+/// Reads the claim cause. An unknown cause counts as a crash, after which a worker checks the most. The run is already claimed: an
+/// error here would let its lease expire, and the run would be claimed again and again.
 pub(super) fn claim_cause(run: &str, text: &str) -> ClaimCause {
-    ClaimCause::from_word(text).unwrap_or_else(|| {
-        tracing::warn!(
-            run.id = run,
-            cause = text,
-            "a run was claimed for a cause that is not known, and is judged as after a crash"
-        );
+    ClaimCause::from_name(text).unwrap_or_else(|| {
+        tracing::warn!(run.id = run, cause = text, "the claim cause of a run is unknown, so the run continues as after a crash");
         ClaimCause::Crash
     })
 }
@@ -159,7 +157,7 @@ pub(super) fn read_optional_json<T: DeserializeOwned>(
     row.get::<Option<&str>>(column)?.map(|text| decode(table, column, id, text)).transpose()
 }
 
-/// Reads a column that holds a word.
+/// Reads a column with the name of an enum variant.
 pub(super) fn read_word<T>(
     row: &Row,
     table: &'static str,
@@ -167,10 +165,10 @@ pub(super) fn read_word<T>(
     id: &str,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> StoreResult<T> {
-    word(table, column, id, row.get(column)?, read)
+    parse_word(table, column, id, row.get(column)?, read)
 }
 
-/// Reads a column that holds a word or NULL.
+/// Reads a column with the name of an enum variant, or NULL.
 pub(super) fn read_optional_word<T>(
     row: &Row,
     table: &'static str,
@@ -178,23 +176,23 @@ pub(super) fn read_optional_word<T>(
     id: &str,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> StoreResult<Option<T>> {
-    row.get::<Option<&str>>(column)?.map(|text| word(table, column, id, text, read)).transpose()
+    row.get::<Option<&str>>(column)?.map(|text| parse_word(table, column, id, text, read)).transpose()
 }
 
-/// Reads a column that holds a time or NULL, for clients.
+/// Reads a column with a time or NULL, formatted for clients.
 pub(super) fn read_time(row: &Row, column: &'static str) -> Result<Option<String>, sqlx::Error> {
     Ok(row.get::<Option<i64>>(column)?.map(|at| UnixMillis(at).to_rfc3339()))
 }
 
-/// A value from its word.
-pub(super) fn word<T>(
+/// Converts the name of an enum variant.
+pub(super) fn parse_word<T>(
     table: &'static str,
     column: &'static str,
     id: &str,
     text: &str,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> StoreResult<T> {
-    read(text).ok_or_else(|| corrupt(table, column, id, format!("unknown word {text:?}")))
+    read(text).ok_or_else(|| corrupt(table, column, id, format!("unknown value {text:?}")))
 }
 
 fn corrupt(table: &'static str, column: &'static str, id: &str, reason: impl ToString) -> StoreError {
@@ -215,10 +213,10 @@ pub(super) fn read_claim(row: &Row, epoch: i64, claimed_at: Instant) -> StoreRes
     })
 }
 
-/// Returns the claims that can be read, and logs the others.
+/// Returns the readable claims, and logs the others.
 ///
-/// All of them are claimed already, and one error must not lose the rest. A claim that cannot be read becomes an orphaned claim of
-/// its node, which releases it and may claim it again. Both schemas are typed, so that only a damaged database has one.
+/// All of them are claimed already, so one error must not lose the rest. An unreadable claim becomes an orphaned claim of its node,
+/// which releases it and may claim it again. Both schemas are typed, so only a damaged database contains one.
 pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) -> Vec<Claim> {
     let readable = claims.filter_map(|claim| {
         claim.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a claim cannot be read")).ok()
@@ -232,14 +230,14 @@ pub(super) fn unnamed_lease((run, conversation, epoch, age_ms): (String, String,
     UnnamedLease { fence, age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)) }
 }
 
-/// How much is loaded of what was said in a conversation.
+/// Which messages of the conversation are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum TranscriptScope {
     All,
     None,
 }
 
-/// A count as stored. No statement of ours makes it negative.
+/// Converts a stored count. No statement makes it negative.
 pub(super) fn unsigned(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(0)
 }
@@ -249,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_can_be_decoded() {
+    fn encoded_row_is_decoded() {
         let nested = |levels: usize| (0..levels).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
         for levels in 0..=MAX_NESTING {
             let text = encode("t", "c", "id", &nested(levels)).unwrap();

@@ -1,27 +1,28 @@
-//! Values that store calls take and give, beyond the domain's own.
+//! Parameters and results of store calls that are not part of the domain.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::CallBatch;
 use crate::domain::access::audit::AuditOutcome;
 use crate::domain::access::principal::User;
 use crate::domain::agent::AgentProfile;
 use crate::domain::conversation::AgentChoice;
-use crate::domain::conversation::message::{Message, Part};
+use crate::domain::conversation::message::{Message, Part, Role};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
-use crate::domain::run::input::{InputAnswer, InputKind, InputRecord, InputState};
+use crate::domain::run::question::{InputAnswer, InputKind, InputRecord, InputState};
 use crate::domain::run::record::{ClaimCause, Fence, FirstClaim};
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyClaim {
-    /// The owner: keys of different owners are different keys.
+pub struct IdempotencyKey {
+    /// The owner. Keys of different owners are different.
     pub owner: UserId,
     /// The key, at most 255 characters.
     pub key: String,
@@ -29,38 +30,45 @@ pub struct IdempotencyClaim {
     pub fingerprint: String,
 }
 
-/// The outcome of a call that may have been made before with the same key.
+/// The outcome of an idempotent call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Keyed<T> {
-    /// Done now.
+pub enum IdempotentOutcome<T> {
+    /// The call was executed now.
     Fresh(T),
-    /// Done before; this was the outcome.
+    /// An earlier call was executed, with this outcome.
     Replayed(T),
-    /// The key was used for another request.
+    /// The key belongs to another request.
     Mismatch,
+}
+
+impl<T> IdempotentOutcome<T> {
+    /// Returns whether the call was made now, and its outcome is as `is` says.
+    pub fn is_fresh_and(&self, is: impl FnOnce(&T) -> bool) -> bool {
+        matches!(self, Self::Fresh(outcome) if is(outcome))
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Those of this owner; of all if `None`, which only an administrator asks for.
+    /// The owner; `None` for all owners, which only an administrator may request.
     pub owner: Option<UserId>,
     pub run: Option<RunId>,
-    /// Those of a tool, by the name that models see.
+    /// The tool, by the name that models see.
     pub tool: Option<String>,
     pub outcome: Option<AuditOutcome>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConversationFilter {
-    /// Part of the title, case-insensitive.
+    /// A part of the title, case-insensitive.
     pub query: Option<String>,
-    /// Whether it is archived; `None` for all.
+    /// Whether the conversation is archived; `None` for both.
     pub archived: Option<bool>,
     pub pinned: Option<bool>,
     pub tag: Option<String>,
 }
 
-/// A change of a conversation. Absent fields stay.
+/// A change of a conversation. Absent fields do not change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConversationChange {
     pub title: Option<String>,
@@ -68,14 +76,16 @@ pub struct ConversationChange {
     /// Whether it is archived.
     pub archived: Option<bool>,
     pub tags: Option<Vec<String>>,
-    /// Its own part of the system prompt; empty for none.
+    /// The conversation's system prompt; empty for none.
     pub system_prompt: Option<String>,
     /// The user's instructions for every answer; empty for none.
     pub instructions: Option<String>,
-    /// The agent of messages that name none; empty for the server's default.
+    /// The agent for messages that name none; empty for the server's default.
     pub agent: Option<String>,
-    /// The model of messages that name none; empty for the agent's own.
+    /// The model for messages that name none; empty for the agent's model.
     pub model: Option<String>,
+    /// All keys and values of the client.
+    pub metadata: Option<Map<String, Value>>,
 }
 
 impl ConversationChange {
@@ -84,74 +94,76 @@ impl ConversationChange {
     }
 }
 
-/// The ways in which upkeep treats idle conversations. Pinned ones stay as they are.
+/// The treatment of idle conversations by retention. Pinned conversations are exempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tidying {
-    /// They are archived.
+pub enum IdleAction {
+    /// Archives them.
     Archive,
-    /// Conversations that were archived that long ago are deleted.
+    /// Deletes conversations that were archived that long ago.
     Delete,
-    /// Conversations without messages that no user has named are deleted.
+    /// Deletes hidden conversations that have not changed that long.
+    DeleteHidden,
+    /// Deletes conversations without messages that no user has named.
     DeleteEmpty,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewConversation {
-    /// Its id, minted by us or by the client.
+    /// The id, generated by the server or the client.
     pub id: ConversationId,
     pub owner: UserId,
-    /// Its title, possibly empty.
+    /// The title, possibly empty.
     pub title: String,
     pub system_prompt: Option<String>,
     /// The user's instructions for every answer.
     pub instructions: Option<String>,
     pub choice: AgentChoice,
-    /// Conversations of one owner that are not archived, this one included; more are refused. 0 for no limit.
+    /// Limit of conversations of the owner that are not archived, including this one. 0 for no limit.
     pub max_conversations: u32,
     pub now: UnixMillis,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Created {
+pub enum CreateOutcome {
     Conversation(Box<crate::domain::conversation::Conversation>),
-    /// The id is taken, by this owner or another.
+    /// The id exists, for this or another owner.
     Exists,
-    /// The owner has as many as allowed.
+    /// The owner has reached the limit.
     TooMany,
 }
 
-/// A request to compact a conversation: model requests leave out its older messages.
+/// A request to compact a conversation: model requests then omit its older messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compact {
     pub owner: UserId,
     pub conversation: ConversationId,
-    /// How many messages are kept, and how long the summary of the others may be.
+    /// The number of kept messages, and the limit of the summary.
     pub policy: crate::domain::run::context::ContextPolicy,
     pub now: UnixMillis,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Compacted {
-    /// It is done, or there was nothing to do.
+pub enum CompactOutcome {
+    /// The conversation was compacted, or needed no compaction.
     Done {
-        /// Messages that are left out from now on.
+        /// Number of messages that requests omit from now on.
         messages: u32,
-        /// The summary of all messages that are left out.
+        /// The summary of all omitted messages.
         summary: Option<crate::domain::run::context::ContextSummary>,
-        /// Events written by this request. Empty when replayed.
+        /// Events that this call stored. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// A run is under way.
+    /// A run is unfinished.
     Busy,
-    /// The conversation is missing or another owner's.
+    /// The conversation is missing, or belongs to another owner.
     NoConversation,
 }
 
-impl Compacted {
-    /// Adds the events that were written.
+impl CompactOutcome {
+    /// Adds the stored events.
     pub(super) fn with(self, written: Vec<StoredEvent>) -> Self {
         match self {
             Self::Done { messages, summary, .. } => Self::Done { messages, summary, events: written },
@@ -167,65 +179,78 @@ pub struct DeletedConversation {
 
 /// A message to accept.
 ///
-/// If the conversation has an active run: `queue` stores a run behind it. `reject` stores nothing. `interrupt` cancels the active run
-/// and those queued behind it, and stores a run behind them. `steer` stores the message as one of the active run and no new run; it
-/// acts as `queue` if that run is to be cancelled. Without an active run all four store a run that can be claimed at once.
+/// If the conversation has an active run: `queue` stores a run behind it. `reject` stores nothing. `interrupt` cancels the active
+/// run and all queued runs, and stores a run behind them. `steer` adds the message to the active run without a new run; if that run
+/// is to be cancelled, it acts like `queue`. Without an active run, all four store a run that can be claimed at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcceptRun {
     pub owner: UserId,
     pub conversation_id: ConversationId,
-    /// Makes the conversation with this title if it is missing; `None`: a missing conversation is an outcome.
+    /// Creates a missing conversation with this title. `None`: a missing conversation is an outcome.
     pub create_with_title: Option<String>,
-    /// The id of the run to make.
+    /// The id of the new run.
     pub run_id: RunId,
     /// The id of the message.
     pub message_id: MessageId,
-    /// The content. The role is `user`.
+    /// The content of the message. Its role is `user`, unless a transcript says otherwise.
     pub parts: Vec<Part>,
-    /// The profile that is frozen into the run.
+    /// The profile that the run freezes.
     pub profile: AgentProfile,
-    /// The agent and the model that the message names. The conversation keeps them. A conversation that has no agent yet keeps the
+    /// The agent and the model of the message, which become the conversation's. If the conversation has no agent yet, it gets the
     /// run's.
     pub choice: AgentChoice,
     pub on_busy: OnBusy,
-    /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
+    /// Limit of unfinished runs of the owner, including this one. 0 for no limit.
     pub max_active_runs: u32,
-    /// Conversations of one owner that are not archived, one that is made for the message included; more are refused. 0 for no limit.
+    /// Limit of conversations of the owner that are not archived, including a new one. 0 for no limit.
     pub max_conversations: u32,
-    /// Uploaded files in messages of one conversation, these included; more are refused.
+    /// Limit of uploaded files in the messages of a conversation, including these.
     pub max_files: u32,
     pub trace: TraceId,
-    /// The worker that takes the run on at once if nothing stands before it. A store may leave the run to the queue instead.
-    pub taker: Option<Taker>,
+    /// The worker that starts the run at once if nothing is before it. A store may queue the run instead.
+    pub taker: Option<AcceptingWorker>,
+    /// Earlier messages that are stored before the message.
+    pub transcript: Option<Transcript>,
     pub now: UnixMillis,
 }
 
-/// A worker that claims a run in the moment in which it is accepted.
+/// The messages that a client sends together with the message that starts a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transcript {
+    /// The role of the message that starts the run: `user`, or `tool` for results of calls in the earlier messages.
+    pub role: Role,
+    /// The earlier messages, oldest first. They belong to the run.
+    pub earlier: Vec<Message>,
+    /// Whether a new conversation is hidden.
+    pub hidden: bool,
+}
+
+/// A worker that claims a run in the transaction of its acceptance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taker {
+pub struct AcceptingWorker {
     pub node: NodeId,
-    /// How long its lease lasts without renewal.
+    /// The duration of its lease without renewal, in milliseconds.
     pub lease_ms: u64,
 }
 
-/// The outcome of a message. Serialised with the idempotency key, so fields are only ever added.
+/// The outcome of a message. Stored with the idempotency key, so fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Accepted {
+pub enum AcceptOutcome {
     /// A run was stored.
     Run {
         run: Run,
         message: Message,
-        /// The `seq` of its first event. 0 when replayed: the run itself says where it begins.
+        /// The `seq` of the run's first event. 0 for a replayed response: the run contains it.
         #[serde(skip)]
         first_seq: i64,
-        /// The first events. Empty when replayed.
+        /// The first events. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
-        /// A run that was asked to end, for its worker to be told. Empty when replayed.
+        /// Runs that were asked to end, so that the caller can notify their workers. Empty for a replayed response.
         #[serde(skip)]
         interrupted: Vec<RunId>,
-        /// The claim, if its taker has the run.
+        /// The claim, if the worker of the acceptance has the run.
         #[serde(skip)]
         claim: Option<FirstClaim>,
     },
@@ -235,32 +260,32 @@ pub enum Accepted {
         message: Message,
         /// The `seq` of the message's event.
         first_seq: i64,
-        /// The event. Empty when replayed.
+        /// The event. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// There is an active run and the request said `reject`. Nothing is stored, neither with the key.
+    /// The conversation has an active run, and the request says `reject`. Nothing is stored, and the key is not used.
     Busy { run_id: RunId },
-    /// The conversation is missing or another owner's. Nothing is stored.
+    /// The conversation is missing, or belongs to another owner. Nothing is stored.
     NoConversation,
-    /// The owner has too many active runs. Nothing is stored.
+    /// The owner has reached the limit of unfinished runs. Nothing is stored.
     TooManyRuns,
-    /// The owner has too many conversations to begin another one. Nothing is stored.
+    /// The owner has reached the limit of conversations. Nothing is stored.
     TooManyConversations,
-    /// The message refers to a file that is gone or another owner's. Nothing is stored.
+    /// The message refers to a file that is missing, or belongs to another owner. Nothing is stored.
     NoFile { file_id: String },
-    /// The conversation would have so many files, which is more than it may. Nothing is stored.
+    /// The conversation would exceed the limit of files, with this number. Nothing is stored.
     TooManyFiles { files: u32 },
 }
 
 impl AcceptRun {
-    /// The uploaded files that the message refers to, each once.
+    /// Returns the uploaded files of the message, each once.
     pub fn files(&self) -> BTreeSet<&str> {
         self.parts.iter().filter_map(Part::file_id).collect()
     }
 }
 
-/// A run with what its streams need to know.
+/// A run with the bounds of its events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunView {
     pub run: Run,
@@ -282,17 +307,17 @@ pub struct CancelRun<'a> {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cancelled {
-    /// The run is over, now or long ago.
+pub enum CancelOutcome {
+    /// The run has ended, now or earlier.
     Over {
         run: Run,
-        /// Events written by this request. Empty when replayed.
+        /// Events that this call stored. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// The run's worker will end it.
+    /// The worker of the run will end it.
     Requested { run: Run },
-    /// The run is missing or another owner's.
+    /// The run is missing, or belongs to another owner.
     NoRun,
 }
 
@@ -300,37 +325,39 @@ pub enum Cancelled {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResumeRun {
     pub owner: UserId,
-    /// The run that waits or has ended.
+    /// The waiting or ended run.
     pub run_id: RunId,
-    pub how: GoOn,
-    /// The id of the run that continues after a failed one.
+    pub how: ResumeKind,
+    /// The model of the new run, instead of that of the ended one.
+    pub model: Option<String>,
+    /// The id of a new run that continues the run.
     pub new_run_id: RunId,
     pub trace: TraceId,
-    /// The most unfinished runs that the owner may have, with a run that is made; 0 for no limit.
+    /// Limit of unfinished runs of the owner, including a new one; 0 for no limit.
     pub max_active_runs: u32,
     pub now: UnixMillis,
 }
 
-/// From where a run is resumed.
+/// The point from which a run is continued.
 #[derive(Debug, Clone, PartialEq)]
-pub enum GoOn {
-    /// From where it stands: a run that waits for a retry, or has failed.
+pub enum ResumeKind {
+    /// Its current state: for a run that waits for a retry, or has failed.
     Resume,
-    /// From its beginning, once it has ended: the same message is answered again, and later messages are superseded.
+    /// Its beginning, for an ended run: the same message is answered again, and later messages are superseded.
     Turn,
-    /// From calls of one of its messages, once it has ended: that message and later ones are superseded.
+    /// Calls of one of its messages, for an ended run: that message and later ones are superseded.
     Call(Box<CallBatch>),
-    /// With a call that takes one of its calls back, once it has ended, even if other runs came after it. Nothing is superseded.
+    /// An undo of one of its calls, for an ended run, even if other runs came after it. Supersedes nothing.
     Undo {
-        /// The call that does it, and its message.
+        /// The undo call and its message.
         batch: Box<CallBatch>,
-        /// Also if an earlier try may have taken effect.
+        /// Whether the undo runs even if an earlier attempt may have taken effect.
         confirmed: bool,
     },
 }
 
-impl GoOn {
-    /// Returns the first message that is superseded, unless the whole turn is.
+impl ResumeKind {
+    /// Returns the first superseded message, unless the whole turn is superseded.
     pub fn original(&self) -> Option<&str> {
         match self {
             Self::Resume | Self::Turn | Self::Undo { .. } => None,
@@ -346,15 +373,15 @@ impl GoOn {
         }
     }
 
-    /// Returns the call that is taken back, by its key: all calls with the key are one effect.
-    pub fn undone(&self) -> Option<&CallId> {
+    /// Returns the key of the undone call: all calls with the same key have one effect.
+    pub fn undone_call(&self) -> Option<&CallId> {
         match self {
             Self::Resume | Self::Turn | Self::Call(_) => None,
             Self::Undo { batch, .. } => batch.calls.first()?.undoes.as_ref(),
         }
     }
 
-    /// Returns whether the user confirms the undo although an earlier try may have taken effect.
+    /// Returns whether the user confirms the undo although an earlier attempt may have taken effect.
     pub fn is_confirmed(&self) -> bool {
         matches!(self, Self::Undo { confirmed: true, .. })
     }
@@ -362,22 +389,22 @@ impl GoOn {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Resumed {
-    /// The run goes on: the same one if it waited for a retry, a new one (same profile, no new message) if it had ended.
+pub enum ResumeOutcome {
+    /// The run continues: the same run if it waited for a retry, or a new run (same profile, no new message) if it had ended.
     Run {
-        /// The run that goes on.
+        /// The continuing run.
         run: Run,
-        /// Events written by this request. Empty when replayed.
+        /// Events that this call stored. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// A run would be made, and the owner has as many unfinished ones as allowed.
+    /// A new run is needed, and the owner has reached the limit of unfinished runs.
     TooManyRuns,
-    /// The run does not stand where this can be asked, or it has ended and is not the newest one of its conversation.
+    /// The run's status does not allow this, or the run has ended and is not the newest one of its conversation.
     NotResumable { run: Run },
-    /// Calls of an answer would be taken over, and one of them has been taken back since, or that was tried and may have happened.
+    /// A call of the answer was undone since, or an attempt to undo it may have taken effect.
     TakenBack,
-    /// The run is missing or another owner's.
+    /// The run is missing, or belongs to another owner.
     NoRun,
 }
 
@@ -385,9 +412,9 @@ pub enum Resumed {
 pub struct ResolveInput {
     pub owner: UserId,
     pub id: InputId,
-    /// The answer, which is one that the question allows.
+    /// The answer, which the question allows.
     pub answer: InputAnswer,
-    /// The grant, if the answer holds for later calls.
+    /// The grant, if the answer also allows later calls.
     pub grant: Option<NewGrant>,
     pub now: UnixMillis,
 }
@@ -396,7 +423,7 @@ pub struct ResolveInput {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewGrant {
     pub id: GrantId,
-    /// The conversation in which it holds; `None` for all of its owner.
+    /// The conversation to which it applies; `None` for all conversations of the owner.
     pub conversation: Option<ConversationId>,
     pub server: Option<String>,
     pub tool: String,
@@ -404,16 +431,17 @@ pub struct NewGrant {
     pub definition_hash: String,
 }
 
-/// The questions of an owner: approvals or all others, of one state or of all.
+/// Selects questions of an owner: approvals or all others, in one state or in any.
 #[derive(Debug, Clone, Copy)]
 pub struct InputFilter<'a> {
     pub owner: &'a UserId,
-    pub asked: Asked,
+    pub asked: QuestionFilterKind,
     pub state: Option<InputState>,
+    pub conversation: Option<&'a ConversationId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum QuestionFilterKind {
     /// Approvals.
     Approvals,
     /// All other questions.
@@ -422,19 +450,44 @@ pub enum Asked {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Resolved {
-    /// It is stored, and its run can go on.
+pub enum ResolveOutcome {
+    /// The answer is stored, and the run can continue.
     Answered {
         /// The question with its answer.
         record: Box<InputRecord>,
-        /// Events written by this request. Empty when replayed.
+        /// Events that this call stored. Empty for a replayed response.
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// The question has an answer, its run has ended, or its time is over. Nothing is stored.
+    /// The question has an answer already, has expired, or its run has ended. Nothing is stored.
     Closed { record: Box<InputRecord> },
-    /// The question is missing or another owner's. Nothing is stored.
+    /// The question is missing, or belongs to another owner. Nothing is stored.
     NoRequest,
+}
+
+/// The results of a client for calls of one run. All of them are stored, or none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolResults {
+    pub owner: UserId,
+    pub run_id: RunId,
+    pub results: Vec<(CallId, InputAnswer)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolResultsOutcome {
+    /// All results are stored, and the run can continue.
+    Stored,
+    /// The call has a result, has expired, or its run has ended. Nothing is stored.
+    Closed {
+        call_id: CallId,
+        /// The state of the request for the result.
+        state: InputState,
+    },
+    /// The client of the run was not asked to execute this call. Nothing is stored.
+    NoCall { call_id: CallId },
+    /// The run is missing, or belongs to another owner. Nothing is stored.
+    NoRun,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -444,20 +497,20 @@ pub struct Claim {
     pub cause: ClaimCause,
     /// How long the run was claimable, in milliseconds.
     pub queued_ms: u64,
-    /// The trace of the request that started it, if the run has one.
+    /// The trace id of the request that started the run, if any.
     pub trace: Option<TraceId>,
     /// The crash count.
     pub crashes: u32,
-    /// A time before the lease began, also after a long wait for a connection.
+    /// A time before the start of the lease, even after a long wait for a connection.
     pub claimed_at: Instant,
 }
 
-/// The crash count from which a run is suspected of killing its workers, if the next crash would end it.
+/// The crash count from which a run is suspected of crashing its workers, if the next crash would end it.
 ///
-/// A crash counts for all runs of a worker, and the guilty one is not known. So a node claims suspected runs one at a time.
+/// A crash of a worker counts for all its runs, and the cause is unknown. So a node claims suspected runs one at a time.
 pub const SUSPECT_CRASHES: u32 = 2;
 
-/// How many leases long other suspected runs wait for a claimed one: 5 minutes with the defaults. A longer run may last for hours.
+/// How many lease durations other suspected runs wait for a claimed one: 5 minutes with the defaults. A longer run may take hours.
 pub const SUSPECT_LEASES: u32 = 30;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -467,7 +520,7 @@ pub struct Renewal {
     pub unnamed: Vec<UnnamedLease>,
 }
 
-/// A lease of a node that its heartbeat did not name: an orphaned claim, if it is old.
+/// A lease that the heartbeat of its node did not name. If it is old, it is an orphaned claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnnamedLease {
     pub fence: Fence,
@@ -477,46 +530,46 @@ pub struct UnnamedLease {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// Runs whose lease has expired, before any was taken.
+    /// Number of runs whose lease had expired before the sweep.
     pub expired: u64,
-    /// Runs made claimable.
-    pub taken: Vec<Taken>,
-    /// Whether so many leases looked expired that none was taken: an outage is likelier than so many crashes.
+    /// Runs that became claimable.
+    pub taken: Vec<ExpiredRun>,
+    /// Whether so many leases seemed expired that none was taken: an outage is more likely than so many crashes.
     pub outage_suspected: bool,
 }
 
-/// A run that a sweep has taken from its worker.
+/// A run whose expired lease the sweep removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct ExpiredRun {
     pub run_id: RunId,
     pub trace: Option<TraceId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommitReceipt {
     /// The `seq` of its first event.
     pub first_seq: i64,
-    /// Whether the write ended a run, and the next one of the conversation can be claimed now.
+    /// Whether the write ended a run, and the conversation's next run can be claimed now.
     pub next_waits: bool,
-    /// Events that the store has completed: their places in the write, and their data as stored.
+    /// Events that the store has completed: their indexes in the write, and their stored data.
     pub completed: Vec<(usize, String)>,
 }
 
-/// Why a write was left out.
+/// Why a write was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The fence is not the newest: another worker has the run, or it is over, or its conversation is gone.
+pub enum WriteRejection {
+    /// The fence is not the newest: another worker has the run, the run has ended, or its conversation was deleted.
     #[error("another worker has the run")]
     Fenced,
-    /// A message that joined the run has not been processed. Read the control signals, and decide again.
-    #[error("a message joined the run and has not been heard")]
-    Unheard,
+    /// A joined message was not processed. The caller reads the control signals and decides again.
+    #[error("a message joined the run and is not processed yet")]
+    MessageJoined,
 }
 
 /// The bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
-    /// The oldest `seq` that is kept; `head + 1` for an empty log.
+    /// The oldest stored `seq`; `head + 1` for an empty log.
     pub oldest: i64,
     /// The newest `seq`; 0 for an empty log.
     pub head: i64,
@@ -530,41 +583,66 @@ pub struct Explanation {
     pub lease_node: Option<NodeId>,
     /// Milliseconds until the lease expires, negative if it has.
     pub lease_expires_in_ms: Option<i64>,
-    /// Since when the lease is held, in milliseconds.
+    /// Milliseconds since the claim.
     pub lease_age_ms: Option<i64>,
-    /// Claims that ended in a crash.
+    /// Number of claims that ended in a crash.
     pub crashes: u32,
-    /// Claimable runs that are claimed first, as things stand, if this one can be claimed now: owners take turns.
+    /// Number of claimable runs that would be claimed first, if this run can be claimed now: owners take turns.
     pub queue_position: Option<i64>,
-    /// How many runs of its owner have a live lease, and how many may, if this one could be claimed now but for that.
+    /// The number of the owner's live leases and its limit, if only that limit keeps the run from being claimed.
     pub owner_cap: Option<(i64, u32)>,
-    /// Milliseconds until it can be claimed; negative: since when.
+    /// Milliseconds until the run can be claimed; negative if it can be since then.
     pub claimable_in_ms: Option<i64>,
     /// The active run that this one is queued behind.
     pub behind_run: Option<RunId>,
-    /// Runs of all owners that a worker has: none if no worker is alive, or all are idle.
+    /// Number of runs of all owners that workers hold. 0 if no worker is alive, or all are idle.
     pub live_leases: i64,
     /// Whether the run has failed and can be resumed.
     pub resumable: bool,
     /// The user who requested the cancellation of the run.
     pub cancel_requested_by: Option<String>,
-    /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
+    /// The newest step: number, kind, status, and the milliseconds since it ended, or else began.
     pub step: Option<(u32, String, String, i64)>,
     /// Its pending questions, oldest first: ids, kinds and texts.
     pub questions: Vec<(InputId, InputKind, String)>,
-    /// Calls that have been started and have no outcome, by tool name.
+    /// The tool names of started calls without an outcome.
     pub tools_under_way: Vec<String>,
-    /// How many of them wait because their servers have asked a human a question.
+    /// Number of those calls that wait because their servers have asked a question.
     pub calls_asking: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKey {
     pub id: KeyId,
-    /// Its visible beginning.
+    /// The visible prefix of the key.
     pub label: String,
     pub user: User,
     pub created_at: UnixMillis,
     /// When it was revoked, if it was.
     pub revoked_at: Option<UnixMillis>,
+}
+
+/// A user's own account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub name: String,
+    pub groups: Vec<String>,
+    /// The model of runs for which nothing names a model.
+    pub default_model: Option<String>,
+}
+
+/// The number of rows that a user owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnedCounts {
+    pub conversations: u64,
+    /// Rows outside conversations: files, agents, providers, MCP servers, audit records and so on.
+    pub records: u64,
+}
+
+/// A message that contains all search terms.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchHit {
+    pub message: Message,
+    /// The title of its conversation.
+    pub title: String,
 }

@@ -1,29 +1,27 @@
 //! The audit of tool calls. An audit record outlives its conversation and never changes.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, ConversationId, GrantId, RunId, UserId};
 use crate::domain::tool::ToolCallState;
-use crate::domain::words::words;
 
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AuditOutcome {
-    /// The tool answered.
-    Success,
-    /// The tool failed, or the call could not be made.
-    Error,
-    /// The call was denied and not made.
-    Denied,
-    /// The call was skipped or stopped.
-    Skipped,
-    /// The outcome is unknown: the call may or may not have taken effect.
-    Unknown,
+named_enum! {
+    /// How a call ended.
+    pub enum AuditOutcome {
+        /// The tool answered.
+        Success = "success",
+        /// The tool failed, or the call could not be made.
+        Error = "error",
+        /// The call was denied and not made.
+        Denied = "denied",
+        /// The call was skipped or stopped.
+        Skipped = "skipped",
+        /// The outcome is unknown: the call may or may not have taken effect.
+        Unknown = "unknown",
+    }
 }
-
-words!(AuditOutcome { Success = "success", Error = "error", Denied = "denied", Skipped = "skipped", Unknown = "unknown" });
 
 impl AuditOutcome {
     /// Returns `None` while a call is open.

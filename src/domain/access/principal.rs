@@ -2,23 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::UserId;
-use crate::domain::words::words;
 
-/// The role of a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum UserRole {
-    /// Uses and manages their own resources.
-    Member,
-    /// Has the rights of a member, and also manages the server.
-    Admin,
+named_enum! {
+    /// The role of a user.
+    pub enum UserRole {
+        /// Uses and manages their own resources.
+        Member = "member",
+        /// Has the rights of a member, and also manages the server.
+        Admin = "admin",
+    }
 }
-
-words!(UserRole { Member = "member", Admin = "admin" });
 
 /// The user on whose behalf an operation is performed. Every row has one as its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,15 +27,15 @@ pub const MAX_GROUPS: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroups {
-    #[error("{0:?} cannot be the name of a group: it has 1 to {most} of a-z, 0-9, '_' and '-'", most = MAX_GROUP_BYTES)]
+    #[error("{0:?} cannot be the name of a group: a name is 1 to {most} characters of a-z, 0-9, '_' and '-'", most = MAX_GROUP_BYTES)]
     Name(String),
-    #[error("there are {0} groups; the most is {most}", most = MAX_GROUPS)]
+    #[error("there are {0} groups; the maximum is {most}", most = MAX_GROUPS)]
     TooMany(usize),
 }
 
-/// Checks names and number; returns the first fault.
+/// Checks the names and the number of groups. Returns the first error.
 pub fn check_groups(groups: &BTreeSet<String>) -> Result<(), InvalidGroups> {
-    if let Some(name) = groups.iter().find(|name| !is_group(name)) {
+    if let Some(name) = groups.iter().find(|name| !is_group_name(name)) {
         return Err(InvalidGroups::Name(name.clone()));
     }
     match groups.len() {
@@ -49,9 +44,9 @@ pub fn check_groups(groups: &BTreeSet<String>) -> Result<(), InvalidGroups> {
     }
 }
 
-fn is_group(name: &str) -> bool {
-    let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
-    (1..=MAX_GROUP_BYTES).contains(&name.len()) && name.bytes().all(fits)
+fn is_group_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=MAX_GROUP_BYTES).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

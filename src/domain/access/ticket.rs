@@ -1,4 +1,4 @@
-//! Tickets: credentials for event streams, for browsers that cannot send a key there.
+//! Tickets: credentials for event streams, for browsers that cannot send an API key.
 
 use crate::domain::ids::{ConversationId, RunId, UserId};
 
@@ -9,11 +9,11 @@ pub enum TicketTarget {
     Socket,
 }
 
-/// The word in the database. No id is spelled like this.
+/// The stored value for a WebSocket. No conversation id looks like this.
 const SOCKET: &str = "socket";
 
 impl TicketTarget {
-    /// Returns the id, or the word of a socket.
+    /// Returns the id, or the value for a WebSocket.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Run(id) => id.as_str(),
@@ -22,7 +22,7 @@ impl TicketTarget {
         }
     }
 
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(word: &str) -> Option<Self> {
         if word == SOCKET {
             return Some(Self::Socket);
         }
@@ -35,9 +35,9 @@ impl TicketTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamTicket {
     pub owner: UserId,
-    /// The hash of the key that created it; `None` on a server without keys.
+    /// The hash of the key that created the ticket; `None` on a server without keys.
     pub key_hash: Option<String>,
     pub target: TicketTarget,
-    /// The web origin of the page that requested it; `None` if no page did.
+    /// The web origin of the page that requested the ticket; `None` for other clients.
     pub origin: Option<String>,
 }

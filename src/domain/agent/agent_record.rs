@@ -1,5 +1,5 @@
-//! Agents that are stored through the API, in versions that never change. A version holds the differences from the agent of the
-//! server's settings. Must not know where it is stored.
+//! Agents that are stored through the API, in versions that never change. A version contains only its differences from the default
+//! agent in the settings. This module must not know where an agent is stored.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::domain::invalid::{InvalidProfile, invalid};
 use crate::domain::model::cost::Usd;
 use crate::domain::run::budget::Budget;
 use crate::support::clock::UnixMillis;
-use crate::support::nearest::with_suggestion;
+use crate::support::suggestion::with_suggestion;
 
 /// Fields of an [`AgentProfile`], without name and version.
 pub type ProfileDocument = Map<String, Value>;
@@ -22,7 +22,7 @@ pub struct AgentRecord {
     /// Unique among those of its owner.
     pub name: String,
     pub description: String,
-    /// The version that runs get; the newest if absent.
+    /// The version that runs use; the newest one if absent.
     pub pinned: Option<u32>,
     pub latest: u32,
     /// The profile of that version.
@@ -83,8 +83,7 @@ pub struct RunLimits {
 }
 
 impl RunLimits {
-    /// Replaces the profile's limits by these.
-    /// [`InvalidProfile`] if one of them is 0, or higher than what it replaces.
+    /// Replaces the profile's limits by these. Returns [`InvalidProfile`] if a limit is 0, or higher than the one it replaces.
     pub fn lower(self, profile: &mut AgentProfile) -> Result<(), InvalidProfile> {
         let Self { max_rounds, max_run_ms, max_run_tokens, tool_timeout_ms, tool_parallelism, .. } = self;
         lower("max_rounds", max_rounds, &mut profile.max_rounds, None)?;
@@ -136,7 +135,7 @@ fn lower<T: Copy + Ord + Default + std::fmt::Display>(
     Err(invalid(field, reason))
 }
 
-/// Merges a document into the agent of the settings.
+/// Merges a document into the default agent of the settings.
 pub fn profile_of(
     base: &AgentProfile,
     name: &str,
@@ -188,7 +187,7 @@ mod tests {
         let profile = profile_of(&base, "brief", 3, &said).unwrap();
         assert_eq!((profile.name.as_str(), profile.version, profile.model.as_str(), profile.max_rounds), ("brief", 3, "a/b", 7));
         assert!(profile.approval.ask_untrusted);
-        assert_eq!(profile.approval.expires_ms, base.approval.expires_ms, "what an inner object does not say stays");
+        assert_eq!(profile.approval.expires_ms, base.approval.expires_ms, "a field that an inner object omits keeps its value");
         assert_eq!(profile.llm_retry.delays_ms, [1]);
         assert_eq!(profile_of(&base, "same", 1, &document(json!({}))).unwrap().system_prompt, base.system_prompt);
     }
@@ -219,7 +218,7 @@ mod tests {
     #[case(json!({"tool_filter": {"servers": {"m*": {}}}}), "tool_filter/servers/m*")]
     #[case(json!({"tool_filter": {"skip_models": ["*/gpt-5"]}}), "tool_filter/skip_models")]
     #[case(json!({"options": {"tool_choice": {"tool": "m__*"}}}), "options/tool_choice/tool")]
-    fn what_is_wrong_is_named(#[case] said: Value, #[case] field: &str) {
+    fn invalid_provider_field_is_named(#[case] said: Value, #[case] field: &str) {
         let error = profile_of(&AgentProfile::default(), "x", 1, &document(said)).unwrap_err();
         assert!(error.field.starts_with(field) || error.reason.contains(field), "{error:?}");
     }

@@ -1,4 +1,6 @@
-//! Agent profiles: every difference between agents is data. Frozen into each run when it is accepted.
+//! Agent profiles: all differences between agents are data. A run freezes its profile when it is accepted.
+//!
+//! Owns the settings of an agent and their checks. Must not know how a run uses them.
 
 pub mod agent_record;
 pub mod preset;
@@ -7,7 +9,9 @@ pub mod response_analysis;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::domain::access::principal::check_groups;
 use crate::domain::agent::prompt::PromptPolicy;
@@ -21,19 +25,22 @@ use crate::domain::run::admission::Admission;
 use crate::domain::run::budget::Budget;
 use crate::domain::run::context::ContextPolicy;
 use crate::domain::run::plan::{PlanPolicy, Strategy};
+use crate::domain::tool::ToolDefinition;
 use crate::domain::tool::approval::ApprovalPolicy;
+use crate::domain::tool::client_tool::ClientTool;
 use crate::domain::tool::tool_filter::ToolFilter;
 use crate::domain::tool::tool_names::{check_no_pattern, check_tool_name};
+use crate::support::search_words::{holds, words};
 
-/// The end of a run whose rounds are used up.
+/// The reaction when a run reaches its limit of model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLimit {
-    /// One more model call without tools, which summarizes.
+    /// Makes one more model call without tools, which summarizes.
     #[default]
     Summarize,
     Fail,
-    /// A fixed text ends the run.
+    /// Ends the run with a fixed text.
     Message,
 }
 
@@ -48,7 +55,7 @@ pub enum ToolErrorPolicy {
 }
 
 /// The reaction to a tool that failed too often.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerAction {
     #[default]
@@ -67,13 +74,13 @@ pub enum BreakerScope {
     Conversation,
 }
 
-/// When tools are offered.
+/// In which model calls tools are offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolsPolicy {
     #[default]
     EveryRound,
-    /// Only in the first model call of a run. Tools that the model calls later are executed all the same.
+    /// Only in the first model call of a run. Later calls of tools are still executed.
     FirstRoundOnly,
     /// Until tools have run once; then the model must answer in text.
     OneRoundThenText,
@@ -86,7 +93,7 @@ pub enum ToolsPolicy {
 pub enum OnInterrupt {
     #[default]
     Resume,
-    /// It fails with `interrupted`; `resume` continues it by hand.
+    /// The run fails with `interrupted`. A user can resume it.
     Fail,
 }
 
@@ -94,35 +101,45 @@ pub enum OnInterrupt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
-    /// The model is told that the call may or may not have taken effect.
+    /// The model reads that the call may or may not have taken effect.
     #[default]
     TellModel,
     /// A human is asked, and the run waits for the answer.
     Ask,
     /// The run fails with `tool_outcome_unknown`.
     Fail,
-    /// The call runs again, regardless of its class.
+    /// The call runs again, regardless of its replay class.
     Rerun,
 }
 
-/// The runs that use the profile's fallbacks.
+/// Which runs use the profile's fallbacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FallbacksFor {
-    /// Runs that name no model: a user who names one may not want another company to see the conversation.
+pub enum FallbackTrigger {
+    /// Runs whose request names no model. A user who names a model may not want another company to see the conversation.
     #[default]
     Unnamed,
     All,
 }
 
-/// The source of a conversation's title, unless its user gives one.
+/// The failures of models that the profile's `final_text` answers. The run keeps the error in each case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinalTextFor {
+    /// No model could be reached. A provider that refuses the request is shown as such.
+    #[default]
+    Outage,
+    All,
+}
+
+/// The source of a conversation's title, unless the user sets one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TitlePolicy {
     #[default]
     FirstWords,
-    /// Asks a model once, after the first run with an answer. Until then, or if that fails, the first words of the message are the
-    /// title.
+    /// Calls a model once, after the first run with an answer. Until then, or if the call fails, the title is the beginning of the
+    /// message.
     Model,
     None,
 }
@@ -130,27 +147,31 @@ pub enum TitlePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputMode {
-    /// Words, and the tool calls of its provider.
+    /// Text, and the provider's native tool calls.
     #[default]
     Tools,
-    /// One JSON object per answer, which is the final answer or one call: for models without tool calls.
+    /// One JSON object per answer, which is the final answer or one call. For models without tool calls.
     Structured,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlmRetry {
-    /// Milliseconds before each retry; as many retries as entries. The provider's `Retry-After` wins.
+    /// Milliseconds before each retry. The number of entries is the number of retries. The provider's `Retry-After` has priority.
     pub delays_ms: Vec<u64>,
-    /// The longest `Retry-After` that is obeyed, in milliseconds; a longer one fails the run.
+    /// The longest accepted `Retry-After`, in milliseconds. A longer one fails the run.
     pub max_retry_after_ms: u64,
-    /// Further requests after an answer that is not of the wanted form.
+    /// Number of further requests after an answer that does not match the requested format.
     #[serde(skip_serializing_if = "is_two")]
     pub validation_retries: u32,
-    /// The retried kinds of failure, among those that may be temporary. All of them if absent.
+    /// The failures that are retried, among those that may be temporary. All of them if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<ModelErrorKind>>,
-    /// Whether a fallback takes over before the same model is tried again.
+    /// Words of a provider's error message after which the model is also asked again, for every kind of failure. Each is
+    /// matched as whole words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<String>,
+    /// Whether a fallback is tried before a retry of the same model.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fallback_first: bool,
 }
@@ -166,31 +187,38 @@ impl Default for LlmRetry {
             max_retry_after_ms: 600_000,
             validation_retries: 2,
             classes: None,
+            messages: Vec::new(),
             fallback_first: false,
         }
     }
 }
 
 impl LlmRetry {
-    /// Returns whether a model that failed like this is asked again.
+    /// Returns whether a failure of this kind is retried.
     pub fn covers(&self, kind: ModelErrorKind) -> bool {
         kind.retryable() && self.classes.as_ref().is_none_or(|classes| classes.contains(&kind))
     }
+
+    /// Returns whether a model that failed with this message is asked again.
+    pub fn covers_message(&self, message: &str) -> bool {
+        let message_words = words(message);
+        self.messages.iter().any(|phrase| holds(&message_words, &words(phrase)))
+    }
 }
 
-/// The tool that is called when no tool on offer has the name that the model wrote.
+/// How an unknown tool name in a model's call is repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NameRepair {
     #[default]
     Off,
-    /// The only tool that can be meant: by spelling, by a missing server name, or by an alias.
+    /// Uses the only candidate: by spelling, by a missing server name, or by an alias.
     Unique,
-    /// Otherwise the most similar one of the same server.
+    /// Like `unique`. Without a candidate, uses the most similar tool of the same server.
     Similar,
 }
 
-/// Repairs of a model's tool calls before they are judged. The message keeps what the model wrote.
+/// Repairs of a model's tool calls before they are checked. The message keeps the original text.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RepairPolicy {
@@ -210,14 +238,17 @@ pub struct AgentProfile {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub groups: BTreeSet<String>,
     pub model: String,
-    /// Models that take over one after the other. A model that was given up does not return within the run.
+    /// Models that replace the agent's model, in this order. A model that has failed for good is not used again in the run.
     pub fallbacks: Vec<String>,
-    /// The runs that use them. Decided when a run is accepted, which freezes its fallbacks.
+    /// Which runs use the fallbacks. Decided when a run is accepted, which freezes its fallbacks.
     #[serde(skip_serializing_if = "is_default")]
-    pub fallbacks_for: FallbacksFor,
-    /// The answer when no model could be reached; without it, the run fails.
+    pub fallbacks_for: FallbackTrigger,
+    /// The answer if no model can be reached. Without it, the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_text: Option<String>,
+    /// The failures that it answers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub final_text_for: FinalTextFor,
     #[serde(skip_serializing_if = "is_default")]
     pub title: TitlePolicy,
     /// The model that generates titles, as `provider/name`. The run's model if absent.
@@ -226,12 +257,12 @@ pub struct AgentProfile {
     pub system_prompt: String,
     #[serde(skip_serializing_if = "is_default")]
     pub prompt: PromptPolicy,
-    /// The configured context providers that are asked before each run.
+    /// The configured context providers that are called before each run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context_providers: Vec<String>,
     pub output: OutputMode,
     pub options: ModelOptions,
-    /// Sampling by whether a call is offered tools, where `options` do not say it.
+    /// Sampling options for calls with and without tools, where `options` set none.
     #[serde(skip_serializing_if = "is_default")]
     pub sampling: SamplingByTurn,
     #[serde(skip_serializing_if = "is_default")]
@@ -242,58 +273,83 @@ pub struct AgentProfile {
     pub max_rounds: u32,
     pub on_limit: OnLimit,
     pub tools_policy: ToolsPolicy,
-    /// The tools on offer by name; `None` for all.
+    /// The names of the offered tools; `None` for all.
     pub tools: Option<Vec<String>>,
+    /// The built-in tools among them by name; `None` for all. A document may write `"none"` for the empty list.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "builtin_tools")]
+    pub builtin_tools: Option<Vec<String>>,
+    /// The tools that the client of a run executes. Only the profile of a run has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub client_tools: Vec<ClientTool>,
+    /// Facts of the run's request that its protocol shows again. Only the profile of a run has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Value>,
     #[serde(skip_serializing_if = "is_default")]
     pub tool_filter: ToolFilter,
     #[serde(skip_serializing_if = "is_default")]
     pub context: ContextPolicy,
     pub tool_timeout_ms: u64,
-    /// Characters of a tool's answer that the model reads.
+    /// Number of characters of a tool's result that the model reads.
     pub tool_result_chars: usize,
     pub repair: RepairPolicy,
     pub tool_parallelism: u32,
-    /// Tool calls of one answer that are executed; the rest get an error result.
+    /// The limit of executed tool calls per answer. Further calls get an error result.
     pub max_parallel_calls: u32,
     pub tool_error: ToolErrorPolicy,
-    /// Failures of one tool after which the breaker acts, the last of them in this run; 0 for never.
+    /// Number of failures of one tool after which the breaker opens, if the last one is in this run. 0 disables it.
     pub breaker_failures: u32,
     #[serde(skip_serializing_if = "is_default")]
     pub breaker_scope: BreakerScope,
     pub breaker_action: BreakerAction,
     pub llm_retry: LlmRetry,
-    /// Consecutive rounds of nothing but repeated calls after which a final answer is forced; 0 for off.
+    /// Consecutive rounds with only duplicate calls after which a final answer is forced. 0 disables it.
     pub duplicate_calls: u32,
-    /// Consecutive empty replies after which a final answer is forced; 0 for off.
+    /// Consecutive empty answers after which a final answer is forced. 0 disables it.
     pub empty_replies: u32,
     /// Consecutive rounds with only errors after which the model gets a hint. 0 disables the hint.
     pub error_rounds: u32,
     #[serde(skip_serializing_if = "is_default")]
     pub response_analysis: ResponseAnalysis,
-    /// The time limit of a run from its first start, waits included; 0 for no limit.
+    /// The time limit of a run from its first start, including waiting times. 0 for no limit.
     pub max_run_ms: u64,
-    /// Input and output tokens of one run together; 0 for no limit.
+    /// The limit of input and output tokens of one run. 0 for no limit.
     pub max_run_tokens: u64,
-    /// Limits in money, and limits that runs share.
+    /// Limits of cost, and limits that several runs share.
     #[serde(skip_serializing_if = "is_default")]
     pub budget: Budget,
     #[serde(skip_serializing_if = "is_default")]
     pub admission: Admission,
     pub on_interrupt: OnInterrupt,
     pub on_unknown: OnUnknown,
-    /// The time until an unanswered question expires, and the run continues without an answer; 0 for never.
+    /// Milliseconds until an unanswered question expires. The run then continues without an answer. 0 for never.
     pub ask_expires_ms: u64,
     pub approval: ApprovalPolicy,
-    /// Claims that may end in a crash before the run fails with `poison`.
+    /// Number of crashed claims after which the run fails with `poison`.
     pub max_crashes: u32,
 }
 
+/// Reads a list of names, or `"none"`.
+fn builtin_tools<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(None),
+        Value::String(word) if word == "none" => Ok(Some(Vec::new())),
+        list @ Value::Array(_) => serde_json::from_value(list).map(Some).map_err(D::Error::custom),
+        _ => Err(D::Error::custom("must be a list of names or \"none\"")),
+    }
+}
+
 impl AgentProfile {
+    /// Returns whether runs may be offered a tool at all.
+    pub fn may_use(&self, tool: &ToolDefinition) -> bool {
+        let lists = |names: &Option<Vec<String>>| names.as_ref().is_none_or(|names| names.contains(&tool.name));
+        tool.by_client || lists(&self.tools) && (tool.server.is_some() || lists(&self.builtin_tools))
+    }
+
     pub fn counts_earlier_failures(&self) -> bool {
         self.breaker_failures > 0 && self.breaker_scope == BreakerScope::Conversation
     }
 
-    /// Checks for values that no run could be executed with; returns the first.
+    /// Checks for values with which no run could be executed. Returns the first error.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         check_groups(&self.groups).map_err(|error| invalid("groups", error.to_string()))?;
         for (field, models) in [
@@ -310,11 +366,20 @@ impl AgentProfile {
         self.plan.check().map_err(|error| error.within("plan"))?;
         self.response_analysis.check().map_err(|error| error.within("response_analysis"))?;
         if let Some(kind) = self.llm_retry.classes.iter().flatten().find(|kind| !kind.retryable()) {
-            let reason = format!("{} does not pass by itself, so that nobody is asked again after it", kind.code());
+            let reason = format!("{} is a permanent failure, which is never retried", kind.code());
             return Err(invalid("llm_retry/classes", reason));
+        }
+        if self.llm_retry.messages.iter().any(|phrase| words(phrase).is_empty()) {
+            return Err(invalid("llm_retry/messages", "each entry needs a word: an empty one would match every message"));
         }
         if self.llm_retry.validation_retries as usize > MAX_RETRIES {
             return Err(invalid("llm_retry/validation_retries", format!("must be at most {MAX_RETRIES}")));
+        }
+        if !self.client_tools.is_empty() {
+            return Err(invalid("client_tools", "cannot be set: the request of a run brings its client tools, as `tools`"));
+        }
+        if self.protocol.is_some() {
+            return Err(invalid("protocol", "cannot be set: it is a part of runs only"));
         }
         self.check_names()?;
         if !(1..=ToolFilter::MAX_K).contains(&self.tool_filter.k) {
@@ -348,10 +413,12 @@ impl AgentProfile {
         }
     }
 
-    /// Refuses names that no tool or server can have. `options/tool_choice` is checked with the options.
+    /// Refuses names that no tool or server can have. `options/tool_choice` is checked with the other options.
     fn check_names(&self) -> Result<(), InvalidProfile> {
-        for (at, tool) in self.tools.iter().flatten().enumerate() {
-            check_tool_name(tool).map_err(|reason| invalid(format!("tools/{at}"), reason))?;
+        for (field, names) in [("tools", &self.tools), ("builtin_tools", &self.builtin_tools)] {
+            for (at, tool) in names.iter().flatten().enumerate() {
+                check_tool_name(tool).map_err(|reason| invalid(format!("{field}/{at}"), reason))?;
+            }
         }
         for tool in self.approval.tools.keys() {
             check_tool_name(tool).map_err(|reason| invalid(format!("approval/tools/{tool}"), reason))?;
@@ -363,20 +430,28 @@ impl AgentProfile {
         for server in self.tool_filter.servers.keys() {
             check_no_pattern(server).map_err(|reason| invalid(format!("tool_filter/servers/{server}"), reason))?;
         }
-        // A `*` at the end is the one pattern that this list knows.
+        // This list accepts no pattern except a `*` at the end.
         let is_odd = |model: &&String| model.strip_suffix('*').unwrap_or(model).contains('*');
         match self.tool_filter.skip_models.iter().find(is_odd) {
             Some(model) => {
-                Err(invalid("tool_filter/skip_models", format!("{model:?}: a * may only stand at the end, as in anthropic/*")))
+                Err(invalid("tool_filter/skip_models", format!("{model:?}: a * is only allowed at the end, as in anthropic/*")))
             }
             None => Ok(()),
         }
     }
 }
 
-/// The longest time that a profile can name: a year.
+/// The longest duration in a profile: one year.
 const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
 const MAX_RETRIES: usize = 100;
+
+impl AgentProfile {
+    /// Lets this model answer, and plan, too.
+    pub fn name_model(&mut self, model: &str) {
+        model.clone_into(&mut self.model);
+        (self.plan.planner, self.plan.router) = (None, None);
+    }
+}
 
 impl Default for AgentProfile {
     fn default() -> Self {
@@ -386,8 +461,9 @@ impl Default for AgentProfile {
             groups: BTreeSet::new(),
             model: "demo/demo".to_owned(),
             fallbacks: Vec::new(),
-            fallbacks_for: FallbacksFor::default(),
+            fallbacks_for: FallbackTrigger::default(),
             final_text: None,
+            final_text_for: FinalTextFor::default(),
             title: TitlePolicy::default(),
             title_model: None,
             system_prompt: "You are a helpful assistant.".to_owned(),
@@ -402,6 +478,9 @@ impl Default for AgentProfile {
             on_limit: OnLimit::default(),
             tools_policy: ToolsPolicy::default(),
             tools: None,
+            builtin_tools: None,
+            client_tools: Vec::new(),
+            protocol: None,
             tool_filter: ToolFilter::default(),
             context: ContextPolicy::default(),
             tool_timeout_ms: 30_000,

@@ -20,7 +20,7 @@ pub struct Preset {
     pub id: AgentId,
     pub name: &'static str,
     pub description: String,
-    /// The differences from the agent of the settings.
+    /// The differences from the default agent of the settings.
     pub profile: ProfileDocument,
 }
 
@@ -31,7 +31,7 @@ struct File {
     profile: ProfileDocument,
 }
 
-/// Parsed once, because each run that names an agent looks here. A test parses each file.
+/// Parsed once, because each run that names an agent searches here. A test parses each file.
 static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     let read = |(name, text): (&'static str, &str)| {
         let File { description, profile } = toml::from_str(text).ok()?;
@@ -56,10 +56,12 @@ pub fn id_of(name: &str) -> AgentId {
 mod tests {
     use super::*;
     use crate::domain::agent::agent_record::profile_of;
-    use crate::domain::agent::{AgentProfile, BreakerAction, BreakerScope, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
+    use crate::domain::agent::{
+        AgentProfile, BreakerAction, BreakerScope, FinalTextFor, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy,
+    };
     use crate::domain::model::{ModelErrorKind, ToolChoice};
     use crate::domain::run::admission::Admission;
-    use crate::domain::run::plan::WithoutVectors;
+    use crate::domain::run::plan::RankingFallback;
     use crate::domain::tool::approval::OnDeny;
 
     fn profile(name: &str) -> AgentProfile {
@@ -87,16 +89,19 @@ mod tests {
         assert_eq!((max_message_chars, max_active_runs, max_conversations), (10_000, 3, 50));
         assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FeedBack));
         assert_eq!(cms.on_unknown, OnUnknown::Rerun);
+        assert!(cms.llm_retry.covers_message("Rate limit exceeded") && !cms.llm_retry.covers_message("could not generate"));
+        assert_eq!(cms.builtin_tools, Some(Vec::new()));
         let desktop = profile("desktop");
         assert_eq!((desktop.max_rounds, desktop.on_limit, desktop.tool_result_chars), (10, OnLimit::Summarize, 6_000));
         assert_eq!((desktop.context.limit, desktop.context.keep_last, desktop.context.compress_results), (Some(32_768), 10, true));
         assert_eq!((desktop.breaker_failures, desktop.duplicate_calls, desktop.empty_replies, desktop.error_rounds), (3, 2, 2, 2));
         let analysis = &desktop.response_analysis;
-        assert_eq!((analysis.incomplete, analysis.deflection, analysis.deflection_calls), (3, 3, 5));
+        assert_eq!((analysis.incomplete, analysis.deflection, analysis.deflection_calls), (3, 3, 0));
+        assert_eq!((analysis.before_success, desktop.final_text_for), (true, FinalTextFor::All));
         assert_eq!((desktop.sampling.tool_turn.temperature, desktop.sampling.talk_turn.top_p), (Some(0.1), Some(0.9)));
         assert_eq!((desktop.llm_retry.delays_ms.len(), desktop.llm_retry.fallback_first), (1, true));
         assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
-        assert_eq!(desktop.plan.without_vectors, WithoutVectors::Loop);
+        assert_eq!(desktop.plan.without_vectors, RankingFallback::Loop);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
         assert_eq!((react.context.limit, react.tool_result_chars), (Some(200_000), 200_000));

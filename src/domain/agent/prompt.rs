@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a conversation's own prompt is used.
+/// How the system prompt of a conversation combines with the agent's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnPrompt {
@@ -19,7 +19,7 @@ pub enum OwnPrompt {
 #[serde(rename_all = "snake_case")]
 pub enum ToolNotes {
     Off,
-    /// Which of them are unavailable, and why.
+    /// Lists the unavailable servers with the reasons.
     #[default]
     Unavailable,
     /// Also lists the prefix of each server's tools.
@@ -30,17 +30,17 @@ pub enum ToolNotes {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PromptPolicy {
-    /// The first layer: the operator's, which nothing replaces.
+    /// The operator's layer. It comes first, and nothing replaces it.
     pub server: String,
     pub conversation: OwnPrompt,
     pub tool_notes: ToolNotes,
 }
 
-/// The layers that belong to a conversation.
+/// The layers of the system prompt that belong to a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnLayers {
     pub system_prompt: String,
-    /// The user's wishes for every answer, in their own words.
+    /// The user's wishes for every answer, as the user wrote them.
     pub instructions: String,
 }
 
@@ -50,9 +50,9 @@ pub struct ServerNote {
     /// The prefix of its tools' names.
     pub prefix: String,
     pub name: String,
-    /// Why its tools are not on offer, without confidential details; `None` if they are, or were never tried.
+    /// Why the server's tools are not offered, without confidential details. `None` if they are offered, or were never requested.
     pub problem: Option<&'static str>,
-    /// Whether it lists more tools than are accepted: more than the limit, too large, or malformed.
+    /// Whether the server lists tools that are not accepted, because there are too many, or they are too large or malformed.
     pub left_out: bool,
 }
 

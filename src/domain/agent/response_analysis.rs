@@ -1,78 +1,71 @@
-//! The settings and phrases of stop analysis. The loop owns the judgement.
+//! The settings and phrases of stop analysis. The engine decides with them.
 
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::defaults::is_default;
+use crate::domain::enum_names::named_enum;
 use crate::domain::invalid::{InvalidProfile, invalid};
-use crate::domain::words::words;
 
-/// Off by default: answers are judged by phrases, and phrases are mistaken at times.
+/// Off by default: phrases decide, and they are wrong at times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResponseAnalysis {
-    /// The most nudges in a row after an incomplete answer; 0 for none.
+    /// Maximum number of consecutive nudges after an incomplete answer. 0 disables them.
     pub incomplete: u32,
     /// Maximum number of nudges in a run after answers that ask back or refuse. 0 disables them.
     pub deflection: u32,
     /// Number of tool calls from which an answer that asks back is accepted, because long work leads to questions. 0 for no limit.
     #[serde(skip_serializing_if = "is_default")]
     pub deflection_calls: u32,
-    /// Whether an answer that claims a change where nothing was changed is reported, to the client and to the next run's model.
+    /// Whether answers are judged before any call has succeeded, the first answer among them.
+    #[serde(skip_serializing_if = "is_default")]
+    pub before_success: bool,
+    /// Whether an answer that claims a change that no call made is reported to the client and to the next run's model.
     pub claims: bool,
-    /// Lists that replace the server's own.
+    /// Lists that replace the built-in lists.
     #[serde(skip_serializing_if = "is_default")]
     pub phrases: PhraseLists,
 }
 
-/// Lists of phrases; `None` for the server's own.
+/// Lists of phrases; `None` for the built-in list.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PhraseLists {
-    /// Work is left.
+    /// The answer says that work remains.
     pub incomplete: Option<Vec<String>>,
-    /// All work is done.
+    /// The answer says that all work is done.
     pub completion: Option<Vec<String>>,
     /// The model asks back, offers or refuses.
     pub deflection: Option<Vec<String>>,
-    /// A result is shown.
+    /// The answer presents a result.
     pub presentation: Option<Vec<String>>,
-    /// The user is to decide how to continue.
+    /// The answer lets the user decide how to continue.
     pub deferral: Option<Vec<String>>,
-    /// Words of a claim.
+    /// Verbs of a claim.
     pub claim: Option<Vec<String>>,
-    /// The change that is claimed.
+    /// The claimed change.
     pub action: Option<Vec<String>>,
     /// Words that cancel a claim.
     pub negation: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phrases {
-    Incomplete,
-    Completion,
-    Deflection,
-    Presentation,
-    Deferral,
-    Claim,
-    Action,
-    Negation,
+named_enum! {
+    pub enum Phrases {
+        Incomplete = "incomplete",
+        Completion = "completion",
+        Deflection = "deflection",
+        Presentation = "presentation",
+        Deferral = "deferral",
+        Claim = "claim",
+        Action = "action",
+        Negation = "negation",
+    }
 }
 
-words!(Phrases {
-    Incomplete = "incomplete",
-    Completion = "completion",
-    Deflection = "deflection",
-    Presentation = "presentation",
-    Deferral = "deferral",
-    Claim = "claim",
-    Action = "action",
-    Negation = "negation",
-});
-
-/// The server's own lists. A test parses the file.
+/// The built-in lists. A test parses the file.
 static OWN: LazyLock<PhraseLists> = LazyLock::new(|| toml::from_str(include_str!("phrases.toml")).unwrap_or_default());
 
 impl PhraseLists {
@@ -91,7 +84,7 @@ impl PhraseLists {
 }
 
 impl ResponseAnalysis {
-    /// The most nudges, in a row or in a turn.
+    /// The highest accepted number of nudges.
     pub const MAX_NUDGES: u32 = 10;
     pub const MAX_PHRASES: usize = 100;
     pub const MAX_PHRASE_BYTES: usize = 100;
@@ -141,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_analysis_setting_is_named() {
         let many = ResponseAnalysis { deflection: 11, ..ResponseAnalysis::default() };
         assert_eq!(many.check().unwrap_err().field, "deflection");
         for phrases in [vec![" ".to_owned()], vec!["x".repeat(101)], vec!["x".to_owned(); 101]] {

@@ -43,8 +43,7 @@ impl ToolContent {
         }
     }
 
-    /// Returns the form in which a request to a model carries the content. A picture without its bytes and every file become a
-    /// note.
+    /// Returns the content as a request to a model contains it. A picture without bytes and every file become a note.
     pub fn as_sent(&self) -> SentContent<'_> {
         match self {
             Self::Text { text } => SentContent::Text(Cow::Borrowed(text)),
@@ -55,7 +54,7 @@ impl ToolContent {
     }
 }
 
-/// The form in which a request to a model carries a piece of a tool's answer.
+/// A piece of a tool's answer as a request to a model contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SentContent<'a> {
     Text(Cow<'a, str>),
@@ -117,16 +116,16 @@ impl BinaryContent {
         self.size.unwrap_or(inline)
     }
 
-    /// Returns the note that a model reads in place of the content. `what` is the kind of the content.
+    /// Returns the note that replaces the content for the model. `what` is the kind of the content.
     pub fn note(&self, what: &str) -> String {
-        let place = match &self.url {
+        let location = match &self.url {
             Some(url) => format!("its bytes are not shown here; the user finds it at {url}"),
             None => "its bytes are not shown here".to_owned(),
         };
-        format!("[{}: {place}]", self.described(what))
+        format!("[{}: {location}]", self.described(what))
     }
 
-    /// Returns kind, name, media type and size as words.
+    /// Returns kind, name, media type and size as text.
     pub fn described(&self, what: &str) -> String {
         let name = self.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
         let media_type = if self.media_type.is_empty() { "unknown type" } else { &self.media_type };
@@ -134,9 +133,8 @@ impl BinaryContent {
     }
 }
 
-/// Returns binary content of a tool's answer, still with its bytes: a picture if models can be shown it, and else a file. The bytes
-/// decide, not the server's media type. Content whose base64 cannot be decoded becomes a note. `what` is the kind that the server
-/// claims.
+/// Converts binary content of a tool's answer, which still has its bytes, to a picture or a file. The bytes decide, not the media
+/// type that the server claims. Content with invalid base64 becomes a note. `what` is the kind that the server claims.
 pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) -> ToolContent {
     let name = name.map(shown_name);
     let base64: String = base64.split_ascii_whitespace().collect();
@@ -145,7 +143,7 @@ pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) 
     }
     match decoded(&base64) {
         Some(bytes) if !bytes.is_empty() => {
-            // Half of a picture is none: providers would refuse it.
+            // An incomplete picture becomes a note: providers would refuse it.
             let claimed = media_type(claimed);
             let media_type = if is_picture_type(&claimed) { media_type("") } else { claimed };
             ToolContent::File(BinaryContent::inline(media_type, name, STANDARD.encode(bytes)))
@@ -153,7 +151,7 @@ pub fn tool_binary(what: &str, claimed: &str, name: Option<&str>, base64: &str) 
         Some(_) => ToolContent::text(format!("[{}: it is empty]", BinaryContent::inline(claimed, name, "").described(what))),
         None => {
             let described = BinaryContent::inline(claimed, name, base64).described(what);
-            ToolContent::text(format!("[{described}: it cannot be read, because the tool has sent no valid base64]"))
+            ToolContent::text(format!("[{described}: it cannot be read, because the tool sent invalid base64]"))
         }
     }
 }

@@ -3,20 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::domain::words::words;
 
-/// Whether the user rated an answer as good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Rating {
-    /// The answer was good.
-    Up,
-    /// The answer was not good.
-    Down,
+named_enum! {
+    /// Whether the user rated an answer as good.
+    pub enum Rating {
+        /// The answer was good.
+        Up = "up",
+        /// The answer was not good.
+        Down = "down",
+    }
 }
-
-words!(Rating { Up = "up", Down = "down" });
 
 /// The feedback of a user on an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -7,47 +7,46 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::FileId;
-use crate::domain::words::words;
 use crate::support::text;
 
-/// Decodes unpadded base64 too; providers are stricter, and are sent canonical base64.
+/// Accepts base64 without padding. Providers are stricter, and receive canonical base64.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
 );
 
-/// Characters of a file's name; a longer name is cut.
+/// The limit of a file name, in characters. A longer name is cut.
 pub const MAX_FILE_NAME: usize = 255;
 
 pub fn content_url(id: &FileId) -> String {
     format!("/api/v1/files/{id}/content")
 }
 
-/// The origin of a stored file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FileOrigin {
-    /// Its owner uploaded it, or sent it with a message as a file.
-    #[default]
-    Upload,
-    /// It is a picture that came inside a message, or binary content that a tool returned.
-    Content,
+named_enum! {
+    /// The origin of a stored file.
+    #[derive(Default)]
+    pub enum FileOrigin {
+        /// Its owner uploaded it, or sent it with a message as a file.
+        #[default]
+        Upload = "upload",
+        /// A picture inside a message, or binary content that a tool returned.
+        Content = "content",
+    }
 }
-
-words!(FileOrigin { Upload = "upload", Content = "content" });
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
     pub max_bytes: usize,
-    /// Uploaded files.
+    /// Limit of uploaded files per owner.
     pub max_per_owner: u32,
-    /// Files of one owner that were not uploaded: pictures in messages, and binary content of tool results.
+    /// Limit of files per owner that were not uploaded: pictures in messages, and binary content of tool results.
     pub max_content_per_owner: u32,
-    /// Uploaded files in the messages of one conversation.
+    /// Limit of uploaded files in the messages of one conversation.
     pub max_per_conversation: u32,
     pub max_bytes_per_call: usize,
-    /// Characters of the text of a file that models get to read.
+    /// Limit of characters of a file's text that models read.
     pub text_chars: usize,
 }
 
@@ -73,7 +72,7 @@ impl Default for FileLimits {
     }
 }
 
-/// Returns a name as it may be shown and stored: the last part of a path, without characters that control how it is shown.
+/// Returns a name that is safe to display and store: the last part of a path, without control and direction characters.
 pub fn shown_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
@@ -82,7 +81,7 @@ pub fn shown_name(name: &str) -> String {
     if clean.is_empty() { "file".to_owned() } else { text::storable(clean).into_owned() }
 }
 
-/// Returns a name for a file without one. Its extension tells readers of documents which type of text it is.
+/// Returns a name for a file without one. Its extension identifies the type of a text.
 pub fn default_name(media_type: &str) -> String {
     let stem = match media_type.split('/').next() {
         Some("image") => "picture",
@@ -140,23 +139,43 @@ pub fn is_text_type(media_type: &str) -> bool {
         )
 }
 
-/// Bytes at the beginning within which the mark of a PDF may stand: some programs write other data before it.
+/// The PDF header may start within this many bytes: some programs write other data before it.
 const PDF_MARK_WITHIN: usize = 1024;
 
-/// Returns whether bytes may be a PDF. A PDF is not text, even if it is written in ASCII.
+/// Returns whether bytes may be a PDF. A PDF is never treated as text, even if it is written in ASCII.
 pub fn may_be_pdf(bytes: &[u8]) -> bool {
     bytes[..bytes.len().min(PDF_MARK_WITHIN)].windows(5).any(|at| at == b"%PDF-")
+}
+
+/// Whether texts and terminals use a character.
+fn is_text_char(c: char) -> bool {
+    !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}')
 }
 
 /// Returns the bytes as UTF-8 text, unless they contain control characters that texts and terminals do not use.
 pub fn utf8_text(bytes: &[u8]) -> Option<&str> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-    let is_text_char = |c: char| !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}');
     std::str::from_utf8(bytes).ok().filter(|words| words.chars().all(is_text_char))
 }
 
-/// Decodes bytes that are claimed to be text and are not UTF-8: UTF-16 with a byte order mark, or else Latin-1. Spreadsheets write
-/// both. The second value names the encoding.
+/// Returns the bytes as UTF-16 text, if they begin with a byte order mark and hold characters of texts only.
+pub fn utf16_text(bytes: &[u8]) -> Option<String> {
+    if !matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) || !bytes.len().is_multiple_of(2) {
+        return None;
+    }
+    let (text, _) = other_text(bytes);
+    text.chars().all(|c| is_text_char(c) && c != char::REPLACEMENT_CHARACTER).then_some(text)
+}
+
+/// Whether bytes look like text in an encoding of one byte for each character, such as Windows-1252: they are mostly letters, and
+/// hold no control characters.
+pub fn may_be_other_text(bytes: &[u8]) -> bool {
+    let ascii = bytes.iter().filter(|byte| byte.is_ascii()).count();
+    ascii * 2 > bytes.len() && bytes.iter().all(|byte| is_text_char(char::from(*byte)))
+}
+
+/// Decodes text that is not UTF-8: UTF-16 with a byte order mark, or else Latin-1. Spreadsheet programs write both. The second
+/// value is the encoding's name.
 pub fn other_text(bytes: &[u8]) -> (String, &'static str) {
     let units =
         |from: fn([u8; 2]) -> u16| -> Vec<u16> { bytes[2..].chunks_exact(2).map(|pair| from([pair[0], pair[1]])).collect() };
@@ -217,10 +236,10 @@ pub fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns why a picture is damaged. Providers would refuse it in each later request of its conversation.
+/// Returns why a picture is damaged. Providers would refuse every later request of its conversation.
 pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
     if !imagesize::blob_size(bytes).is_ok_and(|size| size.width > 0 && size.height > 0) {
-        return Some("the picture is damaged: it does not say how large it is");
+        return Some("the picture is damaged: its header has no size");
     }
     is_cut_off(bytes).then_some("the picture is damaged: its end is missing")
 }
@@ -229,22 +248,22 @@ pub fn decoded(base64: &str) -> Option<Vec<u8>> {
     LENIENT.decode(base64).ok()
 }
 
-/// Returns media type and canonical base64 of a picture that models can be shown. `None` if it is no such picture, or damaged:
-/// providers refuse whole requests for it, and it would be in every later one.
+/// Returns media type and canonical base64 of a picture that models accept. `None` for another type, and for a damaged picture:
+/// providers refuse every request that contains it.
 pub fn whole_picture(base64: &str) -> Option<(&'static str, String)> {
     let bytes = decoded(base64)?;
     let media_type = picture_type(&bytes).filter(|_| picture_fault(&bytes).is_none())?;
     Some((media_type, STANDARD.encode(bytes)))
 }
 
-/// Returns the bytes after the header of a JPEG's first scan, where its end mark is searched: segments before it may hold a whole
-/// thumbnail. Returns the rest where segments cannot be followed, and nothing if one is incomplete.
+/// Returns the bytes after the header of a JPEG's first scan, which contain the end mark. Segments before it may contain a complete
+/// thumbnail. Returns the remaining bytes if the segments are malformed, and nothing if one is incomplete.
 /// <https://www.w3.org/Graphics/JPEG/itu-t81.pdf>, B.1.1.
 fn jpeg_scans(bytes: &[u8]) -> &[u8] {
     let mut rest = bytes.get(2..).unwrap_or_default();
     loop {
         rest = match rest {
-            // Any number of 0xff may stand before a marker.
+            // Fill bytes: a marker may follow any number of 0xff.
             [0xff, again @ ..] if again.starts_with(&[0xff]) => again,
             [0xff, 0xda, scans @ ..] => return scans,
             [0xff, _, high, low, ..] => {
@@ -256,7 +275,7 @@ fn jpeg_scans(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns whether a picture lacks its end mark, or is shorter than it declares. Undetectable for GIF.
+/// Returns whether a picture lacks its end mark, or is shorter than it declares. Cannot detect this for GIF.
 fn is_cut_off(bytes: &[u8]) -> bool {
     let has = |mark: &[u8]| bytes.windows(mark.len()).rev().any(|at| at == mark);
     match bytes {
@@ -302,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_told_from_other_bytes() {
+    fn text_is_distinguished_from_binary() {
         assert_eq!(utf8_text("\u{feff}größe\n".as_bytes()), Some("größe\n"));
         assert_eq!((utf8_text(b"a\0b"), utf8_text(b"\xff")), (None, None));
         assert_eq!(other_text(b"gr\xf6\xdfe"), ("größe".to_owned(), "Latin-1"));

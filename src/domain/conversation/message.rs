@@ -7,25 +7,23 @@ use utoipa::ToSchema;
 pub use crate::domain::conversation::content::{BinaryContent, SentContent, ToolContent};
 use crate::domain::conversation::feedback::Feedback;
 use crate::domain::conversation::file::{StoredFile, content_url};
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::model::cost::Usage;
 use crate::domain::run::FinishReason;
-use crate::domain::words::words;
 use crate::support::text;
 
-/// The author of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// A person. In an `internal` message, the server.
-    User,
-    /// The model.
-    Assistant,
-    /// The tools: the message holds results of tool calls.
-    Tool,
+named_enum! {
+    /// The author of a message.
+    pub enum Role {
+        /// A person. In an `internal` message, the server.
+        User = "user",
+        /// The model.
+        Assistant = "assistant",
+        /// The tools: the message holds results of tool calls.
+        Tool = "tool",
+    }
 }
-
-words!(Role { User = "user", Assistant = "assistant", Tool = "tool" });
 
 /// Whether a message is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -116,6 +114,15 @@ impl Message {
         }
     }
 
+    /// Returns whether a reader is shown anything: words, or a picture.
+    pub fn shows_something(&self) -> bool {
+        self.parts.iter().any(|part| match part {
+            Part::Text(text) => !text.text.trim().is_empty(),
+            Part::Image(_) | Part::File(_) => true,
+            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Source(_) => false,
+        })
+    }
+
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCallPart> {
         self.parts.iter().filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
     }
@@ -124,7 +131,7 @@ impl Message {
         self.parts.iter().filter_map(|part| if let Part::ToolResult(result) = part { Some(result) } else { None })
     }
 
-    /// Adds a message to a request, or its parts to the message before if that has the same role.
+    /// Adds a message to a request. If the last message has the same role, only adds the parts to it.
     pub fn append_to(self, messages: &mut Vec<Self>) {
         match messages.last_mut() {
             Some(last) if last.role == self.role => last.parts.extend(self.parts),
@@ -149,6 +156,8 @@ pub enum Part {
     Image(FilePart),
     /// A file.
     File(FilePart),
+    /// A source that the model or its provider names for the answer.
+    Source(SourcePart),
 }
 
 impl Part {
@@ -159,13 +168,25 @@ impl Part {
             Self::ToolCall(part) => &part.id,
             Self::ToolResult(part) => &part.id,
             Self::Image(part) | Self::File(part) => &part.id,
+            Self::Source(part) => &part.id,
+        }
+    }
+
+    pub fn set_id(&mut self, id: PartId) {
+        match self {
+            Self::Text(part) => part.id = id,
+            Self::Reasoning(part) => part.id = id,
+            Self::ToolCall(part) => part.id = id,
+            Self::ToolResult(part) => part.id = id,
+            Self::Image(part) | Self::File(part) => part.id = id,
+            Self::Source(part) => part.id = id,
         }
     }
 
     pub fn file_id(&self) -> Option<&str> {
         match self {
             Self::Image(part) | Self::File(part) => part.file_id.as_deref(),
-            Self::Text(_) | Self::Reasoning(_) | Self::ToolCall(_) | Self::ToolResult(_) => None,
+            Self::Text(_) | Self::Reasoning(_) | Self::ToolCall(_) | Self::ToolResult(_) | Self::Source(_) => None,
         }
     }
 }
@@ -241,6 +262,20 @@ pub struct ToolResultPart {
     pub undoable: bool,
 }
 
+/// A source of an answer, such as a web page. Requests to models do not contain it.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SourcePart {
+    /// The id of the part.
+    pub id: PartId,
+    /// The address, `http:` or `https:`.
+    pub url: Option<String>,
+    /// The title.
+    pub title: Option<String>,
+    /// The cited passage.
+    pub text: Option<String>,
+}
+
 /// A picture or a file.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -271,7 +306,7 @@ pub struct FilePart {
 }
 
 impl FilePart {
-    /// Returns a part of which only the media type is known. The caller sets where the content is.
+    /// Returns a part with only its media type. The caller sets the content's location.
     pub fn of(id: PartId, media_type: impl Into<String>) -> Self {
         Self {
             id,
@@ -295,7 +330,7 @@ impl FilePart {
         part
     }
 
-    /// Copies all fields of a stored file that the part has, except its name.
+    /// Copies the fields of a stored file, except its name.
     pub fn describe(&mut self, file: &StoredFile) {
         self.media_type.clone_from(&file.media_type);
         (self.file_id, self.size) = (Some(file.id.as_str().to_owned()), Some(file.size));
@@ -307,13 +342,13 @@ impl FilePart {
         self.name.as_deref().unwrap_or("without a name")
     }
 
-    /// Returns the most bytes of a request around the text: the description, and the notice that it is cut.
+    /// Returns the size of the description and the cut notice around the text, in bytes.
     pub fn words_around(&self) -> usize {
         2 * self.shown_name().len() + self.media_type.len() + 160
     }
 }
 
-/// The part of a text that stays. Both bounds hold, because some budgets count characters and others bytes.
+/// The kept length of a text. Both limits apply, because some budgets count characters and others bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimit {
     pub chars: usize,
@@ -321,7 +356,7 @@ pub struct TextLimit {
 }
 
 impl TextLimit {
-    /// Returns the beginning of a text that is within the limit. It ends between two characters.
+    /// Returns the beginning of a text within the limit, cut between two characters.
     pub fn cut<'t>(&self, text: &'t str) -> &'t str {
         text::prefix_chars(text::prefix(text, self.bytes), self.chars)
     }

@@ -1,49 +1,43 @@
-//! Conversations.
+//! Conversations, their messages, files and summaries.
+//!
+//! Owns their values. Must not know how they are stored.
 
 pub mod content;
+pub mod delta_compaction;
 pub mod feedback;
 pub mod file;
-pub mod fold;
 pub mod message;
 pub mod search;
 pub mod summary;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{RunStatus, WaitReason};
-use crate::domain::words::words;
 
 pub const MAX_TITLE_CHARS: usize = 255;
 
-/// The status of a conversation's active run, stored with the conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ConversationStatus {
-    /// No run is active.
-    Idle,
-    /// A run waits for a worker.
-    Queued,
-    /// A model call is running.
-    Processing,
-    /// Tool calls are running.
-    ToolLoop,
-    /// The run waits for an external event.
-    Waiting,
-    /// The last run failed.
-    Failed,
+named_enum! {
+    /// The status of a conversation's active run, stored with the conversation.
+    pub enum ConversationStatus {
+        /// No run is active.
+        Idle = "idle",
+        /// A run waits for a worker.
+        Queued = "queued",
+        /// A model call is running.
+        Processing = "processing",
+        /// Tool calls are running.
+        ToolLoop = "tool_loop",
+        /// The run waits for an external event.
+        Waiting = "waiting",
+        /// The last run failed.
+        Failed = "failed",
+    }
 }
-
-words!(ConversationStatus {
-    Idle = "idle",
-    Queued = "queued",
-    Processing = "processing",
-    ToolLoop = "tool_loop",
-    Waiting = "waiting",
-    Failed = "failed",
-});
 
 impl From<RunStatus> for ConversationStatus {
     fn from(run: RunStatus) -> Self {
@@ -125,6 +119,9 @@ pub struct Conversation {
     pub instructions: Option<String>,
     /// The origin of a copy. The original conversation may have been deleted.
     pub forked_from: Option<ForkedFrom>,
+    /// Keys and values that a client of the OpenAI API has set. Omitted from lists.
+    #[serde(skip)]
+    pub metadata: Map<String, Value>,
     /// The `seq` of the newest event.
     pub last_seq: i64,
     /// When the conversation was created, RFC 3339.

@@ -1,4 +1,4 @@
-//! Search terms, and the messages found.
+//! Search terms and search results.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ pub const MAX_TERMS: usize = 10;
 pub enum Term {
     /// Matches words that begin with it.
     Word(String),
-    /// Matches whole words that follow each other.
+    /// Matches consecutive complete words.
     Phrase(Vec<String>),
 }
 
@@ -27,30 +27,30 @@ impl Term {
     }
 }
 
-/// The terms of a query, all of which must be in one message.
+/// The terms of a query. A message must contain all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms(Vec<Term>);
 
 impl Terms {
-    /// Reads words, and phrases in double quotes. There is no other syntax.
+    /// Parses words, and phrases in double quotes. There is no other syntax.
     pub fn read(query: &str) -> Result<Self, String> {
         let chars = query.chars().count();
         if chars > MAX_QUERY_CHARS {
-            return Err(format!("the query has {chars} characters; at most {MAX_QUERY_CHARS} are looked for"));
+            return Err(format!("the query has {chars} characters; the limit is {MAX_QUERY_CHARS}"));
         }
         let mut terms = Vec::new();
-        // Odd pieces are in quotes. An unclosed quote ends with the query.
-        for (place, piece) in query.split('"').enumerate() {
+        // Odd pieces are in quotes. The end of the query closes an open quote.
+        for (index, piece) in query.split('"').enumerate() {
             let words = words(piece);
-            match (place % 2 == 1, words.len()) {
+            match (index % 2 == 1, words.len()) {
                 (true, 1..) => terms.push(Term::Phrase(words)),
                 (true | false, _) => terms.extend(words.into_iter().map(Term::Word)),
             }
         }
         match terms.len() {
-            0 => Err("the query has no word to look for".to_owned()),
+            0 => Err("the query contains no word".to_owned()),
             1..=MAX_TERMS => Ok(Self(terms)),
-            many => Err(format!("the query has {many} words and phrases; at most {MAX_TERMS} are looked for")),
+            many => Err(format!("the query has {many} words and phrases; the limit is {MAX_TERMS}")),
         }
     }
 
@@ -59,8 +59,8 @@ impl Terms {
     }
 }
 
-/// Splits a text at spaces and punctuation, as both databases do. Case folding is left to the database, which also folded the
-/// stored text: the databases differ about some letters.
+/// Splits a text at spaces and punctuation, as both databases do. The database folds the case, because it also folded the stored
+/// text, and the two databases differ for some letters.
 fn words(text: &str) -> Vec<String> {
     let parts = text.split(|c: char| c.is_whitespace() || c.is_control() || c.is_ascii_punctuation());
     parts.filter(|word| word.chars().any(char::is_alphanumeric)).map(str::to_owned).collect()
@@ -107,9 +107,9 @@ mod tests {
         assert_eq!(terms.0, [word("Rent"), word("due"), word("date"), phrase, word("x"), word("OR")]);
         assert_eq!(Terms::read("\"open end").unwrap().0, [Term::Phrase(vec!["open".to_owned(), "end".to_owned()])]);
         for nothing in ["", "  ", "\"\"", "-:*()", "\u{1f389}"] {
-            assert_eq!(Terms::read(nothing).unwrap_err(), "the query has no word to look for", "{nothing:?}");
+            assert_eq!(Terms::read(nothing).unwrap_err(), "the query contains no word", "{nothing:?}");
         }
-        assert!(Terms::read("a b c d e f g h i j k").unwrap_err().contains("at most 10"));
-        assert!(Terms::read(&"x".repeat(201)).unwrap_err().contains("at most 200"));
+        assert!(Terms::read("a b c d e f g h i j k").unwrap_err().contains("the limit is 10"));
+        assert!(Terms::read(&"x".repeat(201)).unwrap_err().contains("the limit is 200"));
     }
 }

@@ -1,5 +1,5 @@
-//! The summary of messages that requests leave out: a line for each, and the files in their calls. Made from the messages alone,
-//! without a model: free, and it cannot fail or invent.
+//! The summary of evicted messages: one line for each, and the files named in their calls. It is made from the messages alone,
+//! without a model, so it costs nothing, cannot fail and cannot invent.
 
 use std::collections::HashMap;
 
@@ -10,18 +10,18 @@ use crate::domain::ids::{CallId, MessageId, RunId};
 use crate::domain::run::context::{ContextPolicy, ContextStrategy, ContextSummary, prose_tokens};
 use crate::support::text;
 
-/// Characters of a line from a user or a model, and from a tool.
+/// Limit of a line from a user or a model, and from a tool, in characters.
 const SAID: usize = 80;
 const RESULT: usize = 60;
 
-/// The number of files in a summary, the newest ones, and the characters of a name.
+/// Number of files in a summary, newest first to stay, and the limit of a name in characters.
 const FILES: usize = 20;
 const FILE: usize = 200;
 
 /// Replaces lines that do not fit.
 const OMITTED: &str = "[earlier lines are omitted]";
 
-/// Extends the summary `before` by these messages, of which those that are `asked` are shown all the same. `None` without messages.
+/// Extends the summary `before` by these messages. Messages that are `asked` remain visible in requests. `None` without messages.
 pub fn extended(
     policy: &ContextPolicy,
     before: Option<&ContextSummary>,
@@ -39,7 +39,7 @@ pub fn extended(
     };
     match policy.strategy {
         ContextStrategy::Summarize => {}
-        // An earlier summary, of another agent or on the owner's request, stays as it is.
+        // A summary that exists already stays: another agent or the owner requested it.
         ContextStrategy::DropOldest | ContextStrategy::None => {
             if let Some(before) = before {
                 summary.text.clone_from(&before.text);
@@ -58,7 +58,7 @@ pub fn extended(
             collect_files(None, &call.arguments, &mut summary.files);
         }
     }
-    // The files get at most a quarter of the tokens.
+    // Files use at most a quarter of the token budget.
     while prose_tokens(summary.files.join(", ").len()) > policy.summary_tokens / 4 {
         summary.files.remove(0);
     }
@@ -67,7 +67,7 @@ pub fn extended(
     Some(summary)
 }
 
-/// Returns the text of a summary in the instructions.
+/// Returns the section of the system prompt that contains a summary.
 pub fn section(summary: &ContextSummary) -> Option<String> {
     if summary.text.is_empty() && summary.files.is_empty() {
         return None;
@@ -83,7 +83,8 @@ pub fn section(summary: &ContextSummary) -> Option<String> {
     Some(section)
 }
 
-/// Summarizes all but the newest messages of an idle conversation, on request. `history` is what no summary covers yet.
+/// Summarizes all but the newest messages of an idle conversation, on request. `history` contains the messages that no summary
+/// covers.
 pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, history: &[Message]) -> Option<ContextSummary> {
     let policy = ContextPolicy { strategy: ContextStrategy::Summarize, ..policy.clone() };
     let shown: Vec<&Message> = history.iter().collect();
@@ -99,18 +100,19 @@ pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, histor
     extended(&policy, before, &shown[..at], asked)
 }
 
-/// Returns where the newest `keep` messages begin. Hints of other runs than `run` are not sent, and do not count.
+/// Returns the index at which the newest `keep` messages begin. Internal messages of other runs than `run` are not sent, and not
+/// counted.
 pub fn newest(shown: &[&Message], keep: usize, run: Option<&RunId>) -> usize {
     let is_sent = |message: &Message| !message.internal || Some(&message.run_id) == run;
     let mut sent = shown.iter().enumerate().rev().filter(|(_, message)| is_sent(message)).map(|(at, _)| at);
     keep.checked_sub(1).map_or(Some(shown.len()), |before| sent.nth(before)).unwrap_or(0)
 }
 
-/// The ranges between calls and their results, where a history must not be cut.
+/// The index ranges between calls and their results, in which a history must not be cut.
 pub struct Spans(Vec<(usize, usize)>);
 
 impl Spans {
-    /// Finds them in these messages. Results of `open` calls will follow at the end.
+    /// Finds the ranges in these messages. The results of `open` calls will follow later.
     pub fn of<'c>(messages: &[&Message], open: impl Iterator<Item = &'c CallId>) -> Self {
         let mut called: HashMap<&CallId, usize> = HashMap::new();
         let mut spans = Vec::new();
@@ -121,12 +123,12 @@ impl Spans {
                 spans.push((first, at));
             }
         }
-        // Leaves one index after such a span, or the search for what follows it would never end.
+        // The range of an open call has no end. One index stays free after it, so that a search for the next cut ends.
         spans.extend(open.filter_map(|call| called.get(call)).min().map(|first| (*first, usize::MAX - 1)));
         Self(spans)
     }
 
-    /// Returns the nearest place for a cut up to `at`.
+    /// Returns the last valid cut position up to `at`.
     pub fn before(&self, mut at: usize) -> usize {
         while let Some((first, _)) = self.0.iter().find(|(first, last)| *first < at && at <= *last) {
             at = *first;
@@ -134,7 +136,7 @@ impl Spans {
         at
     }
 
-    /// Returns the nearest place for a cut from `at` on.
+    /// Returns the first valid cut position from `at` on.
     pub fn after(&self, mut at: usize) -> usize {
         while let Some((_, last)) = self.0.iter().find(|(first, last)| *first < at && at <= *last) {
             at = last.saturating_add(1);
@@ -144,13 +146,13 @@ impl Spans {
 }
 
 fn line(message: &Message) -> Option<String> {
-    let said = message.text();
+    let text = message.text();
     let line = match message.role {
-        Role::User => format!("user: {}", shortened(&said, SAID)),
+        Role::User => format!("user: {}", shortened(&text, SAID)),
         Role::Assistant => {
             let calls: Vec<&str> = message.tool_calls().map(|call| call.name.as_str()).collect();
             let called = if calls.is_empty() { String::new() } else { format!(" (called {})", shortened(&calls.join(", "), SAID)) };
-            format!("assistant: {}{called}", shortened(&said, SAID))
+            format!("assistant: {}{called}", shortened(&text, SAID))
         }
         Role::Tool => {
             let lines = message.tool_results().map(|result| {
@@ -164,24 +166,24 @@ fn line(message: &Message) -> Option<String> {
     Some(line).filter(|line| !line.is_empty())
 }
 
-/// Returns one line of at most so many characters.
+/// Returns one line of at most `most` characters.
 fn shortened(words: &str, most: usize) -> String {
     let start = text::prefix_chars(words.trim(), most);
     start.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the newest lines that fit, after a notice if some do not.
+/// Returns the newest lines that fit, after a notice if older lines were omitted.
 fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
     let cost = |text: &str| prose_tokens(text.len());
     let whole = lines.join("\n");
     if !was_cut && cost(&whole) <= room {
         return whole;
     }
-    let mut kept = OMITTED.len();
+    let mut used_bytes = OMITTED.len();
     let fits = |bytes: usize| prose_tokens(bytes) <= room;
     let newest = lines.iter().rev().take_while(|line| {
-        kept += line.len() + 1;
-        fits(kept)
+        used_bytes += line.len() + 1;
+        fits(used_bytes)
     });
     let mut newest: Vec<&str> = newest.map(String::as_str).collect();
     newest.push(OMITTED);
@@ -190,13 +192,13 @@ fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
     if cost(&text) <= room { text } else { String::new() }
 }
 
-/// Collects texts in arguments that look like files, or whose field is for files. The nesting of input is bounded, and so is the
-/// stack.
+/// Collects argument values that look like file names, or whose field is named like a file. The nesting of the input is bounded, so
+/// the recursion is too.
 fn collect_files(name: Option<&str>, value: &Value, files: &mut Vec<String>) {
     match value {
-        Value::String(said) if is_file(name, said) => {
-            let file = shortened(said, FILE);
-            // A file that is named again becomes the newest.
+        Value::String(text) if is_file(name, text) => {
+            let file = shortened(text, FILE);
+            // A file that is named again counts as the newest.
             files.retain(|known| *known != file);
             files.push(file);
             if files.len() > FILES {
@@ -209,11 +211,11 @@ fn collect_files(name: Option<&str>, value: &Value, files: &mut Vec<String>) {
     }
 }
 
-fn is_file(name: Option<&str>, said: &str) -> bool {
-    let is_one_line = !said.trim().is_empty() && !said.contains('\n') && said.chars().nth(FILE).is_none();
+fn is_file(name: Option<&str>, text: &str) -> bool {
+    let is_one_line = !text.trim().is_empty() && !text.contains('\n') && text.chars().nth(FILE).is_none();
     let name = name.unwrap_or_default().to_ascii_lowercase();
     let is_named = ["path", "file", "filename", "directory", "folder"].iter().any(|known| name.ends_with(known));
-    let looks_like_one = ["/", "~/", "./", "../"].iter().any(|start| said.starts_with(start));
+    let looks_like_one = ["/", "~/", "./", "../"].iter().any(|start| text.starts_with(start));
     is_one_line && (is_named || looks_like_one)
 }
 
@@ -292,7 +294,7 @@ mod tests {
             match part {
                 Part::ToolCall(call) => _ = calls.insert(call.call_id.clone()),
                 Part::ToolResult(result) => _ = results.insert(result.call_id.clone()),
-                Part::Text(_) | Part::Reasoning(_) | Part::Image(_) | Part::File(_) => {}
+                Part::Text(_) | Part::Reasoning(_) | Part::Image(_) | Part::File(_) | Part::Source(_) => {}
             }
         }
         (calls, results)
@@ -300,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_call_is_torn_from_its_result_and_none_is_lost_that_is_open(
+        fn summary_keeps_calls_with_results_and_open_calls(
             all in any_messages(), at in 0..25_usize, are_open in prop::collection::vec(any::<bool>(), 60),
         ) {
             let (messages, waiting) = written(&all);
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_of_earlier_runs_are_not_among_the_messages_that_are_kept() {
+    fn nudges_of_earlier_runs_are_not_kept_beside_a_summary() {
         let (mut messages, _) = written(&[const { Wrote::Words }; 6]);
         let own = RunId::from_stored("run_own".to_owned());
         for at in [1, 3, 4] {

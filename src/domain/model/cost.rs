@@ -18,14 +18,14 @@ pub const MAX_PRICE: f64 = 1_000_000.0;
 /// The highest accepted cost of one call, in US dollars.
 const MAX_CALL_DOLLARS: f64 = 10_000.0;
 
-/// Returns an amount from 0 to `most` in parts of a dollar, of which one has so many.
+/// Converts an amount from 0 to `most` dollars to integer units, `parts` of which are a dollar.
 fn rounded(dollars: f64, most: f64, parts: f64) -> Option<u64> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
     let round = |parts: f64| parts.round() as u64;
     (0.0..=most).contains(&dollars).then(|| round(dollars * parts))
 }
 
-/// US dollars per million tokens, in millionths: a price of 1.25 is 1,250,000.
+/// A price in US dollars per million tokens, stored in millionths: 1.25 is 1,250,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price(u64);
 
@@ -110,7 +110,7 @@ impl Prices {
         let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
         let parts = [
             input.of(usage.input_tokens - cached - written),
-            // A provider that charges for writes charges a quarter more: caches of other lifetimes are not requested.
+            // Cache writes cost a quarter more where a provider charges for them. Caches with other lifetimes are never requested.
             input.of(written).saturating_add(input.of(written) / 4),
             cached_input.unwrap_or(input).of(cached),
             output.of(usage.output_tokens),
@@ -126,7 +126,7 @@ impl Prices {
 pub struct Cost(u64);
 
 impl Cost {
-    /// Returns the amount, unless no call can cost that much.
+    /// Returns the amount, or `None` if no call can cost that much.
     pub fn dollars(dollars: f64) -> Option<Self> {
         rounded(dollars, MAX_CALL_DOLLARS, 1e12).map(Self)
     }
@@ -135,7 +135,7 @@ impl Cost {
         Self(parts)
     }
 
-    /// Adds, up to the highest amount.
+    /// Adds, up to the largest amount.
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
@@ -174,7 +174,7 @@ impl FromStr for Cost {
     }
 }
 
-/// The form of a [`Cost`] on the wire and in the database.
+/// A [`Cost`] on the wire and in the database.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = Cost)]
 struct Money {
@@ -233,7 +233,7 @@ impl Serialize for Usd {
 
 impl<'de> Deserialize<'de> for Usd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // To the millionth, so that it is written as it was read.
+        // Rounds to the millionth, so that it is written as it was read.
         let millionths = rounded(f64::deserialize(deserializer)?, MAX_BUDGET, 1e6);
         let millionths =
             millionths.ok_or_else(|| serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"))?;
@@ -343,15 +343,11 @@ mod tests {
             assert_eq!(read.cost(&usage(input, cached)).to_string(), cost, "{input}");
         }
         let whole = Prices { long: read.long.map(|long| LongPrices { cached_input: None, ..long }), ..read };
-        assert_eq!(
-            whole.cost(&usage(200_001, 100_001)).to_string(),
-            "0.5150025",
-            "the usual price of cached input is not taken over"
-        );
+        assert_eq!(whole.cost(&usage(200_001, 100_001)).to_string(), "0.5150025", "the usual price of cached input does not apply");
     }
 
     #[test]
-    fn what_a_provider_says_is_taken_if_it_can_be_true() {
+    fn provider_cost_is_used_if_plausible() {
         for (dollars, shown) in [(0.000_675, Some("0.000675")), (0.1, Some("0.1")), (0.0, Some("0")), (1e9, None), (-0.1, None)] {
             assert_eq!(Cost::dollars(dollars).map(|cost| cost.to_string()).as_deref(), shown);
         }

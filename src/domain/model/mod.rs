@@ -1,8 +1,11 @@
 //! Requests to models and their answers, independent of the dialect.
+//!
+//! Owns the events of an answer and the errors of a call. Must not know any provider.
 
 pub mod cost;
 pub mod provider;
 pub mod sampling;
+pub mod source;
 
 use std::sync::Arc;
 
@@ -10,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::conversation::message::Message;
+use crate::domain::conversation::message::{BinaryContent, Message};
 use crate::domain::ids::UserId;
 pub use crate::domain::model::cost::{Cost, Price, Prices, Usage};
+pub use crate::domain::model::source::Source;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::FinishReason;
 use crate::domain::tool::ToolDefinition;
@@ -20,16 +24,16 @@ use crate::domain::tool::tool_names::check_tool_name;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRequest {
-    /// Decides whose providers the model's name refers to; not sent to any.
+    /// Selects the owner's providers for the model's name. Never sent.
     pub owner: Option<UserId>,
     pub model: String,
     pub system: String,
     pub messages: Vec<Message>,
-    /// The tools on offer; empty for a call without tools.
+    /// The offered tools; empty for a call without tools.
     pub tools: Vec<Arc<ToolDefinition>>,
     pub options: ModelOptions,
-    /// The tokens of the request and its answer, if they are limited: sent to servers that would load a model with a smaller
-    /// window.
+    /// Limit of the tokens of the request and its answer, if known. Sent to servers that would otherwise load a model with a
+    /// smaller window.
     pub window: Option<u64>,
 }
 
@@ -75,7 +79,7 @@ impl ModelOptions {
     /// The largest schema of an answer, in bytes of JSON.
     pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 
-    /// Fills unset options from `base`.
+    /// Sets unset options from `base`.
     pub fn over(self, base: Self) -> Self {
         Self {
             temperature: self.temperature.or(base.temperature),
@@ -89,7 +93,7 @@ impl ModelOptions {
         }
     }
 
-    /// Checks values that the types allow; returns the first that no provider can use.
+    /// Checks values that the types allow. Returns the first one that no provider accepts.
     pub fn check(&self) -> Result<(), InvalidOption> {
         let refuse = |field, reason| Err(InvalidOption { field, reason });
         let in_range = |value: Option<f64>, most: f64| value.is_none_or(|value| (0.0..=most).contains(&value));
@@ -192,15 +196,15 @@ pub enum ReasoningEffort {
     Max,
 }
 
-/// An event of a streamed answer, which a dialect makes from its frames.
+/// An event of a streamed answer, which a dialect decodes from its frames.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelEvent {
     Text(String),
     Reasoning(String),
-    /// Ends the open reasoning with the provider's own block (signature, encrypted content or whole item), which is returned to the
-    /// same model unchanged. Without open reasoning, a block without words.
+    /// Ends the open reasoning with the provider's own block (signature, encrypted content or complete item). It is sent back to
+    /// the same model unchanged. Without open reasoning, it is a block without text.
     ReasoningBlock(Value),
-    /// A tool call begins. `index` is unique within the answer and chosen by the dialect.
+    /// A tool call begins. The dialect assigns `index`, which is unique within the answer.
     ToolCallStarted {
         index: usize,
         /// The provider's id, possibly empty.
@@ -216,16 +220,19 @@ pub enum ModelEvent {
         index: usize,
         raw: Value,
     },
-    /// The model began its answer again: all earlier events are void.
+    /// A picture, with its bytes until the worker has stored it.
+    Picture(BinaryContent),
+    /// A source of the answer.
+    Source(Source),
+    /// The model began its answer again: earlier events are void.
     Restarted,
-    /// The last one counts.
+    /// Token usage. The last event counts.
     Usage(Usage),
-    /// The prices of the tokens counted from here on, by the component that knows them, before any other event. No provider sends
-    /// it.
+    /// The prices of the tokens that are counted from here on. The first event of an answer; no provider sends it.
     Prices(Prices),
     /// The request was changed before this answer, because the provider refused it. Precedes all events of the answer.
     Adapted(Adaptation),
-    /// The answer is whole; the last event. A stream that ends without it was cut, which is an error.
+    /// The answer is complete. The last event: a stream without it was cut off, which is an error.
     Finished(ModelFinish),
 }
 
@@ -242,7 +249,7 @@ pub struct Adaptation {
 pub enum ModelFinish {
     Stop,
     ToolCalls,
-    /// The limit of output tokens was reached.
+    /// The model reached its limit of output tokens.
     Length,
     /// The model, or its provider's filter, refused.
     Refused,
@@ -263,18 +270,18 @@ impl ModelFinish {
 #[serde(rename_all = "snake_case")]
 pub enum ModelErrorKind {
     Auth,
-    /// The account has no money left.
+    /// The account has no credit.
     Quota,
     RateLimit,
     Overloaded,
     Unavailable,
-    /// A limit on first byte, idle or total time was reached.
+    /// A limit for the first byte, idle time or total time was reached.
     Timeout,
-    /// The connection could not be made or broke before an answer.
+    /// The connection failed or broke before an answer.
     Network,
     /// The request is larger than the model's window.
     ContextOverflow,
-    /// The provider refused the request; repeating it is useless.
+    /// The provider refused the request; a retry is useless.
     InvalidRequest,
     /// The stream is malformed.
     BadStream,
@@ -289,12 +296,12 @@ impl ModelErrorKind {
         ProblemCode::from(self).as_str()
     }
 
-    /// Returns whether another model may answer. A filter's refusal is an answer: no other model is asked.
+    /// Returns whether a fallback model may answer. A filter's refusal counts as an answer, so no other model is called.
     pub fn another_model_may_help(self) -> bool {
         self != Self::ContentFilter
     }
 
-    /// Returns whether the provider could not be reached or understood, so that it did not judge the request.
+    /// Returns whether the provider was unreachable or unintelligible, so that it did not judge the request.
     pub fn is_outage(self) -> bool {
         self.retryable() || self == Self::Auth || self == Self::Quota
     }
@@ -334,14 +341,15 @@ pub struct ModelError {
     pub retry_after_ms: Option<u64>,
     /// The tool whose definition the provider refused, if that was the reason.
     pub refused_tool: Option<String>,
-    /// Whether the provider refused signed content or item ids of an earlier answer. Usually another account, key or server is
-    /// behind the same name, and accepts the request without them.
+    /// Whether the provider refused signed content or item ids of an earlier answer. Usually the name now refers to another
+    /// account, key or server, which accepts the request without them.
     #[serde(default)]
     pub refused_signed: bool,
     /// Whether the circuit breaker was open, so that no request was sent. This does not count as a failed attempt.
     #[serde(default)]
-    pub not_asked: bool,
-    /// Whether an answer that made progress reached the total time limit. It is not repeated, since it would reach the limit again.
+    pub request_not_sent: bool,
+    /// Whether an answer that made progress reached the total time limit. It is not retried, because the retry would reach the
+    /// limit again.
     #[serde(default)]
     pub over_total_limit: bool,
     #[serde(skip)]
@@ -350,14 +358,14 @@ pub struct ModelError {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErrorDetails {
-    /// Codes and types, in lower case, the most exact first.
+    /// Codes and types, in lower case, the most specific first.
     pub codes: Vec<String>,
-    /// The fields of the request that the error is about, as paths.
+    /// The paths of the request's fields that caused the error.
     pub fields: Vec<String>,
 }
 
 impl ModelError {
-    /// Redacts the message.
+    /// Creates a failure, and redacts the message.
     pub fn new(kind: ModelErrorKind, message: &str) -> Self {
         Self {
             kind,
@@ -366,7 +374,7 @@ impl ModelError {
             retry_after_ms: None,
             refused_tool: None,
             refused_signed: false,
-            not_asked: false,
+            request_not_sent: false,
             over_total_limit: false,
             details: None,
         }
@@ -380,7 +388,7 @@ pub struct ModelTurn {
     pub arguments: Vec<String>,
     /// Estimated if the provider gave no figures.
     pub usage: Usage,
-    /// Present if the answer is not the JSON object that was requested. Then nothing of the answer counts.
+    /// Present if the answer is not the requested JSON object. Then the answer is discarded.
     pub malformed: Option<MalformedAnswer>,
 }
 
@@ -388,5 +396,5 @@ pub struct ModelTurn {
 pub struct MalformedAnswer {
     pub reason: String,
     /// The beginning of the model's text.
-    pub said: String,
+    pub quoted: String,
 }

@@ -4,37 +4,30 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::model::cost::Prices;
-use crate::domain::words::words;
 use crate::support::clock::UnixMillis;
-pub use crate::support::net::outbound::Reach;
-use crate::support::seal::{Place, Sealed};
+use crate::support::encryption::{AssociatedData, EncryptedSecret};
+pub use crate::support::net::egress::EgressScope;
 use crate::support::tokens::Tokenizer;
 
-/// The dialect of a provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ProviderKind {
-    /// OpenAI's chat completions, which most providers speak.
-    Openai,
-    /// OpenAI's Responses API.
-    OpenaiResponses,
-    /// Anthropic's Messages API.
-    Anthropic,
-    /// Google's `generateContent`.
-    Gemini,
-    /// Ollama's own API.
-    Ollama,
+named_enum! {
+    /// The dialect of a provider.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum ProviderKind {
+        /// OpenAI's chat completions, which most providers implement.
+        Openai = "openai",
+        /// OpenAI's Responses API.
+        OpenaiResponses = "openai-responses",
+        /// Anthropic's Messages API.
+        Anthropic = "anthropic",
+        /// Google's `generateContent`.
+        Gemini = "gemini",
+        /// Ollama's own API.
+        Ollama = "ollama",
+    }
 }
-
-words!(ProviderKind {
-    Openai = "openai",
-    OpenaiResponses = "openai-responses",
-    Anthropic = "anthropic",
-    Gemini = "gemini",
-    Ollama = "ollama",
-});
 
 /// The highest limit of a call: one hour. A running call occupies a slot.
 pub const MAX_LIMIT_MS: u64 = 3_600_000;
@@ -47,7 +40,7 @@ pub struct CallLimits {
     /// Limit until the connection is established. Default: 5,000.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub connect_ms: Option<u64>,
-    /// Limit until the first byte of an answer. Default: 30,000, or longer for models with long reasoning.
+    /// Limit until the first byte of an answer. Default: 30,000, or longer for models with long reasoning and for local endpoints.
     #[schema(minimum = 1, maximum = 3_600_000)]
     pub first_byte_ms: Option<u64>,
     /// Maximum time without any byte within an answer. Default: 30,000.
@@ -103,10 +96,17 @@ pub struct ModelEntry {
     pub prices: Option<Prices>,
     /// Whether the model supports tool calls.
     pub tools: Option<bool>,
+    /// Maximum number of tools of one request.
+    #[schema(minimum = 1)]
+    pub max_tools: Option<u32>,
     /// Whether the model accepts pictures.
     pub vision: Option<bool>,
     /// Time limits that differ from the provider's other models. `connect_ms` cannot be set here.
     pub limits: Option<CallLimits>,
+    /// Whether it answers messages; a model of embeddings does not. Known of listed models only.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub chats: Option<bool>,
 }
 
 impl ModelEntry {
@@ -123,17 +123,45 @@ impl ModelEntry {
             tokenizer: self.tokenizer.or(other.tokenizer),
             prices: self.prices.or(other.prices),
             tools: self.tools.or(other.tools),
+            max_tools: self.max_tools.or(other.max_tools),
             vision: self.vision.or(other.vision),
             limits: self.limits.or(other.limits),
+            chats: self.chats.or(other.chats),
+        }
+    }
+}
+
+/// A limitation of a model that a refusal of its provider showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedLimitation {
+    pub model: String,
+    /// As JSON, which only the provider's client reads.
+    pub limitation: String,
+    /// The change of requests to the model.
+    pub change: String,
+    /// When it is forgotten.
+    pub until: UnixMillis,
+}
+
+impl LearnedLimitation {
+    /// Corrects the facts about its model.
+    pub fn apply(&self, model: &mut ModelEntry) {
+        match self.change.split_once(':') {
+            Some(("tools_limited", most)) => model.max_tools = most.parse().ok().or(model.max_tools),
+            Some(("output_limited", most)) => model.max_output = most.parse().ok().or(model.max_output),
+            Some(_) => {}
+            None if self.change == "tools_left_out" => model.tools = Some(false),
+            None if self.change == "images_left_out" => model.vision = Some(false),
+            None => {}
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSecret {
-    /// Encrypted for [`key_place`].
-    pub sealed: Sealed,
-    /// Its last characters, if it is long enough to show any.
+    /// The key, encrypted for [`key_place`].
+    pub sealed: EncryptedSecret,
+    /// The last characters of the key, if it is long enough to show any.
     pub hint: Option<String>,
 }
 
@@ -142,19 +170,19 @@ pub struct ProviderRecord {
     pub id: ProviderId,
     /// `None` for a provider that all users may use.
     pub owner: Option<UserId>,
-    /// The first half of its models' names. Unique among those of its owner.
+    /// The first half of its models' names. Unique per owner.
     pub name: String,
     pub kind: ProviderKind,
     pub base_url: String,
-    /// Where the URL may lead, by the role of the user who gave it. Addresses that the settings allow to members are checked at
-    /// each use.
-    pub reach: Reach,
+    /// Addresses that the URL may have, by the role of the user who set it. Addresses that the settings allow to members are
+    /// checked at each use.
+    pub egress: EgressScope,
     pub key: Option<StoredSecret>,
     /// Models with facts given by a user.
     pub models: Vec<ModelEntry>,
     pub limits: CallLimits,
-    /// Quirks of its chat completions, if the host does not imply them.
-    pub accent: Option<Map<String, Value>>,
+    /// Quirks of its chat completions that the host does not imply.
+    pub quirks: Option<Map<String, Value>>,
     pub enabled: bool,
     pub created_at: UnixMillis,
     pub updated_at: UnixMillis,
@@ -171,11 +199,11 @@ impl ProviderRecord {
             name,
             kind,
             base_url: String::new(),
-            reach: Reach::Public,
+            egress: EgressScope::Public,
             key: None,
             models: Vec::new(),
             limits: CallLimits::default(),
-            accent: None,
+            quirks: None,
             enabled: true,
             created_at: now,
             updated_at: now,
@@ -183,12 +211,12 @@ impl ProviderRecord {
         }
     }
 
-    pub fn key_place(&self) -> Place<'_> {
+    pub fn key_place(&self) -> AssociatedData<'_> {
         key_place(self.owner.as_ref(), self.id.as_str())
     }
 }
 
-/// Returns the place that the key of a provider is encrypted for.
-pub fn key_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> Place<'a> {
-    Place { purpose: "provider_key", owner: owner.map(UserId::as_str), record: id }
+/// Returns the associated data of a provider key's encryption.
+pub fn key_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> AssociatedData<'a> {
+    AssociatedData { purpose: "provider_key", owner: owner.map(UserId::as_str), record: id }
 }

@@ -1,4 +1,4 @@
-//! Sampling options by the kind of a model call: narrow where it calls tools, wide where it answers.
+//! Sampling options by the kind of model call: strict for tool calls, free for answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::domain::defaults::is_default;
 use crate::domain::invalid::{InvalidProfile, invalid};
 use crate::domain::model::ModelOptions;
 
-/// Applies after `options`: what an agent or a request sets there holds for every call.
+/// Applies where `options` set nothing: options of an agent or a request apply to every call.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplingByTurn {
@@ -24,7 +24,7 @@ pub struct SamplingByTurn {
 pub struct Sampling {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
-    /// An answer in words can come from a call with tools, too, and is cut there as well.
+    /// Limits a text answer of a call with tools, too.
     pub max_output_tokens: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl Sampling {
 }
 
 impl SamplingByTurn {
-    /// Sets what `options` leave open.
+    /// Sets unset fields of `options`.
     pub fn fill(&self, options: &mut ModelOptions, has_tools: bool) {
         let turn = if has_tools { self.tool_turn } else { self.talk_turn };
         *options = std::mem::take(options).over(turn.options());

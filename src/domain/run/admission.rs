@@ -1,4 +1,4 @@
-//! An agent's limits for accepting messages, beside the server's limits for everyone.
+//! An agent's limits for accepting messages, in addition to the server's limits.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 pub struct Admission {
     /// Characters of all texts of a message together.
     pub max_message_chars: u64,
-    /// Unfinished runs of one owner, of any agent, beside which no message starts a run of this agent.
+    /// Limit of unfinished runs of one owner, of any agent. At the limit, a message to this agent is refused.
     pub max_active_runs: u32,
-    /// Conversations of one owner that are not archived, of any agent, beside which no message to this agent starts another.
+    /// Limit of conversations of one owner that are not archived, of any agent. At the limit, no message to this agent creates
+    /// another.
     pub max_conversations: u32,
 }
 
@@ -25,7 +26,7 @@ impl Admission {
     }
 }
 
-/// Returns the lower of two limits of which 0 is none.
+/// Returns the stricter of two limits. 0 means no limit.
 pub fn stricter<T: Ord + Default>(one: T, other: T) -> T {
     let none = T::default();
     if one == none || other == none { one.max(other) } else { one.min(other) }

@@ -1,7 +1,7 @@
-//! Limits of what model calls may cost, beside those of one run: by conversation, and by owner and day.
+//! Limits of the cost of model calls that runs share: per conversation, and per owner and day.
 //!
-//! A reservation holds the most that a call may cost until the call is settled. Calls under way count with their reservations, so
-//! that concurrent runs cannot spend the same money twice. Days are UTC, and those of the reservation.
+//! A reservation holds the maximum cost of a call until the call is charged. Reservations of running calls count, so that
+//! concurrent runs cannot spend the same money twice. Days are UTC. A call counts on the day of its reservation.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,17 +13,17 @@ use crate::domain::model::cost::{Cost, Prices, Usd};
 /// Tokens that are reserved for an answer if its agent does not limit answers.
 pub const UNBOUNDED_OUTPUT: u64 = 4_096;
 
-/// The budget of an agent, beside `max_run_tokens` and `max_run_ms`.
+/// The budget of an agent, in addition to `max_run_tokens` and `max_run_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// US dollars of one run; the run then summarizes and ends.
+    /// US dollars of one run. At the limit, the run summarizes and ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_usd: Option<Usd>,
-    /// Of all runs of a conversation together; a run that would exceed it fails.
+    /// Shared by all runs of a conversation. A run that would exceed it fails.
     #[serde(skip_serializing_if = "is_default")]
     pub conversation: Allowance,
-    /// Of all runs of an owner that have such a budget, on one day.
+    /// Shared by all runs of an owner that have such a budget, on one day.
     #[serde(skip_serializing_if = "is_default")]
     pub day: Allowance,
     #[serde(skip_serializing_if = "is_default")]
@@ -34,14 +34,14 @@ pub struct Budget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDaySpent {
-    /// It waits, without a worker, until the next day.
+    /// The run waits without a worker until the next day.
     #[default]
     Wait,
-    /// It fails with `budget_spent`.
+    /// The run fails with `budget_spent`.
     Fail,
 }
 
-/// Tokens and money that may be spent together; an absent limit is none.
+/// A limit of tokens and cost. An absent limit does not apply.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -51,7 +51,7 @@ pub struct Allowance {
 }
 
 impl Budget {
-    /// Returns whether calls are reserved before they are made, because other runs spend from the same budget.
+    /// Returns whether calls need a reservation, because other runs spend from the same budget.
     pub fn is_shared(&self) -> bool {
         self.conversation != Allowance::default() || self.day != Allowance::default()
     }
@@ -61,7 +61,7 @@ impl Budget {
         self.run_usd.is_some() || self.conversation.usd.is_some() || self.day.usd.is_some()
     }
 
-    /// Checks for values that no run could be executed with; returns the first.
+    /// Checks for values with which no run could be executed. Returns the first error.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         let money = [("run_usd", self.run_usd), ("conversation/usd", self.conversation.usd), ("day/usd", self.day.usd)];
         let tokens = [("conversation/tokens", self.conversation.tokens), ("day/tokens", self.day.tokens)];
@@ -74,7 +74,7 @@ impl Budget {
 }
 
 impl Allowance {
-    /// Returns the stricter of both, limit by limit.
+    /// Returns the stricter limits of both.
     pub fn and(self, other: Self) -> Self {
         fn stricter<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
             one.into_iter().chain(other).min()
@@ -89,9 +89,9 @@ impl Allowance {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// Input and output together.
+    /// Input and output tokens together.
     pub tokens: u64,
-    /// Zero where no price is known.
+    /// Zero if no price is known.
     pub cost: Cost,
 }
 
@@ -100,7 +100,7 @@ impl Amount {
         Self { tokens: usage.input_tokens.saturating_add(usage.output_tokens), cost: usage.cost.unwrap_or_default() }
     }
 
-    /// Returns the most that a call may cost whose request has so many tokens.
+    /// Returns the maximum cost of a call whose request has so many tokens.
     pub fn at_most(input_tokens: u64, output_tokens: Option<u32>, prices: Option<&Prices>) -> Self {
         let output_tokens = output_tokens.map_or(UNBOUNDED_OUTPUT, u64::from);
         let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
@@ -116,7 +116,7 @@ impl Amount {
         Self { tokens: self.tokens.saturating_sub(other.tokens), cost: self.cost.minus(other.cost) }
     }
 
-    /// Returns whether it is at least as much in tokens and in cost.
+    /// Returns whether both tokens and cost are at least those of `other`.
     pub fn covers(self, other: Self) -> bool {
         self.tokens >= other.tokens && self.cost >= other.cost
     }
@@ -124,63 +124,63 @@ impl Amount {
 
 /// A request for a reservation of a model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserve {
+pub struct ReservationRequest {
     pub amount: Amount,
     pub conversation: Allowance,
     pub day: Allowance,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BudgetOf {
+pub enum BudgetScope {
     Conversation,
     Day,
 }
 
-/// The answer to a [`Reserve`].
+/// The answer to a [`ReservationRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserved {
-    /// The call may be made, and is to be settled on this day, counted from 1970.
+pub enum ReservationOutcome {
+    /// The call may be made. It is charged to this day, counted from 1970.
     Granted { day: i64 },
-    /// Not now: calls that are under way hold what is left.
+    /// Refused for now: running calls have reserved the rest.
     Busy,
-    /// Too little is left.
+    /// Refused: the rest of the budget is too small.
     Spent {
-        of: BudgetOf,
+        of: BudgetScope,
         spent: Amount,
         /// Milliseconds until the budget is renewed.
         resets_in_ms: Option<u64>,
     },
 }
 
-/// A reservation whose fence ended before it was settled: its worker died, or lost the run.
+/// A reservation whose claim ended before the call was charged: its worker crashed, or lost the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostReservation {
     pub day: i64,
     pub amount: Amount,
 }
 
 /// The use of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Standing {
-    /// Settled, and reserved for lost calls.
+pub struct BudgetUse {
+    /// Charged cost, and reservations of lost calls.
     pub spent: Amount,
-    /// Reserved for calls of other runs that are under way.
+    /// Reservations of running calls of other runs.
     pub held: Amount,
 }
 
-impl Reserve {
-    /// Decides about a call on this day, of which so many milliseconds are left. The caller holds a lock: no other reservation of
-    /// the owner may be granted meanwhile.
-    pub fn judge(&self, conversation: Amount, of_day: Standing, day: i64, left_ms: u64) -> Reserved {
-        // Only one run of a conversation is under way at a time.
+impl ReservationRequest {
+    /// Decides about a call on this day, which ends in `left_ms` milliseconds. The caller holds a lock, so that no other
+    /// reservation of the owner is granted meanwhile.
+    pub fn decide(&self, conversation: Amount, of_day: BudgetUse, day: i64, left_ms: u64) -> ReservationOutcome {
+        // Only one run of a conversation is active at a time.
         if !self.conversation.admits(conversation.plus(self.amount)) {
-            return Reserved::Spent { of: BudgetOf::Conversation, spent: conversation, resets_in_ms: None };
+            return ReservationOutcome::Spent { of: BudgetScope::Conversation, spent: conversation, resets_in_ms: None };
         }
         let wanted = of_day.spent.plus(self.amount);
         match (self.day.admits(wanted), self.day.admits(wanted.plus(of_day.held))) {
-            (_, true) => Reserved::Granted { day },
-            (true, false) => Reserved::Busy,
-            (false, false) => Reserved::Spent { of: BudgetOf::Day, spent: of_day.spent, resets_in_ms: Some(left_ms) },
+            (_, true) => ReservationOutcome::Granted { day },
+            (true, false) => ReservationOutcome::Busy,
+            (false, false) => ReservationOutcome::Spent { of: BudgetScope::Day, spent: of_day.spent, resets_in_ms: Some(left_ms) },
         }
     }
 }
@@ -200,35 +200,38 @@ mod tests {
     }
 
     #[rstest]
-    #[case::room(0, 0, Reserved::Granted { day: 7 })]
-    #[case::just_enough(40, 30, Reserved::Granted { day: 7 })]
-    #[case::held_by_others(40, 31, Reserved::Busy)]
-    #[case::spent(71, 0, Reserved::Spent { of: BudgetOf::Day, spent: amount(71, "0"), resets_in_ms: Some(5) })]
-    #[case::spent_whatever_is_held(71, 30, Reserved::Spent { of: BudgetOf::Day, spent: amount(71, "0"), resets_in_ms: Some(5) })]
-    fn what_is_under_way_counts_with_what_it_may_come_to(#[case] spent: u64, #[case] held: u64, #[case] answer: Reserved) {
-        let reserve = Reserve {
+    #[case::room(0, 0, ReservationOutcome::Granted { day: 7 })]
+    #[case::just_enough(40, 30, ReservationOutcome::Granted { day: 7 })]
+    #[case::held_by_others(40, 31, ReservationOutcome::Busy)]
+    #[case::spent(71, 0, ReservationOutcome::Spent { of: BudgetScope::Day, spent: amount(71, "0"), resets_in_ms: Some(5) })]
+    #[case::spent_whatever_is_held(71, 30, ReservationOutcome::Spent { of: BudgetScope::Day, spent: amount(71, "0"), resets_in_ms: Some(5) })]
+    fn active_calls_count_with_their_reservations(#[case] spent: u64, #[case] held: u64, #[case] answer: ReservationOutcome) {
+        let reserve = ReservationRequest {
             amount: amount(30, "0.5"),
             conversation: Allowance::default(),
             day: Allowance { tokens: Some(100), usd: None },
         };
-        let of_day = Standing { spent: amount(spent, "0"), held: amount(held, "0") };
-        assert_eq!(reserve.judge(Amount::default(), of_day, 7, 5), answer);
+        let of_day = BudgetUse { spent: amount(spent, "0"), held: amount(held, "0") };
+        assert_eq!(reserve.decide(Amount::default(), of_day, 7, 5), answer);
     }
 
     #[test]
     fn money_is_a_limit_of_its_own() {
         let day = Allowance { tokens: None, usd: usd("1.5") };
         let conversation = Allowance { tokens: None, usd: usd("0.75") };
-        let reserve = Reserve { amount: amount(u64::MAX, "0.5"), conversation, day };
+        let reserve = ReservationRequest { amount: amount(u64::MAX, "0.5"), conversation, day };
         let judge = |conversation: &str, day: &str| {
-            let of_day = Standing { spent: amount(0, day), held: Amount::default() };
-            reserve.judge(amount(u64::MAX, conversation), of_day, 1, 1)
+            let of_day = BudgetUse { spent: amount(0, day), held: Amount::default() };
+            reserve.decide(amount(u64::MAX, conversation), of_day, 1, 1)
         };
-        assert_eq!(judge("0.25", "1"), Reserved::Granted { day: 1 });
+        assert_eq!(judge("0.25", "1"), ReservationOutcome::Granted { day: 1 });
         let spent = amount(u64::MAX, "0.250000000001");
-        assert_eq!(judge("0.250000000001", "1"), Reserved::Spent { of: BudgetOf::Conversation, spent, resets_in_ms: None });
+        assert_eq!(
+            judge("0.250000000001", "1"),
+            ReservationOutcome::Spent { of: BudgetScope::Conversation, spent, resets_in_ms: None }
+        );
         let spent = amount(0, "1.000000000001");
-        assert_eq!(judge("0", "1.000000000001"), Reserved::Spent { of: BudgetOf::Day, spent, resets_in_ms: Some(1) });
+        assert_eq!(judge("0", "1.000000000001"), ReservationOutcome::Spent { of: BudgetScope::Day, spent, resets_in_ms: Some(1) });
     }
 
     #[test]

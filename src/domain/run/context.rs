@@ -1,6 +1,7 @@
-//! The budget of a model's requests, and the summary that replaces messages that are left out.
+//! The token budget of model requests, and the summary that replaces evicted messages.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::domain::ids::MessageId;
 use crate::domain::invalid::{InvalidProfile, invalid};
@@ -8,16 +9,16 @@ use crate::domain::model::cost::Prices;
 use crate::support::tokens::Tokenizer;
 
 /// The unit of a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextUnit {
-    /// Counted where the tokenizer of the model is known, and else estimated.
+    /// Counted if the model's tokenizer is known, and otherwise estimated.
     #[default]
     Tokens,
     Chars,
 }
 
-/// Facts about a model, as far as they are known.
+/// Known facts about a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// In tokens.
@@ -25,39 +26,42 @@ pub struct Capacity {
     pub tokenizer: Option<Tokenizer>,
     pub prices: Option<Prices>,
     pub vision: Option<bool>,
+    /// The most tools of one request.
+    pub max_tools: Option<u32>,
 }
 
-/// The way to shorten a request that would not fit.
+/// How a request that does not fit is shortened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextStrategy {
-    /// The older messages. A summary keeps a line of each.
+    /// Evicts older messages. A summary keeps one line for each.
     #[default]
     Summarize,
     DropOldest,
     None,
 }
 
-/// The budget of a model's requests. All numbers but `keep_last` and `summary_tokens` are in its unit.
+/// The budget of model requests. All numbers except `keep_last` and `summary_tokens` are in its unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextPolicy {
     pub unit: ContextUnit,
-    /// The whole budget; `None` for the model's window, if it is known.
+    /// The complete budget; `None` for the model's window, if it is known.
     pub limit: Option<u64>,
     pub strategy: ContextStrategy,
-    /// Kept free for the answer.
+    /// Reserved for the answer.
     pub reserve_output: u64,
-    /// Kept free for errors of the estimates.
+    /// Reserved for errors of the estimates.
     pub safety: u64,
-    /// With less than this remaining, the next model call is the last one and gets no tools.
+    /// If less than this remains, the next model call is the last one and has no tools.
     pub start_gate: u64,
-    /// With less than this remaining, older messages are left out.
+    /// If less than this remains, older messages are evicted.
     pub evict_below: u64,
-    /// The newest messages, which a summary leaves alone if they fit.
+    /// Number of newest messages that are never evicted, if they fit.
     pub keep_last: u32,
     pub summary_tokens: u64,
-    /// Whether long results that are older than the last four messages are cut to their beginnings.
+    /// Whether long results that are older than the last four messages are cut to their beginnings, once less than `evict_below`
+    /// remains. That comes before messages are left out.
     pub compress_results: bool,
 }
 
@@ -79,16 +83,16 @@ impl Default for ContextPolicy {
 }
 
 impl ContextPolicy {
-    /// The largest of its numbers.
+    /// The largest accepted number.
     const MOST: u64 = 1_000_000_000;
 
-    /// Returns the part of a budget that no request uses.
+    /// Returns the part of the budget that requests cannot use.
     pub fn reserved(&self) -> u64 {
         self.reserve_output.saturating_add(self.safety)
     }
 
-    /// Returns the smaller one of `limit` and the model's window, if it is known; `None` without either. A window without room
-    /// beside what is kept free is no budget: its provider reports what does not fit.
+    /// Returns the smaller one of `limit` and the model's window; `None` if neither is known. A window that is smaller than the
+    /// reserved part is ignored: the provider then reports requests that do not fit.
     pub fn budget(&self, window: Option<u64>) -> Option<u64> {
         let least = self.reserved().saturating_add(self.start_gate);
         let held = window.map(|window| self.held_by(window)).filter(|held| *held > least);
@@ -98,8 +102,8 @@ impl ContextPolicy {
         }
     }
 
-    /// Converts a window to the budget's unit. A budget in characters may reserve nothing for the answer, since no window counts
-    /// those: the default reserve is kept free then.
+    /// Converts a window to the budget's unit. A budget in characters may reserve nothing for the answer, because windows are in
+    /// tokens. Then the default reserve applies.
     fn held_by(&self, window: u64) -> u64 {
         match self.unit {
             ContextUnit::Tokens => window,
@@ -107,8 +111,8 @@ impl ContextPolicy {
         }
     }
 
-    /// Returns the tokens of a request and its answer, if the agent limits them. A limit in characters does not.
-    pub fn said_window(&self, window: Option<u64>) -> Option<u64> {
+    /// Returns the limit of a request and its answer in tokens. A limit in characters does not count.
+    pub fn token_limit(&self, window: Option<u64>) -> Option<u64> {
         self.limit.filter(|_| self.unit == ContextUnit::Tokens).and_then(|_| self.budget(window))
     }
 
@@ -120,7 +124,7 @@ impl ContextPolicy {
                 return Err(invalid("limit", reason));
             }
             None if self.unit == ContextUnit::Chars => {
-                return Err(invalid("limit", "must be said where the unit is chars: windows of models count tokens"));
+                return Err(invalid("limit", "is required if the unit is chars, because windows of models count tokens"));
             }
             Some(_) | None => {}
         }
@@ -157,20 +161,20 @@ fn json_bytes(tokens: u64) -> u64 {
     tokens.saturating_mul(14) / 5
 }
 
-/// The summary that replaces messages which requests leave out. They stay stored, and the user's question is shown until it is
+/// The summary that replaces evicted messages in requests. The messages stay stored. The user's question stays visible until it is
 /// answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextSummary {
-    /// The newest message that is left out; so are all before it.
+    /// The newest evicted message. All earlier messages are evicted too.
     pub covers: MessageId,
-    /// The number of messages left out.
+    /// The number of evicted messages.
     pub messages: u32,
-    /// The user's open questions among them, which the requests of the run show all the same.
+    /// The user's open questions among them, which requests still contain.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub asked: Vec<MessageId>,
-    /// A line for each, oldest first; empty if only messages are dropped.
+    /// One line for each message, oldest first. Empty if messages are dropped without a summary.
     pub text: String,
-    /// Files named in the arguments of their calls, oldest first.
+    /// Files named in the arguments of evicted calls, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub files: Vec<String>,
 }
@@ -188,7 +192,7 @@ mod tests {
     #[case::nothing_kept(ContextPolicy { keep_last: 0, ..ContextPolicy::default() }, Some("keep_last"))]
     #[case::enormous(ContextPolicy { evict_below: u64::MAX, ..ContextPolicy::default() }, Some("evict_below"))]
     #[case::no_overflow(ContextPolicy { limit: Some(9), safety: u64::MAX, ..ContextPolicy::default() }, Some("limit"))]
-    fn what_no_request_could_be_made_with_is_refused(#[case] policy: ContextPolicy, #[case] refused: Option<&str>) {
+    fn unusable_context_policy_is_refused(#[case] policy: ContextPolicy, #[case] refused: Option<&str>) {
         assert_eq!(policy.check().err().map(|error| error.field).as_deref(), refused);
     }
 
@@ -224,6 +228,6 @@ mod tests {
     ) {
         assert_eq!(policy.budget(window), budget);
         let is_said = policy.limit.is_some() && policy.unit == ContextUnit::Tokens;
-        assert_eq!(policy.said_window(window), budget.filter(|_| is_said));
+        assert_eq!(policy.token_limit(window), budget.filter(|_| is_said));
     }
 }

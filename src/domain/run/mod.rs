@@ -1,54 +1,52 @@
 //! Runs. Each run is one pass of the agent loop over a message.
+//!
+//! Owns the values of runs and their records. Must not know how a run is decided or stored.
 
 pub mod admission;
 pub mod budget;
+pub mod call_handle;
 pub mod change;
 pub mod context;
-pub mod handle;
-pub mod input;
+mod finish_reason;
+pub mod output;
 pub mod plan;
+pub mod question;
 pub mod record;
 pub mod undo;
 pub mod usage;
 
+pub use finish_reason::FinishReason;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::model::cost::Usage;
 use crate::domain::problem::ProblemBody;
+use crate::domain::run::output::RunOutput;
 use crate::domain::trace::TraceId;
-use crate::domain::words::words;
 
-/// The status of a run. Terminal statuses never change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RunStatus {
-    /// The run is accepted and has not started.
-    Queued,
-    /// A model call is running, or the next one is about to begin.
-    Processing,
-    /// Tool calls are running.
-    ToolLoop,
-    /// The run waits for an external event. It holds no slot and no lease.
-    Waiting,
-    /// The run ended with an answer.
-    Completed,
-    /// The run ended with an error.
-    Failed,
-    /// The run was cancelled.
-    Cancelled,
+named_enum! {
+    /// The status of a run. Terminal statuses never change.
+    #[derive(Hash)]
+    pub enum RunStatus {
+        /// The run is accepted and has not started.
+        Queued = "queued",
+        /// A model call is running, or the next one is about to begin.
+        Processing = "processing",
+        /// Tool calls are running.
+        ToolLoop = "tool_loop",
+        /// The run waits for an external event. It holds no slot and no lease.
+        Waiting = "waiting",
+        /// The run ended with an answer.
+        Completed = "completed",
+        /// The run ended with an error.
+        Failed = "failed",
+        /// The run was cancelled.
+        Cancelled = "cancelled",
+    }
 }
-
-words!(RunStatus {
-    Queued = "queued",
-    Processing = "processing",
-    ToolLoop = "tool_loop",
-    Waiting = "waiting",
-    Completed = "completed",
-    Failed = "failed",
-    Cancelled = "cancelled",
-});
 
 impl RunStatus {
     pub fn is_terminal(self) -> bool {
@@ -56,55 +54,28 @@ impl RunStatus {
     }
 }
 
-/// The reason why a run waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitReason {
-    /// A human's decision about a tool call.
-    Approval,
-    /// A human's answer to a question.
-    Input,
-    /// The backoff before a retry.
-    Backoff,
-    /// A budget of money or tokens.
-    Budget,
-}
-
-words!(WaitReason { Approval = "approval", Input = "input", Backoff = "backoff", Budget = "budget" });
-
-impl WaitReason {
-    /// Returns whether only a human ends the wait. A run with any other reason continues without help.
-    pub fn needs_human(self) -> bool {
-        matches!(self, Self::Approval | Self::Input)
+named_enum! {
+    /// The reason why a run waits.
+    pub enum WaitReason {
+        /// A human's decision about a tool call.
+        Approval = "approval",
+        /// A human's answer to a question.
+        Input = "input",
+        /// The client's result of a call of a client tool.
+        ClientTool = "client_tool",
+        /// The backoff before a retry.
+        Backoff = "backoff",
+        /// A budget of money or tokens.
+        Budget = "budget",
     }
 }
 
-/// The reason why a completed run or an assistant message ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FinishReason {
-    /// The model completed its answer.
-    Stop,
-    /// The model reached its limit of output tokens.
-    Length,
-    /// The model refused.
-    Refused,
-    /// The run reached its limit of rounds.
-    MaxRounds,
-    /// The run reached a budget.
-    Budget,
-    /// The run was cancelled.
-    Cancelled,
+impl WaitReason {
+    /// Returns whether only a human or the client ends the wait. A run with any other reason continues without help.
+    pub fn needs_answer(self) -> bool {
+        matches!(self, Self::Approval | Self::Input | Self::ClientTool)
+    }
 }
-
-words!(FinishReason {
-    Stop = "stop",
-    Length = "length",
-    Refused = "refused",
-    MaxRounds = "max_rounds",
-    Budget = "budget",
-    Cancelled = "cancelled",
-});
 
 /// A warning about a completed run, which a client should show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -140,6 +111,8 @@ pub struct Run {
     pub usage: Option<Usage>,
     /// The error of a failed run.
     pub error: Option<ProblemBody>,
+    /// The answer, once the run has ended with one. Lists of runs do not contain it.
+    pub output: Option<RunOutput>,
     /// The trace id of the request that started the run: 32 hexadecimal digits. Log lines about the run contain it. Absent for
     /// imported and copied runs.
     #[schema(value_type = Option<String>)]

@@ -1,6 +1,7 @@
-//! Plans: a planner writes the steps, a router calls one tool for each, and the planner reports the results.
+//! Plans: a planner writes the steps, a router calls one tool for each step, and the planner reports the results.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::domain::defaults::is_default;
 use crate::domain::ids::CallId;
@@ -13,7 +14,7 @@ pub enum Strategy {
     /// One model in a loop with its tools.
     #[default]
     Loop,
-    /// A plan, its steps, and a summary; the loop if the plan fails.
+    /// A plan, its steps, and a summary. If the plan fails, the loop continues.
     PlanExecute,
 }
 
@@ -25,24 +26,24 @@ pub struct PlanPolicy {
     /// The model that calls the tool of a step; the agent's model if absent.
     pub router: Option<String>,
     pub max_steps: u32,
-    /// The most tools that a step is offered.
+    /// The maximum number of tools that a step is offered.
     pub k: usize,
-    /// The behaviour if tools cannot be ranked by vectors.
+    /// The fallback if tools cannot be ranked by vectors.
     #[serde(skip_serializing_if = "is_default")]
-    pub without_vectors: WithoutVectors,
-    /// Worked examples for the planner, after its rules.
+    pub without_vectors: RankingFallback,
+    /// Examples for the planner, after its rules.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub examples: String,
 }
 
-/// How the tools of a step are found without vectors: none are configured, or none came in time.
+/// How the tools of a step are selected without vectors: none are configured, or they did not arrive in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WithoutVectors {
-    /// By words.
+pub enum RankingFallback {
+    /// By matching words.
     #[default]
     Words,
-    /// Not at all: the loop takes over.
+    /// Not at all: the loop continues the run.
     Loop,
 }
 
@@ -53,14 +54,14 @@ impl Default for PlanPolicy {
             router: None,
             max_steps: Self::MAX_STEPS,
             k: 15,
-            without_vectors: WithoutVectors::default(),
+            without_vectors: RankingFallback::default(),
             examples: String::new(),
         }
     }
 }
 
 impl PlanPolicy {
-    /// Each step is a model call.
+    /// Maximum number of steps. Each step is a model call.
     pub const MAX_STEPS: u32 = 10;
     pub const MAX_EXAMPLES: usize = 10_000;
 
@@ -90,18 +91,18 @@ pub enum PlanPhase {
     Executing,
     /// The planner reports the results of the steps.
     Telling,
-    /// The plan is finished or given up.
+    /// The plan is finished or was given up.
     Over,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanStepState {
     /// Its call succeeded.
     Done,
     /// Its call failed, or no tool was called.
     Failed,
-    /// It was not begun, because the plan was given up.
+    /// The step was not begun, because the plan was given up.
     Skipped,
 }
 
@@ -109,14 +110,14 @@ pub enum PlanStepState {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanStep {
-    /// The server whose tool is meant, if the planner named one.
+    /// The server of the expected tool, if the planner named one.
     pub server: Option<String>,
     pub description: String,
     pub call: Option<CallId>,
     pub state: Option<PlanStepState>,
 }
 
-/// The plan of a run. Stored with its counters, so that the next claim continues it.
+/// The plan of a run. Stored with the run's counters, so that the next claim continues it.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -124,13 +125,13 @@ pub struct Plan {
     pub steps: Vec<PlanStep>,
     /// The index of the current step.
     pub at: usize,
-    /// Answers for that step without a call.
+    /// Number of answers to that step without a call.
     pub tries: u32,
-    /// Whether the event of its beginning is written.
+    /// Whether the event of the step's beginning is stored.
     pub is_begun: bool,
-    /// The tools that it is offered, once they are selected.
+    /// The tools that the step is offered, once they are selected.
     pub chosen: Option<Vec<String>>,
-    /// The single step of a plan that seemed too short, while the planner is asked for a longer one.
+    /// The only step of a plan that seemed too short, while the planner is asked for a longer plan.
     pub short: Option<PlanStep>,
 }
 
@@ -141,7 +142,7 @@ impl Plan {
 }
 
 /// A step as in `plan.created`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlannedStep {
     pub step: u32,
     /// The server whose tool is meant, if the planner named one.

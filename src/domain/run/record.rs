@@ -1,32 +1,30 @@
-//! The values between the driver and the store: a run as loaded, and a write as committed.
+//! Values between the driver and the store: a loaded run, and a committed write.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent::prompt::{OwnLayers, ProvidedContext};
 use crate::domain::conversation::message::Message;
+use crate::domain::enum_names::named_enum;
 use crate::domain::event::NewEvent;
 use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
 use crate::domain::model::Usage;
-use crate::domain::run::budget::Lost;
+use crate::domain::run::budget::LostReservation;
 use crate::domain::run::change::{Change, RunCounters, StepRow, StepStatus};
 use crate::domain::run::context::ContextSummary;
-use crate::domain::run::input::{InputKind, InputRequest};
 use crate::domain::run::plan::PlanPhase;
+use crate::domain::run::question::{InputKind, InputRequest};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolDefinition};
-use crate::domain::words::words;
 
-/// The right to write for a run. Every claim makes a new one, which ends the one before it.
+/// The right to write for a run. Every claim creates a new fence, which ends the previous one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fence {
     pub run_id: RunId,
     /// The conversation whose log the run writes to.
     pub conversation_id: ConversationId,
-    /// Raised by one at each claim.
+    /// Incremented at each claim.
     pub epoch: i64,
 }
 
@@ -36,16 +34,16 @@ impl Fence {
     }
 }
 
-/// One write for a run: events and the rows they cover, all or nothing.
+/// One atomic write for a run: events and the changes of its rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunWrite {
     pub fence: Fence,
-    /// Appended to the conversation's log, in order. To a `conversation.updated` the store adds the title; the last one in a
-    /// write that ends the run gets the status of the conversation, which such a write also changes.
+    /// Appended to the conversation's log, in order. The store adds the title to a `conversation.updated`. A write that ends the
+    /// run also changes the conversation's status, which its last `conversation.updated` contains.
     pub events: Vec<NewEvent>,
     pub changes: Vec<Change>,
-    /// The newest sequence number that the writer knows to be stored; 0 for none. A log that ends before it has lost confirmed
-    /// commits, and the write is refused as fenced.
+    /// The newest sequence number that the writer knows as stored; 0 for none. If the log ends before it, the database has lost
+    /// confirmed commits, and the write is refused as fenced.
     pub after: i64,
 }
 
@@ -53,77 +51,68 @@ pub struct RunWrite {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FirstClaim {
     pub fence: Fence,
-    /// A time before the lease began.
+    /// A time before the start of the lease.
     pub claimed_at: Instant,
-    /// The run as loaded; `None` if it cannot be read, which the driver reports.
+    /// The loaded run; `None` if it cannot be read, which the driver reports.
     pub record: Option<Box<RunRecord>>,
 }
 
-/// Why a run was claimed, or is loaded again by the worker that holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ClaimCause {
-    First,
-    /// The last claim's worker died or lost its lease.
-    Crash,
-    /// The last claim's worker was shutting down, or gave the run up and lives.
-    HandedBack,
-    Timer,
-    Request,
-    /// The worker holds the lease still, but could not write or read the rows. Never stored, since it is no claim.
-    Reload,
+named_enum! {
+    /// Why a run was claimed, or loaded again by its worker.
+    pub enum ClaimCause {
+        First = "first",
+        /// The worker of the last claim crashed or lost its lease.
+        Crash = "crash",
+        /// The worker of the last claim shut down, or released the run.
+        HandedBack = "handed_back",
+        Timer = "timer",
+        Request = "request",
+        /// The worker still holds the lease, but could not write or read the rows. Never stored, since it is no claim.
+        Reload = "reload",
+    }
 }
 
-words!(ClaimCause {
-    First = "first",
-    Crash = "crash",
-    HandedBack = "handed_back",
-    Timer = "timer",
-    Request = "request",
-    Reload = "reload",
-});
-
-/// A claimed run, loaded from its rows: everything that the loop needs to continue it.
+/// A claimed run, loaded from its rows: everything that the engine needs to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
     pub fence: Fence,
     pub owner: UserId,
-    /// Claims of the run, this one included.
+    /// Number of claims of the run, including this one.
     pub attempt: u32,
-    /// Claims that ended in a crash, without those that were cleared because the run then made progress.
+    /// Number of crashed claims since the run last made progress.
     pub crashes: u32,
     pub cause: ClaimCause,
     /// Never terminal.
     pub status: RunStatus,
     pub reason: Option<WaitReason>,
-    /// Frozen. Shared, because runs of one agent have the same, and each decision begins with a copy of the record.
+    /// Frozen at acceptance. Shared, because runs of one agent have equal profiles, and each decision copies the record.
     pub profile: Arc<AgentProfile>,
-    /// The conversation's own layers of the system prompt, as of the load.
+    /// The conversation's layers of the system prompt, at the time of the load.
     pub own_layers: OwnLayers,
-    /// Frozen; `None` before the first start.
+    /// Frozen at the first start; `None` before it.
     pub tools: Option<Vec<Arc<ToolDefinition>>>,
-    /// `None` before context providers were asked.
+    /// `None` before context providers were called.
     pub contexts: Option<Vec<ProvidedContext>>,
     pub counters: RunCounters,
     pub usage: Usage,
-    /// The reserved call that an earlier worker left unsettled.
-    pub lost: Option<Lost>,
-    /// Milliseconds since the first start, by the database's clock; 0 before it.
+    /// The reserved call of an earlier worker that was never charged.
+    pub lost: Option<LostReservation>,
+    /// Milliseconds since the first start, by the database's clock; 0 before the start.
     pub elapsed_ms: u64,
-    /// Messages of the conversation's earlier runs and of this one, run by run, oldest first, without those that wait for a later
-    /// run. Of the messages that the summary covers, only the user's open questions are loaded.
+    /// Messages of earlier runs and of this one, ordered by run, oldest first, without those that wait for a later run. Of the
+    /// messages that the summary covers, only the user's open questions are loaded.
     pub history: Vec<Message>,
     /// The summary that replaces older messages in requests.
     pub summary: Option<ContextSummary>,
-    /// The number of messages at the beginning of `history` that the summary covered at the load.
+    /// Number of messages at the start of `history` that the summary covered at the load.
     pub covered: usize,
     pub steps: Vec<StepRow>,
     pub calls: Vec<Arc<ToolCall>>,
-    /// Questions of this run that it has not acted on, oldest first.
+    /// Questions of this run that it has not applied, oldest first.
     pub inputs: Vec<InputRequest>,
     /// The principal that requested the cancellation.
     pub cancel_requested_by: Option<String>,
-    /// Messages that ever joined a run of this conversation, as far as the loop knows.
+    /// Number of messages that ever joined a run of this conversation, as far as the worker knows.
     pub joined: i64,
 }
 
@@ -162,7 +151,7 @@ impl RunRecord {
     }
 
     /// Returns whether one more crash reaches the limit.
-    pub fn has_its_last_chance(&self) -> bool {
+    pub fn is_one_crash_before_poison(&self) -> bool {
         self.profile.max_crashes > 0 && self.crashes.saturating_add(1) >= self.profile.max_crashes
     }
 
@@ -170,8 +159,8 @@ impl RunRecord {
         self.calls.iter().find(|call| call.id == *id)
     }
 
-    /// Returns whether a user message has joined that no model request included. Read from the rows, so that a crash cannot lose
-    /// it.
+    /// Returns whether a user message has joined that no model request contained. Derived from the rows, so that a crash cannot
+    /// lose it.
     pub fn has_unseen_messages(&self) -> bool {
         self.joined > self.counters.heard
     }
@@ -189,9 +178,10 @@ impl RunRecord {
         self.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
     }
 
-    /// Returns whether the call itself is an unanswered question to the user.
-    pub fn asks_user(&self, call: &CallId) -> bool {
-        self.question_about(call).is_some_and(|question| question.kind == InputKind::Question)
+    /// Returns whether the call itself is a question to the user, or waits for the result of the client.
+    pub fn waits_for_answer(&self, call: &CallId) -> bool {
+        let is_the_call = |question: &InputRequest| matches!(question.kind, InputKind::Question | InputKind::ClientTool);
+        self.question_about(call).is_some_and(is_the_call)
     }
 
     pub fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
@@ -199,7 +189,7 @@ impl RunRecord {
         of_call.filter(|request| request.kind == InputKind::Elicitation)
     }
 
-    /// Returns the current model, as `provider/name`: the plan's, the profile's, or the fallback that took over.
+    /// Returns the current model, as `provider/name`: the plan's, the profile's, or the current fallback.
     pub fn model(&self) -> &str {
         let policy = &self.profile.plan;
         let planned = self.counters.plan.as_ref().and_then(|plan| match plan.phase {

@@ -1,4 +1,4 @@
-//! Undo rules: the tool call that undoes another one, if its server has a tool for that.
+//! Undo rules: a tool call that undoes another call, if its server has a tool for that.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,33 +9,33 @@ use crate::domain::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::{self, is_deeper_than};
 use crate::support::redact::is_redacted;
 
-/// The first character of a reference in the arguments. Doubled, it is a literal character.
+/// The first character of a reference in the arguments. `$$` is a literal `$`.
 const SIGN: char = '$';
 
-/// Texts that an author would expect to be references inside a longer text.
+/// References that an author may expect to work inside a longer text.
 const REFERENCES: [&str; 4] = ["$arguments.", "$result.", "$result ", "$key "];
 
-/// The tool call that undoes another call. It calls a tool of the same server, with values from the first call or its answer.
+/// The rule for the undo of a call. It calls a tool of the same server, with values from the first call or its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndoRule {
     /// The tool's name at the server. It may be the same tool.
     pub tool: String,
     /// The arguments of the undo call. `$arguments.NAME` stands for an argument of the original call. `$result.NAME` stands for a
-    /// field of its answer, and `$result` for the text of its answer. `$key` stands for the server's id of the original call. A
+    /// field of its answer, and `$result` for the text of its answer. `$key` stands for the key of the original call. A
     /// literal text that begins with `$` is written with `$$`.
     #[schema(value_type = Object)]
     pub arguments: Map<String, Value>,
 }
 
-/// The largest arguments, as JSON, in bytes: models read them in every later request.
+/// The limit of the arguments as JSON, in bytes, because models read them in every later request.
 const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UndoError {
-    #[error("{0:?} stands for nothing: write $arguments.NAME, $result, $result.NAME or $key, or $$ for a text that begins with $")]
+    #[error("{0:?} is not a reference: write $arguments.NAME, $result, $result.NAME or $key, or $$ for a text that begins with $")]
     Unknown(String),
-    #[error("{0:?} has a reference inside a text, where it stands for itself: let it be the whole text")]
+    #[error("{0:?} contains a reference inside a longer text, where it is not replaced: make the reference the complete text")]
     Inside(String),
     /// The call's value was redacted before it was stored.
     #[error("what the call has at {0} is not stored as it was, because a secret was in it")]
@@ -57,7 +57,7 @@ enum Reference<'a> {
 }
 
 impl UndoRule {
-    /// Checks that every text in the arguments can be replaced.
+    /// Checks that every reference in the arguments can be resolved.
     pub fn check(&self) -> Result<(), UndoError> {
         let arguments = Value::Object(self.arguments.clone());
         if is_deeper_than(&arguments, MAX_NESTING) {
@@ -70,9 +70,9 @@ impl UndoRule {
         replaced(&arguments, &known).map(|_| ())
     }
 
-    /// Returns the arguments that undo `call`, or what they need that the call does not have.
+    /// Returns the arguments that undo `call`, or an error that names the missing value.
     pub fn arguments_for(&self, call: &ToolCall) -> Result<Value, UndoError> {
-        let text = call.outcome.as_ref().map(|outcome| said(&outcome.content));
+        let text = call.outcome.as_ref().map(|outcome| content_text(&outcome.content));
         let answer = || call.outcome.as_ref().and_then(|outcome| structured(&outcome.content));
         let stands_for = |word: &str| {
             let found = match reference(word)? {
@@ -115,13 +115,14 @@ fn replaced(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError
     })
 }
 
-fn said(content: &[ToolContent]) -> String {
+fn content_text(content: &[ToolContent]) -> String {
     texts(content).collect::<Vec<_>>().join("\n")
 }
 
-/// Parses the answer as JSON: its whole text, or its last piece that is an object or an array. Servers also describe it in words.
+/// Parses the answer as JSON: its complete text, or its last piece that is an object or an array. Servers often add a text
+/// description.
 fn structured(content: &[ToolContent]) -> Option<Value> {
-    let whole = serde_json::from_str(&said(content)).ok();
+    let whole = serde_json::from_str(&content_text(content)).ok();
     let read = |text: &str| serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array());
     whole.or_else(|| texts(content).rev().find_map(read))
 }
@@ -197,7 +198,7 @@ mod tests {
     #[case("$arguments.note")]
     #[case("$arguments.item.x")]
     #[case("$result.id")]
-    fn what_the_call_does_not_have_is_named(#[case] word: &str) {
+    fn missing_call_value_is_named(#[case] word: &str) {
         let missing = UndoError::Missing(word.to_owned());
         assert_eq!(rule(json!({"x": [word]})).arguments_for(&call("done")), Err(missing));
     }
@@ -205,13 +206,13 @@ mod tests {
     #[rstest]
     #[case("order $result.id")]
     #[case("the $key of $arguments.item")]
-    fn a_reference_inside_a_text_is_told(#[case] text: &str) {
+    fn reference_inside_a_text_is_reported(#[case] text: &str) {
         assert_eq!(rule(json!({"x": [text, 1]})).check(), Err(UndoError::Inside(text.to_owned())));
         assert_eq!(rule(json!({"x": "costs 5$ or $7, key or result"})).check(), Ok(()));
     }
 
     #[test]
-    fn what_was_masked_is_not_sent_back() {
+    fn redacted_value_is_not_sent_back() {
         let call = call(r#"{"id": "for [redacted]"}"#);
         assert_eq!(rule(json!({"x": "$result.id"})).arguments_for(&call), Err(UndoError::Masked("$result.id".to_owned())));
         assert!(rule(json!({"x": "$arguments.item"})).arguments_for(&call).is_ok());
@@ -225,7 +226,7 @@ mod tests {
     #[case("$result.")]
     #[case("$key.x")]
     #[case("$5")]
-    fn a_misspelt_reference_is_told(#[case] word: &str) {
+    fn misspelt_reference_is_reported(#[case] word: &str) {
         assert_eq!(rule(json!({"x": {"y": word}})).check(), Err(UndoError::Unknown(word.to_owned())));
     }
 }

@@ -1,4 +1,4 @@
-//! Approvals: whether a human is asked before a tool call, the content of the question, and the allowed answers.
+//! Approvals: whether a tool call needs one, the content of the question, and the allowed answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
-use crate::domain::run::input::{InputRecord, InputState, Question};
-use crate::domain::words::words;
+use crate::domain::run::question::{InputRecord, InputState, Question};
 
 /// Whether a human is asked before a tool is called. Stricter modes compare as greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalMode {
-    /// The tool never asks.
+    /// A call needs no approval.
     #[default]
     Auto,
-    /// The tool asks unless a grant allows the call.
+    /// A call needs approval, unless a grant covers it.
     Ask,
-    /// The tool asks before each call.
+    /// Each call needs approval.
     AlwaysAsk,
 }
 
@@ -38,9 +38,9 @@ pub enum OnDeny {
 pub struct ApprovalPolicy {
     /// By the tool's name. Has priority over the setting in its server's entry.
     pub tools: BTreeMap<String, ApprovalMode>,
-    /// Whether all tools of untrusted servers ask.
+    /// Whether calls of all tools of untrusted servers need approval.
     pub ask_untrusted: bool,
-    /// Whether the model is told to give a reason before it calls a tool that asks.
+    /// Whether the model is told to give a reason before a call that needs approval.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rationale: bool,
     pub on_deny: OnDeny,
@@ -66,7 +66,7 @@ pub struct ToolSafety {
     /// The operator's setting.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub approval: Option<ApprovalMode>,
-    /// Whether the MCP server marks the tool as destructive. Such a tool asks, and no grant allows a second call.
+    /// Whether the MCP server marks the tool as destructive. Its calls need approval, and a grant covers none of them.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub destructive: bool,
     /// Whether the tool comes from a server that the operator does not trust.
@@ -86,10 +86,10 @@ pub struct ToolSafety {
 }
 
 impl ApprovalPolicy {
-    /// Returns whether a human is asked before the tool `name` is called.
+    /// Returns whether the tool `name` needs an approval before a call.
     ///
-    /// A rule applies to a name. A rule that asks applies to every tool of that name. A rule that asks less than the tool would by
-    /// itself was meant for the operator's server of that name, so a member's server of that name does not benefit from it.
+    /// A rule applies to a name. A rule that requires an approval applies to every tool of that name. A rule that relaxes the
+    /// default was written for the operator's server of that name, so it does not apply to a member's server of the same name.
     pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
         let by_nature =
             if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
@@ -101,8 +101,8 @@ impl ApprovalPolicy {
         }
     }
 
-    /// If two names of a server are cleaned to the same one, both get a hash. A rule that asks then applies to both; others to the
-    /// exact name.
+    /// If two tool names of a server are cleaned to the same name, both get a hash. A rule that requires an approval then applies
+    /// to both. Other rules apply to the exact name only.
     fn ruled(&self, name: &str) -> Option<ApprovalMode> {
         let exact = || self.tools.get(name).copied();
         let kin =
@@ -111,7 +111,7 @@ impl ApprovalPolicy {
     }
 }
 
-/// Returns whether `name` is `plain` with a hash after one of its halves, or both.
+/// Returns whether `name` is `plain` with a hash after one or both of its halves.
 fn is_hashed_form(name: &str, plain: &str) -> bool {
     let is_form = |half: &str, plain: &str| half == plain || without_hash(half) == Some(plain);
     match (name.split_once("__"), plain.split_once("__")) {
@@ -126,31 +126,30 @@ fn without_hash(name: &str) -> Option<&str> {
     (hash.len() >= 8 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(stem)
 }
 
-/// The scope of an answer to an approval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ApprovalScope {
-    /// The answer applies to this call only.
-    #[default]
-    Once,
-    /// The answer applies to the tool's current definition, in this conversation.
-    Conversation,
-    /// The answer applies to the tool's current definition, in all conversations of its owner.
-    Always,
+named_enum! {
+    /// The scope of an answer to an approval.
+    #[derive(Default)]
+    pub enum ApprovalScope {
+        /// The answer applies to this call only.
+        #[default]
+        Once = "once",
+        /// The answer applies to the tool's current definition, in this conversation.
+        Conversation = "conversation",
+        /// The answer applies to the tool's current definition, in all conversations of its owner.
+        Always = "always",
+    }
 }
-
-words!(ApprovalScope { Once = "once", Conversation = "conversation", Always = "always" });
 
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalTerms {
     pub server: Option<String>,
     pub tool: String,
-    /// The server's description.
+    /// The server's description of the tool.
     pub description: String,
     pub arguments_hash: String,
     pub definition_hash: String,
-    /// SHA-256 of the definition and of the server's address, if that can change: what a grant is bound to.
+    /// SHA-256 of the definition, and of the server's address if that can change. A grant applies to this hash only.
     pub consent_hash: Option<String>,
     pub destructive: bool,
     pub rationale: Option<String>,
@@ -159,16 +158,16 @@ pub struct ApprovalTerms {
     pub preview: String,
     #[serde(default)]
     pub undoable: bool,
-    /// The call that it undoes: other arguments would undo another call.
+    /// The call that this call undoes. Edited arguments would undo another call.
     pub undoes: Option<CallId>,
     pub scopes: Vec<ApprovalScope>,
-    /// JSON Schema of the arguments, to check edited ones.
+    /// JSON Schema of the arguments, to check edited arguments.
     pub parameters: Arc<Value>,
     /// The argument that carries the idempotency key. It must not be edited.
     pub key_argument: Option<String>,
 }
 
-/// A grant: the stored answer to an approval that also allows later calls.
+/// A grant: a stored answer to an approval that also allows later calls.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolGrant {
@@ -223,23 +222,13 @@ impl ApprovalState {
     }
 }
 
-/// A human's decision about a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Decision {
-    /// The call is made.
-    Allow,
-    /// The call is not made.
-    Deny,
-}
-
-impl Decision {
-    /// Returns the word on the wire, which is also the answer to the approval's question.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => ALLOW,
-            Self::Deny => DENY,
-        }
+named_enum! {
+    /// A human's decision about a call.
+    pub enum Decision {
+        /// The call is made.
+        Allow = "allow",
+        /// The call is not made.
+        Deny = "deny",
     }
 }
 
@@ -400,11 +389,15 @@ mod tests {
         assert_eq!(
             policy.mode("files__delete", of_member(ToolSafety::default())),
             ApprovalMode::Auto,
-            "it would not ask by itself either"
+            "the tool needs no approval without a rule"
         );
         let strict = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
         assert_eq!(policy.mode("files__write", of_member(strict)), ApprovalMode::AlwaysAsk);
-        assert_eq!(policy.mode("files__read", of_member(ToolSafety::default())), ApprovalMode::AlwaysAsk, "a stricter one counts");
+        assert_eq!(
+            policy.mode("files__read", of_member(ToolSafety::default())),
+            ApprovalMode::AlwaysAsk,
+            "a stricter rule applies"
+        );
     }
 
     /// A server that offers `send` and then `send.` too has `mail__send_<hash>` twice.
@@ -418,7 +411,7 @@ mod tests {
             assert_eq!(policy.mode(name, untrusted), ApprovalMode::AlwaysAsk, "{name}");
         }
         assert_eq!(policy.mode("mail__read", untrusted), ApprovalMode::Auto);
-        assert_eq!(policy.mode("mail__read_0a1b2c3d", untrusted), ApprovalMode::Ask, "another one may have this name");
+        assert_eq!(policy.mode("mail__read_0a1b2c3d", untrusted), ApprovalMode::Ask, "another tool may have this name");
         assert_eq!(policy.mode("mail__send_it", ToolSafety::default()), ApprovalMode::Auto);
     }
 }

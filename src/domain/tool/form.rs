@@ -1,11 +1,11 @@
-//! Forms that people fill in: JSON Schemas of flat objects with plain values, as the Model Context Protocol has them.
+//! Forms: JSON Schemas of flat objects with plain values, as in the Model Context Protocol.
 
 use serde_json::{Map, Value};
 
-/// The largest schema of a form, in bytes of JSON.
+/// The limit of a form's schema, in bytes of JSON.
 pub const MAX_FORM: usize = 16 * 1024;
 
-/// Checks that a person can be shown this form.
+/// Checks that clients can display this form.
 pub fn check(form: &Value) -> Result<(), String> {
     if form.to_string().len() > MAX_FORM {
         return Err(format!("a form has at most {MAX_FORM} bytes"));
@@ -16,13 +16,13 @@ pub fn check(form: &Value) -> Result<(), String> {
     };
     match fields.iter().find(|(_, field)| !field.as_object().is_some_and(is_plain)) {
         Some((name, _)) => Err(format!(
-            "the field {name} of the form has to be a string, number, integer, boolean, or an array of strings with an enum"
+            "the field {name} of the form must be a string, number, integer, boolean, or an array of strings with an enum"
         )),
         None => Ok(()),
     }
 }
 
-/// Whether a field holds a plain value, or several of a list of texts.
+/// Returns whether a field has a plain value, or an array of listed texts.
 fn is_plain(field: &Map<String, Value>) -> bool {
     let is_nested = ["properties", "$ref", "allOf", "if"].iter().any(|key| field.contains_key(*key));
     match field.get("type").and_then(Value::as_str) {

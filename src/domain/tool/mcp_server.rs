@@ -3,55 +3,55 @@
 use serde_json::{Map, Value};
 
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::model::provider::Reach;
+use crate::domain::model::provider::EgressScope;
 use crate::support::clock::UnixMillis;
-use crate::support::seal::{Place, Sealed};
+use crate::support::encryption::{AssociatedData, EncryptedSecret};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpServerRecord {
-    /// Frozen into tools, so that a call never goes to another server of the same name.
+    /// Stored in frozen tools, so that a call never reaches another server of the same name.
     pub id: McpServerId,
     /// `None` for a server that all users may use.
     pub owner: Option<UserId>,
-    /// The prefix of its tools' names. Unique among those of its owner.
+    /// The prefix of its tools' names. Unique per owner.
     pub name: String,
-    /// As in an `mcpServers` document, with `${NAME}` in place of each secret.
+    /// The entry as in an `mcpServers` document, with `${NAME}` instead of each secret.
     pub entry: Map<String, Value>,
     /// The secrets by name, as JSON, encrypted for [`secrets_place`].
-    pub secrets: Option<Sealed>,
-    /// Where its URL may lead, by the role of the user who gave it; also whether it may be a command.
-    pub reach: Reach,
+    pub secrets: Option<EncryptedSecret>,
+    /// Addresses that its URL may have, and whether it may be a command, by the role of the user who set it.
+    pub egress: EgressScope,
     pub enabled: bool,
     pub created_at: UnixMillis,
     pub updated_at: UnixMillis,
-    /// Raised by one at each change.
+    /// Incremented at each change.
     pub version: i64,
-    /// Incremented to end its connections in all processes.
+    /// Incremented to close its connections in all processes.
     pub generation: i64,
 }
 
 impl McpServerRecord {
-    pub fn secrets_place(&self) -> Place<'_> {
+    pub fn secrets_place(&self) -> AssociatedData<'_> {
         secrets_place(self.owner.as_ref(), self.id.as_str())
     }
 }
 
-/// Returns the place that the secrets of a server are encrypted for.
-pub fn secrets_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> Place<'a> {
-    Place { purpose: "mcp_server", owner: owner.map(UserId::as_str), record: id }
+/// Returns the associated data of the encryption of a server's secrets.
+pub fn secrets_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> AssociatedData<'a> {
+    AssociatedData { purpose: "mcp_server", owner: owner.map(UserId::as_str), record: id }
 }
 
-/// Returns the name of the row of a server's tokens, which differs from that of its secrets.
+/// Returns the row name of a server's tokens. It differs from the row name of its secrets.
 pub fn tokens_row(id: &McpServerId) -> String {
     format!("{id}.tokens")
 }
 
-/// Returns the place that the tokens of a server are encrypted for, in the [row](tokens_row).
-pub fn tokens_place<'a>(owner: Option<&'a UserId>, row: &'a str) -> Place<'a> {
-    Place { purpose: "mcp_tokens", owner: owner.map(UserId::as_str), record: row }
+/// Returns the associated data of the encryption of a server's tokens, in the [row](tokens_row).
+pub fn tokens_place<'a>(owner: Option<&'a UserId>, row: &'a str) -> AssociatedData<'a> {
+    AssociatedData { purpose: "mcp_tokens", owner: owner.map(UserId::as_str), record: row }
 }
 
-/// Returns the id of the server of that name in the configuration.
+/// Returns the id of the configured server with that name.
 pub fn configured_id(name: &str) -> McpServerId {
     McpServerId::derived("capstan.configured_mcp_server", name)
 }

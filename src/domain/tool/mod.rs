@@ -1,13 +1,17 @@
-//! Tools as the loop sees them, and the durable state of one call.
+//! Tools as the engine sees them, and the durable state of one call.
+//!
+//! Owns their values, and the rules for approvals. Must not know how a tool is called.
 
 pub mod approval;
 pub mod call_record;
+pub mod client_tool;
+pub mod closed_calls;
 pub mod form;
 pub mod mcp_server;
-pub mod pin;
 pub mod preview;
 pub mod tool_filter;
 pub mod tool_names;
+pub mod tool_review;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,15 +21,15 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::domain::conversation::content::ToolContent;
+use crate::domain::enum_names::named_enum;
 use crate::domain::ids::{CallId, MessageId, RunId};
-use crate::domain::run::handle::Handle;
+use crate::domain::run::call_handle::Handle;
 use crate::domain::run::undo::UndoRule;
 use crate::domain::tool::approval::ToolSafety;
-use crate::domain::tool::pin::Original;
-use crate::domain::words::words;
+use crate::domain::tool::tool_review::Original;
 use crate::support::json;
 
-/// The tool that asks the user. It is part of the loop: its calls are questions.
+/// The tool that asks the user. The engine implements it: its calls become questions.
 pub const ASK_USER: &str = "ask_user";
 
 /// The replay class of a tool. It says how a call continues after its worker crashed.
@@ -90,6 +94,10 @@ pub struct ToolDefinition {
     /// Facts that decide whether a human is asked first.
     #[serde(default)]
     pub safety: ToolSafety,
+    /// Whether the client of the run executes the calls.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub by_client: bool,
     /// Hash of the server's address, if it can change during a run. Calls go to no other address.
     pub destination: Option<String>,
     /// The server's original definition. Present only for tools that were just listed; runs do not store it.
@@ -99,7 +107,7 @@ pub struct ToolDefinition {
 }
 
 impl ToolDefinition {
-    /// Returns the definition of a tool without a server and without rules of safety.
+    /// Returns the definition of a tool without a server and without safety facts.
     pub fn new(name: &str, description: impl Into<String>, parameters: Value, replay: ReplayClass) -> Self {
         Self {
             name: name.to_owned(),
@@ -112,12 +120,13 @@ impl ToolDefinition {
             preview: None,
             definition_hash: String::new(),
             safety: ToolSafety::default(),
+            by_client: false,
             destination: None,
             original: None,
         }
     }
 
-    /// Returns what a human's consent is bound to: the definition, and the address of the server.
+    /// Returns the hash that an approval applies to: the definition, and the server's address.
     pub fn consent_hash(&self) -> Cow<'_, str> {
         match &self.destination {
             None => Cow::Borrowed(&self.definition_hash),
@@ -126,41 +135,31 @@ impl ToolDefinition {
     }
 }
 
-/// The deepest nesting of JSON from outside that becomes part of our own. Common parsers give up at 128 levels, and we wrap it.
+/// The deepest accepted nesting of external JSON that is stored or sent inside other JSON. Common parsers stop at 128 levels.
 pub const MAX_NESTING: usize = 64;
 
-/// The state of a tool call. `Done` to `Unknown` are outcomes: a call reaches exactly one of them, once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ToolCallState {
-    /// The call is stored and has not started.
-    Planned,
-    /// The call waits for an approval.
-    AwaitingApproval,
-    /// The call may have reached the tool.
-    Started,
-    /// The tool answered.
-    Done,
-    /// The tool answered with an error, or the call could not be carried out.
-    Failed,
-    /// A human denied the call.
-    Denied,
-    /// The run was cancelled before the call had an outcome.
-    Cancelled,
-    /// The call started, its worker crashed, and the outcome is unknown.
-    Unknown,
+named_enum! {
+    /// The state of a tool call. `Done` to `Unknown` are outcomes: a call reaches exactly one of them, once.
+    #[derive(Hash)]
+    pub enum ToolCallState {
+        /// The call is stored and has not started.
+        Planned = "planned",
+        /// The call waits for an approval.
+        AwaitingApproval = "awaiting_approval",
+        /// The call may have reached the tool.
+        Started = "started",
+        /// The tool answered.
+        Done = "done",
+        /// The tool answered with an error, or the call could not be carried out.
+        Failed = "failed",
+        /// A human denied the call.
+        Denied = "denied",
+        /// The run was cancelled before the call had an outcome.
+        Cancelled = "cancelled",
+        /// The call started, its worker crashed, and the outcome is unknown.
+        Unknown = "unknown",
+    }
 }
-
-words!(ToolCallState {
-    Planned = "planned",
-    AwaitingApproval = "awaiting_approval",
-    Started = "started",
-    Done = "done",
-    Failed = "failed",
-    Denied = "denied",
-    Cancelled = "cancelled",
-    Unknown = "unknown",
-});
 
 impl ToolCallState {
     pub fn is_outcome(self) -> bool {
@@ -168,10 +167,10 @@ impl ToolCallState {
     }
 }
 
-/// The durable row of one call.
+/// The stored row of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Generated by this server, and the key that keyed tools are given.
+    /// Generated by this server. Also the idempotency key of keyed tools.
     pub id: CallId,
     pub run_id: RunId,
     /// The assistant message that holds the call.
@@ -179,17 +178,17 @@ pub struct ToolCall {
     pub step: u32,
     /// Position among the calls of the message.
     pub position: u32,
-    /// Echoed back to the provider; possibly empty.
+    /// Sent back to the provider. May be empty.
     pub provider_call_id: String,
-    /// The name that the model used, if no tool has it.
+    /// The tool's name, or the name that the model used if no such tool exists.
     pub name: String,
     pub server: Option<String>,
     pub repair: Option<Repair>,
-    /// The key that the tool is given instead of `id`: that of the first call, if this one repeats it.
+    /// The idempotency key that replaces `id`: the key of the first call, if this call repeats it.
     pub key: Option<CallId>,
     /// The call of an earlier run that this one undoes.
     pub undoes: Option<CallId>,
-    /// How to continue the call while its server has not finished it.
+    /// The handle from which an unfinished call continues.
     pub handle: Option<Handle>,
     /// The arguments as executed.
     pub arguments: Value,
@@ -228,7 +227,7 @@ impl ToolCall {
         self.key.as_ref().unwrap_or(&self.id)
     }
 
-    /// Returns whether the model's arguments were a JSON object, or could be repaired. Otherwise `_raw` holds their text.
+    /// Returns whether the model's arguments were a JSON object, or could be repaired. Otherwise `_raw` contains their text.
     pub fn is_readable(&self) -> bool {
         self.arguments.get("_raw").is_none()
     }
@@ -255,7 +254,7 @@ pub struct Repair {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
     pub state: ToolCallState,
-    /// The whole content. The model reads a part of it.
+    /// The complete content. The model reads a part of it.
     pub content: Vec<ToolContent>,
     pub is_error: bool,
     /// 0 for calls that never ran.
@@ -269,7 +268,7 @@ pub enum Reconciled {
     Happened(ToolOutcome),
     /// The call did not take effect, and never will: it may run again.
     DidNotHappen,
-    /// The server could not be asked, or did not say; with the reason.
+    /// The server could not be asked, or its answer was unclear; with the reason.
     Unclear(String),
 }
 

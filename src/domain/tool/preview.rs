@@ -1,16 +1,16 @@
-//! Previews: one line that describes a call to the human who is asked about it.
+//! Previews: one line that describes a call in its approval.
 
 use serde_json::Value;
 
 use crate::support::json;
 use crate::support::text::prefix_chars;
 
-/// The prefix of a reference in a template. `$$` stands for `$`.
+/// The prefix of a reference in a template. `$$` is a literal `$`.
 const REFERENCE: &str = "$arguments.";
 
 const MAX_TEMPLATE: usize = 500;
 
-/// Characters of a value, of a preview, and of a preview without a template.
+/// Limits in characters: of a value, of a preview, and of a preview without a template.
 const MAX_VALUE: usize = 100;
 const MAX_PREVIEW: usize = 500;
 const MAX_PLAIN: usize = 100;
@@ -21,11 +21,11 @@ pub fn check(template: &str) -> Result<(), String> {
     }
     filled(template, &mut |_| String::new())
         .map(drop)
-        .ok_or_else(|| "what begins with $ stands for nothing: write $arguments.NAME, or $$ for a $".to_owned())
+        .ok_or_else(|| "a $ must begin a reference: write $arguments.NAME, or $$ for a literal $".to_owned())
 }
 
-/// Fills the template with the arguments of a call; without one, shows the beginning of the arguments. Values are shown as JSON, so
-/// that they cannot be mistaken for words of the template.
+/// Fills the template with the arguments of a call. Without a template, shows the beginning of the arguments. Values are JSON, so
+/// that they cannot be mistaken for the template's text.
 pub fn preview(template: Option<&str>, arguments: &Value) -> String {
     let shown = |path: &str| {
         json::at(arguments, path).map_or_else(|| "nothing".to_owned(), |value| shortened(&value.to_string(), MAX_VALUE))
@@ -53,7 +53,7 @@ fn filled(template: &str, stands_for: &mut impl FnMut(&str) -> String) -> Option
         }
         let after = from.strip_prefix(REFERENCE)?;
         let end = after.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))).unwrap_or(after.len());
-        // A full stop ends the sentence, not the name.
+        // A full stop at the end is punctuation, not a part of the name.
         let path = after[..end].trim_end_matches('.');
         if path.is_empty() {
             return None;
@@ -87,7 +87,7 @@ mod tests {
     #[case("Pay $7")]
     #[case("Pay $arguments.")]
     #[case("Pay $argument.x")]
-    fn what_cannot_be_filled_in_is_refused(#[case] template: &str) {
+    fn unfillable_preview_is_refused(#[case] template: &str) {
         assert!(check(template).is_err());
     }
 

@@ -1,29 +1,30 @@
-//! The selection of the tools that a model is offered: too many make small models choose wrongly, and every model call dearer.
+//! The selection of offered tools. Too many tools make small models choose wrongly, and make every model call more expensive.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use crate::domain::words::words;
+use crate::domain::enum_names::named_enum;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolFilterMode {
     #[default]
     Off,
-    /// To those most similar to the user's words.
+    /// Offers the tools most similar to the user's message.
     Semantic,
-    /// To those of the servers that the model asks for, in a separate call.
+    /// Offers the tools of the servers that the model selects in a separate call.
     Categories,
 }
 
-/// Facts about a server beside its tools.
+/// Configured facts about a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerHint {
-    /// Its purpose in a line, for models that choose among servers.
+    /// Its purpose in one line, for models that select servers.
     pub about: String,
-    /// Words that refer to it, beside its name.
+    /// Words that refer to it, in addition to its name.
     pub words: Vec<String>,
 }
 
@@ -31,24 +32,33 @@ pub struct ServerHint {
 #[serde(deny_unknown_fields, default)]
 pub struct ToolFilter {
     pub mode: ToolFilterMode,
-    /// The number of tools on offer, without those that the run has called.
+    /// The number of offered tools, not counting those that the run has called.
     pub k: usize,
-    /// The model is asked for categories if there are more tools than this.
+    /// The model selects categories if there are more tools than this.
     pub above: usize,
-    /// Models that are offered all tools, as `provider/name`; a `*` at the end stands for any ending.
+    /// Whether all tools of a server that the user or the step of a plan names are offered, beyond `k`.
+    pub whole_servers: bool,
+    /// Models that are offered all tools, as `provider/name`. A `*` at the end matches any ending.
     pub skip_models: Vec<String>,
-    /// Servers, by the first half of their tools' names.
+    /// Hints by server, named as in the first half of its tools' names.
     pub servers: BTreeMap<String, ServerHint>,
 }
 
 impl Default for ToolFilter {
     fn default() -> Self {
-        Self { mode: ToolFilterMode::Off, k: 15, above: 30, skip_models: Vec::new(), servers: BTreeMap::new() }
+        Self {
+            mode: ToolFilterMode::Off,
+            k: 15,
+            above: 30,
+            whole_servers: false,
+            skip_models: Vec::new(),
+            servers: BTreeMap::new(),
+        }
     }
 }
 
 impl ToolFilter {
-    /// The largest `k`: some providers take no more tools.
+    /// The largest `k`: some providers accept no more tools.
     pub const MAX_K: usize = 128;
 
     /// Returns whether a model is offered all tools.
@@ -60,42 +70,43 @@ impl ToolFilter {
     }
 }
 
-/// How the tools on offer were selected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ChosenBy {
-    /// By vectors.
-    Semantic,
-    /// By words.
-    Lexical,
-    /// By the model, which named categories.
-    Categories,
+named_enum! {
+    /// How the offered tools were selected.
+    pub enum SelectionMethod {
+        /// By vectors.
+        Semantic = "semantic",
+        /// By words.
+        Lexical = "lexical",
+        /// By categories that the model named.
+        Categories = "categories",
+    }
 }
 
-words!(ChosenBy { Semantic = "semantic", Lexical = "lexical", Categories = "categories" });
-
-/// The tools that were selected for a turn. Tools that the run has called since are offered, too.
+/// The selected tools of a turn. Tools that the run has called since are offered too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChosenTools {
-    pub by: ChosenBy,
-    /// Names of tools, or of categories if the model has selected.
+pub struct ToolSelection {
+    pub by: SelectionMethod,
+    /// Names of tools, or of categories if the model selected.
     pub names: Vec<String>,
 }
 
-/// All tools in an order, the best match first.
+/// All tools, ordered by relevance, the best match first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankedTools {
-    pub by: ChosenBy,
+    pub by: SelectionMethod,
     pub names: Vec<String>,
 }
 
 /// The number of a run's tools that a model call was offered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToolsOffered {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OfferedTools {
     pub offered: usize,
     pub of: usize,
     /// `semantic`, `lexical` or `categories`; `choosing` for a call in which the model is asked for categories.
     pub by: String,
+    /// Tools that are left out because the model does not take so many, at most 200.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Names of tools in settings, agents and requests. Each names one tool: a name that could be a pattern is refused, because a rule
-//! that matches nothing protects nothing.
+//! Names of tools in settings, agents and requests. Each names one tool: a name that looks like a pattern is refused, because a
+//! rule that matches nothing protects nothing.
 
 /// The longest name that models see, in bytes.
 const MAX_NAME: usize = 64;
@@ -15,8 +15,8 @@ pub fn check_tool_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} can be the name of no tool: write the name that models see, such as mail__send; it has 1 to {MAX_NAME} letters, \
-         digits, _ and -"
+        "{name:?} cannot be the name of a tool: write the name that models see, such as mail__send; it has 1 to {MAX_NAME} \
+         letters, digits, _ and -"
     ))
 }
 
@@ -26,7 +26,7 @@ pub fn check_no_pattern(name: &str) -> Result<(), String> {
         return Err("an empty name: write the whole name".to_owned());
     }
     if name.contains(PATTERN) {
-        return Err(format!("{name:?} is a pattern or a list, and neither is supported: write each name out"));
+        return Err(format!("{name:?} is a pattern or a list, and neither is supported: write each name separately"));
     }
     Ok(())
 }
@@ -55,9 +55,9 @@ mod tests {
     #[case("m__{a,b}", "pattern")]
     #[case("", "empty")]
     #[case(" ", "empty")]
-    #[case("m__a m__b", "no tool")]
-    #[case("m/a", "no tool")]
-    #[case("m.a", "no tool")]
+    #[case("m__a m__b", "cannot be the name")]
+    #[case("m/a", "cannot be the name")]
+    #[case("m.a", "cannot be the name")]
     fn pattern_or_impossible_name_is_refused(#[case] name: &str, #[case] reason: &str) {
         let error = check_tool_name(name).unwrap_err();
         assert!(error.contains(reason), "{error}");

@@ -1,15 +1,14 @@
-//! Feedback of users on answers: the trait and its values.
+//! Feedback of users on answers: the values.
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::conversation::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::conversation::feedback::{Feedback, Rating};
 use crate::domain::conversation::message::{Message, Role};
 use crate::domain::ids::{ConversationId, MessageId, UserId};
-use crate::store::{FeedbackCursor, IdempotencyClaim, Keyed, Page, PageRequest, StoreResult, rows};
+use crate::store::{StoreResult, rows};
 use crate::support::clock::UnixMillis;
 
-/// Feedback on an answer.
+/// The feedback to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GiveFeedback {
     pub owner: UserId,
@@ -17,7 +16,7 @@ pub struct GiveFeedback {
     /// The answer.
     pub message_id: MessageId,
     pub rating: Rating,
-    /// Why. Without U+0000.
+    /// The reason. Without U+0000.
     pub comment: Option<String>,
     pub now: UnixMillis,
 }
@@ -28,62 +27,41 @@ impl GiveFeedback {
     }
 }
 
-/// The outcome. Serialised with the idempotency key, so fields are only ever added.
+/// The outcome. Stored with the idempotency key, so fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FeedbackGiven {
-    /// It replaces earlier feedback.
+pub enum FeedbackOutcome {
+    /// The feedback is stored. It replaces earlier feedback.
     Kept(Feedback),
-    /// The message is not one that a model has said. Nothing has changed.
+    /// The message is not an answer of a model. Nothing was stored.
     NotAnAnswer,
-    /// No such message in a conversation of this owner, or not any more.
+    /// No conversation of this owner contains the message, or no longer does.
     NoMessage,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeedbackFilter {
-    /// That of this owner; of all if `None`, which only an administrator asks for.
+    /// The owner of the feedback; `None` for all owners, which only an administrator may request.
     pub owner: Option<UserId>,
     pub rating: Option<Rating>,
-    /// Feedback that an administrator has reviewed, or that none has.
+    /// Whether an administrator has reviewed the feedback; `None` for both.
     pub reviewed: Option<bool>,
 }
 
-/// Feedback of users on answers.
-#[async_trait]
-pub trait FeedbackStore: Send + Sync {
-    /// Stores feedback on an answer. It replaces earlier feedback.
-    async fn give_feedback(&self, give: GiveFeedback, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>>;
-
-    /// Withdraws feedback. Returns false if there is none.
-    async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool>;
-
-    /// Marks feedback as reviewed, or as not reviewed. `None` if there is none on this message.
-    async fn review_feedback(
-        &self,
-        message: &MessageId,
-        by: Option<&UserId>,
-        now: UnixMillis,
-    ) -> StoreResult<Option<FeedbackRecord>>;
-
-    /// A page of feedback, what was said last first. That of messages which were taken out of their conversation is in it.
-    async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>>;
-}
-
-/// Returns whether feedback on a message is possible.
+/// Returns whether the message can have feedback.
 pub(in crate::store) fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
     let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
     Ok(message.role == Role::Assistant && !message.internal)
 }
 
-/// Feedback that comes with a copied message, as columns. Nothing was said later than now.
-pub(in crate::store) struct Rated {
+/// The feedback of an imported message, as columns. Times in the future become the present.
+pub(in crate::store) struct FeedbackColumns {
     pub rating: Rating,
     pub comment: Option<String>,
     pub at: i64,
 }
 
-impl Rated {
+impl FeedbackColumns {
     pub(in crate::store) fn copied(feedback: Feedback, now: UnixMillis) -> Self {
         let at = UnixMillis::from_rfc3339(&feedback.at).map_or(now, |at| at.min(now));
         Self { rating: feedback.rating, comment: feedback.comment, at: at.0 }

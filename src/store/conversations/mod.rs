@@ -1,14 +1,15 @@
-//! Conversations: the trait.
+//! Conversations, their logs, messages, files and questions: traits and values.
+//!
+//! Owns the traits and values of these aggregates. Must not know any statement.
 
-pub(super) mod copy;
 pub(super) mod feedback;
 pub(super) mod files;
-pub(super) mod input;
+pub(super) mod fork;
 pub(super) mod log;
 pub(super) mod messages;
+pub(super) mod questions;
 pub(super) mod retention;
 pub(super) mod rewind;
-pub(super) mod search;
 pub(super) mod titles;
 
 use async_trait::async_trait;
@@ -19,23 +20,27 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::run::change::StepKind;
 use crate::store::{
-    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Copied, CopyConversation, Created,
-    DeletedConversation, EarlierMessages, EarlierPage, IdempotencyClaim, Keyed, MessageCursor, NewConversation, Page, PageRequest,
-    Rewind, Rewound, StoreResult,
+    Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter, CopyConversation, CopyOutcome,
+    CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey, IdempotentOutcome, MessageCursor,
+    NewConversation, Page, PageRequest, Rewind, RewindOutcome, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 
 /// Conversations and their messages, always of one owner.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait ConversationStore: Send + Sync {
-    /// Makes a conversation. Idempotent by `idempotency`; an id that exists already is [`Created::Exists`].
-    async fn create_conversation(&self, new: NewConversation, idempotency: Option<IdempotencyClaim>)
-    -> StoreResult<Keyed<Created>>;
+    /// Creates a conversation. Idempotent by `idempotency`. Returns [`CreateOutcome::Exists`] if the id exists already.
+    async fn create_conversation(
+        &self,
+        new: NewConversation,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CreateOutcome>>;
 
-    /// Returns the conversation, unless it is missing, deleted or another owner's.
+    /// Returns the conversation, unless it is missing, deleted, or belongs to another owner.
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>>;
 
-    /// A page of conversations, newest first (by creation). `query` matches titles, case-insensitively.
+    /// Returns a page of conversations, newest first (by creation). `query` matches titles, case-insensitively.
     async fn conversations(
         &self,
         owner: &UserId,
@@ -43,9 +48,9 @@ pub trait ConversationStore: Send + Sync {
         page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>>;
 
-    /// Returns the furthest step of these runs of an owner: [`StepKind::Tools`] after a tool step, else [`StepKind::Model`]. Runs without a
-    /// step are left out.
-    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>>;
+    /// Returns the most advanced step of each run: [`StepKind::Tools`] after a tool step, else [`StepKind::Model`]. Omits runs
+    /// without a step.
+    async fn run_progress(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>>;
 
     /// Changes a conversation, and appends `conversation.updated`. `None` if it is missing.
     async fn change_conversation(
@@ -56,20 +61,32 @@ pub trait ConversationStore: Send + Sync {
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>>;
 
-    /// Compacts a conversation in which no run is under way.
-    async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>>;
+    /// Compacts a conversation without an unfinished run.
+    async fn compact(
+        &self,
+        compact: Compact,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CompactOutcome>>;
 
-    /// Takes messages out of a conversation in which no run is under way, and appends `conversation.updated` that names them.
-    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>>;
+    /// Removes messages from a conversation without an unfinished run, and appends `conversation.updated` with their ids.
+    async fn rewind_conversation(
+        &self,
+        rewind: Rewind,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<RewindOutcome>>;
 
-    /// Makes a conversation of what was said before. Nothing is executed.
-    async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>>;
+    /// Creates a conversation from existing messages. Nothing is executed.
+    async fn copy_conversation(
+        &self,
+        copy: CopyConversation,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CopyOutcome>>;
 
-    /// Deletes the conversation with all its rows. Its active run is fenced off first, so that no late writer recreates
-    /// anything. Returns the run that was active, for the caller to tell its worker; `None` if there is no such conversation.
+    /// Deletes the conversation with all its rows. Its active run is fenced first, so that no late write creates rows again.
+    /// Returns the active run, so that the caller can notify its worker; `None` if there is no such conversation.
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>>;
 
-    /// A page of messages, oldest first. It ends early when it holds [`PAGE_BYTES`](crate::store::PAGE_BYTES).
+    /// Returns a page of messages, oldest first. The page ends early when it contains [`PAGE_BYTES`](crate::store::PAGE_BYTES).
     async fn messages(
         &self,
         owner: &UserId,
@@ -77,7 +94,7 @@ pub trait ConversationStore: Send + Sync {
         page: &PageRequest<MessageCursor>,
     ) -> StoreResult<Option<Page<Message>>>;
 
-    /// Returns the messages before `page.before`, or the newest ones. `None` if there is no such conversation.
+    /// Returns the messages before `page.before`, or the newest messages. `None` if there is no such conversation.
     async fn earlier_messages(
         &self,
         owner: &UserId,

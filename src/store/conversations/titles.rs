@@ -1,4 +1,4 @@
-//! Titles that models make: the trait.
+//! Titles that models generate: the trait.
 
 use async_trait::async_trait;
 
@@ -10,35 +10,36 @@ use crate::store::StoreResult;
 use crate::support::clock::UnixMillis;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct TitleMade {
+pub struct GeneratedTitle {
     pub owner: UserId,
     pub conversation: ConversationId,
-    /// The title that it had when the model was asked.
+    /// The title when the model was called.
     pub was: String,
-    /// The title that the model has made, if any.
+    /// The title that the model generated, if any.
     pub title: Option<String>,
     pub model: String,
     pub usage: Option<Usage>,
-    /// The run after which it was made, if the title counts in a budget of its conversation or its day.
+    /// The run that the title was generated after, if its cost counts in a budget of the conversation or the day.
     pub budget_of: Option<RunId>,
     pub now: UnixMillis,
 }
 
-impl TitleMade {
-    /// Returns what is booked for the day, and for which run.
+impl GeneratedTitle {
+    /// Returns the amount to book for the day, and its run.
     pub(in crate::store) fn booked(&self) -> Option<(&RunId, Amount)> {
         Some((self.budget_of.as_ref()?, Amount::of(self.usage.as_ref()?)))
     }
 }
 
-/// Titles that models make, at most one for a conversation.
+/// Titles that models generate, at most one per conversation.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait TitleStore: Send + Sync {
-    /// Claims the right to ask a model for a title. Returns the present one; `None` if the user gave it, it was copied, or a model was
-    /// asked before.
+    /// Claims the right to generate a title. Returns the present title. `None` if the user set it, it was copied, or a model was
+    /// called before.
     async fn claim_title(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<String>>;
 
-    /// Books the usage, also for the day, and sets the title unless the conversation has got another one meanwhile. Appends
-    /// `conversation.updated` if it is set.
-    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>>;
+    /// Books the usage, also for the day, and sets the title unless the conversation got another one meanwhile. Appends
+    /// `conversation.updated` if the title was set.
+    async fn finish_title(&self, made: GeneratedTitle) -> StoreResult<Vec<StoredEvent>>;
 }

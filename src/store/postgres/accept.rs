@@ -1,25 +1,35 @@
-//! A message becomes durable: with its run and their first events.
+//! Accepts a message: stores it with its run and their first events.
 //!
-//! A message for a new conversation, or for one in which nothing happens, is one statement, and so one round trip: see
-//! [`super::accept_alone`]. Any other takes a transaction that locks the head of its conversation.
+//! A message for a new or idle conversation takes one statement, and so one round trip: see [`super::accept_idle`]. Any other
+//! message, and one with a transcript, takes a transaction that locks the head of its conversation.
 
-use super::accept_alone::{Head, OwnerCap};
-use super::{PostgresStore, accept_alone};
+use super::accept_idle::{Head, OwnerCap};
+use super::{PostgresStore, accept_idle};
 use crate::store::sql::{Backend as _, PostgresTransaction, Transaction, accept_once, refused_files};
-use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreError, StoreResult};
+use crate::store::{AcceptOutcome, AcceptRun, IdempotencyKey, IdempotentOutcome, StoreError, StoreResult};
 
-/// The most races with requests that make or delete the conversation before the message fails as contended.
+/// Limit of lost races with requests that create or delete the conversation. Then the message fails as contended.
 const MAX_RACES: usize = 5;
 
 impl PostgresStore {
-    pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+    pub(super) async fn accept(
+        &self,
+        accept: &AcceptRun,
+        key: Option<&IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+        if accept.transcript.is_some() {
+            return match accept_once(self.database(), accept, key).await? {
+                Some(outcome) => Ok(outcome),
+                None => Err(StoreError::Contended(sqlx::Error::RowNotFound)),
+            };
+        }
         let mut last = None;
-        // Whether another conversation may be made is known once the conversation was looked for.
+        // If the owner's conversations are limited, the conversation is first read by a transaction, which checks the limit.
         let mut may_be_made = accept.create_with_title.is_some() && accept.max_conversations == 0;
         for _ in 0..MAX_RACES {
             if may_be_made {
-                match self.accept_alone(Head::New, accept, key).await {
-                    Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
+                match self.accept_idle(Head::New, accept, key).await {
+                    Ok(Some(accepted)) => return Ok(IdempotentOutcome::Fresh(accepted)),
                     Ok(None) => {}
                     Err(error) if error.is_unique_violation() => last = Some(error),
                     Err(error) => return Err(error),
@@ -38,13 +48,17 @@ impl PostgresStore {
         })
     }
 
-    /// Accepts into a conversation that exists. `None` if it has just gone or not yet come and another try will tell.
-    async fn accept_into(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Keyed<Accepted>>> {
-        match self.accept_alone(Head::Idle, accept, key).await? {
-            Some(accepted) => Ok(Some(Keyed::Fresh(accepted))),
+    /// Accepts into an existing conversation. `None` if it was just deleted or is not yet visible, so that the caller tries again.
+    async fn accept_into(
+        &self,
+        accept: &AcceptRun,
+        key: Option<&IdempotencyKey>,
+    ) -> StoreResult<Option<IdempotentOutcome<AcceptOutcome>>> {
+        match self.accept_idle(Head::Idle, accept, key).await? {
+            Some(accepted) => Ok(Some(IdempotentOutcome::Fresh(accepted))),
             None => {
-                // The transaction needs a connection of the pool. The cache gives its own back only if the pool has none idle: the pool
-                // tests what comes back.
+                // The transaction needs a connection of the pool. The cached connection is returned only if the pool has no idle
+                // one, because the pool tests every returned connection.
                 if self.api.pool.num_idle() == 0 {
                     self.accept.release();
                 }
@@ -53,26 +67,29 @@ impl PostgresStore {
         }
     }
 
-    /// Accepts in one statement, if that can be done. A message with files takes a transaction, because only what is stored tells
-    /// whether it has them.
-    async fn accept_alone(&self, head: Head, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Accepted>> {
+    /// Accepts in one statement, if possible. A message with files needs a transaction, because the statement cannot check its
+    /// files.
+    async fn accept_idle(
+        &self,
+        head: Head,
+        accept: &AcceptRun,
+        key: Option<&IdempotencyKey>,
+    ) -> StoreResult<Option<AcceptOutcome>> {
         let cap = OwnerCap { most: self.owner_cap, since: self.low_water.marks().leases };
         if accept.files().is_empty() {
             let mut cached = self.accept.take().await?;
-            let accepted = cached.ask(async |connection| accept_alone::write(connection, head, accept, cap, key).await).await?;
+            let accepted = cached.ask(async |connection| accept_idle::write(connection, head, accept, cap, key).await).await?;
             self.accept.keep(cached);
             return Ok(accepted);
         }
         let mut tx = PostgresTransaction::begin(&self.api).await?;
-        let accepted = tx.work(async |connection| accept_alone::write(connection, head, accept, cap, key).await).await?;
+        let accepted = tx.work(async |connection| accept_idle::write(connection, head, accept, cap, key).await).await?;
         let mut tx = Transaction::Postgres(tx);
-        if accepted.is_some()
-            && let Some(refused) = refused_files(&mut tx, accept).await?
-        {
-            tx.rollback().await?;
-            return Ok(Some(refused));
-        }
-        tx.commit().await?;
-        Ok(accepted)
+        let refused = match accepted {
+            Some(_) => refused_files(&mut tx, accept).await,
+            None => Ok(None),
+        };
+        let refused = tx.end(refused, Option::is_none).await?;
+        Ok(refused.or(accepted))
     }
 }

@@ -1,57 +1,62 @@
-//! Clone detection of Postgres, by the place where the database is served. See [`crate::store::clones`].
+//! Clone detection on Postgres, by the identity of the cluster and the database. See [`crate::store::clones`].
 //!
-//! Owns the row that names the place. Must not know what a copy could do.
+//! Owns the row with that identity. Must not know why a copy is dangerous.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, PgTransaction};
 
 use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
-use crate::store::{OnCopy, StoreResult};
+use crate::store::sql::pooler;
+use crate::store::{OnClone, StoreResult};
 
 /// Checks whether the database is a copy.
 ///
-/// A dump that is restored into another cluster or database, or into the same one after it was emptied, makes another table there. A
-/// copy of the whole cluster's files is not noticed. `pg_upgrade` makes another cluster and leaves the old one as it was: both could be
-/// served, and only the operator knows which one is.
+/// A dump creates a new table when it is restored into another cluster or database, or into the same one after it was emptied, and
+/// so changes the identity. A copy of the cluster's files is not detected. `pg_upgrade` creates a new cluster and leaves the old
+/// one intact: both could be served, and only the operator knows which one is.
 ///
-/// Takes a connection of its own, because accepting a copy may take long.
-pub(super) async fn check(options: &PgConnectOptions, on_copy: OnCopy) -> StoreResult<()> {
-    if on_copy == OnCopy::Overlook {
+/// Uses its own connection, because accepting a copy may take long.
+pub(super) async fn check(options: &PgConnectOptions, on_clone: OnClone, is_pooled: bool) -> StoreResult<()> {
+    if on_clone == OnClone::SkipCheck {
         return Ok(());
     }
     let mut connection = PgConnection::connect_with(options).await?;
-    let checked = compare(&mut connection, on_copy).await;
+    let checked = match is_pooled {
+        false => compare(&mut connection, on_clone).await,
+        true => pooler::in_transaction(&mut connection, async |connection| compare(connection, on_clone).await).await,
+    };
     let _ = connection.close().await;
     checked
 }
 
-async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<()> {
-    let here = place(connection).await?;
+async fn compare(connection: &mut PgConnection, on_clone: OnClone) -> StoreResult<()> {
+    let here = database_identity(connection).await?;
     let known: Option<String> = sqlx::query_scalar("SELECT place FROM clone_detection").fetch_optional(&mut *connection).await?;
-    if known.as_ref().is_some_and(|known| is_same(known, &here)) && on_copy != OnCopy::AcceptUnseen {
+    if known.as_ref().is_some_and(|known| is_same(known, &here)) && on_clone != OnClone::AcceptUndetected {
         return Ok(());
     }
     let mut tx = connection.begin().await?;
     sqlx::query("INSERT INTO clone_detection (place) VALUES ($1) ON CONFLICT DO NOTHING").bind(&here).execute(&mut *tx).await?;
-    // Of several servers that start together, one accepts.
+    // If several servers start together, only one accepts.
     let known: String = sqlx::query_scalar("SELECT place FROM clone_detection FOR UPDATE").fetch_one(&mut *tx).await?;
-    match on_copy {
-        OnCopy::Refuse if !is_same(&known, &here) => {
+    match on_clone {
+        OnClone::Refuse if !is_same(&known, &here) => {
             return Err(refused(
-                "it is a copy of a database that was served from another place, a dump, a template or what pg_upgrade has made",
+                "it is a copy of a database of another cluster: a restored dump, a copy by template, or the result of pg_upgrade",
             ));
         }
-        OnCopy::Accept if !is_same(&known, &here) => accept(&mut tx, &here).await?,
-        OnCopy::AcceptUnseen => accept(&mut tx, &here).await?,
-        OnCopy::Overlook | OnCopy::Refuse | OnCopy::Accept => {}
+        OnClone::Accept if !is_same(&known, &here) => accept(&mut tx, &here).await?,
+        OnClone::AcceptUndetected => accept(&mut tx, &here).await?,
+        OnClone::SkipCheck | OnClone::Refuse | OnClone::Accept => {}
     }
     Ok(tx.commit().await?)
 }
 
-/// The identifier of a cluster that does not tell its own.
+/// The identifier of a cluster that does not reveal its own.
 const UNKNOWN: i64 = 0;
 
-/// Returns whether two places are one. If a cluster does not tell its identifier, only the ids within the cluster count.
+/// Returns whether two identities are equal. If a cluster does not reveal its identifier, only the ids within the cluster are
+/// compared.
 fn is_same(known: &str, here: &str) -> bool {
     let tells_nothing = |cluster: &str| cluster == UNKNOWN.to_string();
     match (known.split_once('/'), here.split_once('/')) {
@@ -60,9 +65,9 @@ fn is_same(known: &str, here: &str) -> bool {
     }
 }
 
-/// Returns what no copy of the database shares with it, unless the files of the whole cluster were copied.
-async fn place(connection: &mut PgConnection) -> StoreResult<String> {
-    // Every role may ask for it, unless an operator has revoked that.
+/// Returns the identity, which no copy shares unless the files of the whole cluster were copied.
+async fn database_identity(connection: &mut PgConnection) -> StoreResult<String> {
+    // Every role may read it, unless an operator has revoked that.
     let may_ask: bool =
         sqlx::query_scalar("SELECT has_function_privilege('pg_control_system()', 'execute')").fetch_one(&mut *connection).await?;
     let cluster: i64 = match may_ask {
@@ -78,7 +83,7 @@ async fn place(connection: &mut PgConnection) -> StoreResult<String> {
 }
 
 async fn accept(tx: &mut PgTransaction<'_>, here: &str) -> StoreResult<()> {
-    // The epochs jump with the numbers of events: a worker of the lost time holds none of these.
+    // The epochs jump like the sequence numbers, so that no lost worker holds one of the new epochs.
     let lifted = sqlx::query(
         "UPDATE conversation_heads
          SET last_seq = greatest(last_seq + $2, now_ms() * $1), epoch = greatest(epoch + $2, now_ms() * $1)",

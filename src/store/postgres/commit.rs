@@ -1,35 +1,35 @@
 //! The log writer's transaction: many writes at once, each under its own fence.
 //!
-//! Everything is one statement, which is its own transaction and one round trip: it updates the heads whose run and epoch
-//! match, taking the numbers, and every other part hangs on the heads that matched. A write whose fence does not match finds
-//! no head and leaves nothing. A run's end takes a second statement in the same transaction, because the run that follows it
-//! may have been queued while the first one waited for the head's lock, and would not be in its snapshot.
+//! The transaction is one statement, and so one round trip. It updates the heads whose run and epoch match, and assigns the
+//! sequence numbers. All other parts join the matching heads, so a write with a void fence has no effect. The end of a run needs a
+//! second statement in the same transaction: the next run may have been queued while the first statement waited for the head's
+//! lock, and is not in its snapshot.
 
 use std::collections::HashSet;
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
-use super::answer::{ANSWER_LIMIT, ask, within};
+use super::activate_next_run::{PendingUpdate, UpdatedConversation, settle};
 use super::errors::{is_refusal, retried_at_locks};
-use super::fold::{self, Fenced, Folded, Place};
-use super::settle::{PendingUpdate, Settled, settle};
+use super::merged_batch::{self, FenceWrites, MergedBatch, WriteOffset};
 use super::statement::statement;
+use super::timeouts::{ANSWER_LIMIT, ask, with_deadline};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
 use crate::domain::run::record::{Fence, RunWrite};
-use crate::store::runs::compose;
-use crate::store::{Committed, Refused, StoreError, StoreResult};
+use crate::store::runs::created_rows;
+use crate::store::{CommitReceipt, StoreError, StoreResult, WriteRejection};
 
 impl PostgresStore {
-    /// Commits a batch. Tried again only when the database says that it was rolled back.
-    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    /// Commits a batch. Retried only if the database reports a rollback.
+    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        let batch = fold::fold(writes)?;
-        // All runs of the process wait behind this, and the log writer finds out which of them is locked out. That one waits for longer
-        // than a session that was cut off in a transaction is suffered, 5 s.
+        let batch = merged_batch::merge(writes)?;
+        // All runs of the process wait for this commit, so a batch does not wait for a lock: the log writer then finds the blocked
+        // run. That run waits alone, for longer than an aborted session may hold a transaction, 5 s.
         let locks = if batch.fences.len() > 1 { 0 } else { 2 };
         let answers = match batch.refused {
             Some(_) => None,
@@ -39,40 +39,44 @@ impl PostgresStore {
                 Err(error) => return Err(error),
             },
         };
-        // A write that breaks a rule takes back all of its batch, but shall only cost itself.
+        // A write that violates a rule rolls back its batch. Only that write must fail.
         match answers {
             Some(answers) => Ok(answers),
             None => retried_at_locks(locks, || self.write_one_by_one(writes)).await,
         }
     }
 
-    async fn write_batch(&self, writes: &[RunWrite], batch: &Folded<'_>) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn write_batch(
+        &self,
+        writes: &[RunWrite],
+        batch: &MergedBatch<'_>,
+    ) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         let mut cached = self.log.take().await?;
         let written = cached.ask(async |connection| write_batch_on(connection, writes, batch).await);
-        let answers = within(ANSWER_LIMIT, written).await?;
+        let answers = with_deadline(ANSWER_LIMIT, written).await?;
         self.log.keep(cached);
         Ok(answers)
     }
 
-    /// Each write on its own in one transaction, so that one that is refused leaves nothing and the others stay.
-    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    /// Commits each write separately in one transaction, so that a refused write has no effect and the others are stored.
+    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         let written = ask(&self.worker, async |connection| {
             let mut tx = connection.begin().await?;
             let answers = write_each(&mut tx, writes).await?;
             tx.commit().await?;
             Ok(answers)
         });
-        within(ANSWER_LIMIT, written).await
+        with_deadline(ANSWER_LIMIT, written).await
     }
 }
 
 async fn write_batch_on(
     connection: &mut PgConnection,
     writes: &[RunWrite],
-    batch: &Folded<'_>,
-) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    batch: &MergedBatch<'_>,
+) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
     let answers = |found: &[Option<Head>]| -> Vec<_> {
-        writes.iter().zip(&batch.places).map(|(write, place)| answer(write, *place, found)).collect()
+        writes.iter().zip(&batch.places).map(|(write, offset)| answer(write, *offset, found)).collect()
     };
     if batch.fences.iter().all(|fenced| fenced.ends_as.is_none()) {
         return Ok(answers(&write(connection, batch).await?));
@@ -80,11 +84,11 @@ async fn write_batch_on(
     let mut tx = connection.begin().await?;
     let found = write_and_settle(&mut tx, batch).await?;
     let mut answers = answers(&found);
-    // An end that comes too early takes back all writes of its fence, and shall only cost itself. They are made again before the
-    // others are committed, so that every answer is true even if they fail.
+    // An early end rolls back all writes of its fence, but only the end itself must fail. The other writes are repeated before the
+    // rest is committed, so that every result is correct even if they fail.
     let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
     let again: Vec<usize> =
-        (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|place| early(place.fence))).collect();
+        (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|offset| early(offset.fence))).collect();
     if !again.is_empty() {
         let repeated: Vec<RunWrite> = again.iter().map(|index| writes[*index].clone()).collect();
         let second = write_each(&mut tx, &repeated).await?;
@@ -96,46 +100,48 @@ async fn write_batch_on(
     Ok(answers)
 }
 
-/// Each write on its own, in the transaction that is under way.
-async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+/// Applies each write separately in the open transaction.
+async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
     sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
         .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
         .execute(&mut *tx)
         .await?;
     let mut answers = Vec::with_capacity(writes.len());
-    // Those of whom a write was refused: what they wrote after it would leave a hole in the log.
+    // Fences with a refused write. A later write of the same fence would leave a gap in the log.
     let mut broken: HashSet<&Fence> = HashSet::new();
     for write in writes {
         if broken.contains(&write.fence) {
-            answers.push(Err(Refused::Fenced));
+            answers.push(Err(WriteRejection::Fenced));
             continue;
         }
-        let alone = fold::fold(std::slice::from_ref(write))?;
+        let alone = merged_batch::merge(std::slice::from_ref(write))?;
         if let Some(reason) = alone.refused {
-            compose::report_broken_rule(write, reason);
+            created_rows::report_broken_rule(write, reason);
             broken.insert(&write.fence);
-            answers.push(Err(Refused::Fenced));
+            answers.push(Err(WriteRejection::Fenced));
             continue;
         }
         let mut savepoint = tx.begin().await?;
         match write_and_settle(&mut savepoint, &alone).await {
             Ok(found) => {
                 savepoint.commit().await?;
-                let place = alone.places.first().copied().flatten();
-                let answer = match answer(write, place, &found) {
-                    Err(Refused::Fenced) if is_unheard(tx, &alone).await? => Err(Refused::Unheard),
+                let offset = alone.places.first().copied().flatten();
+                let answer = match answer(write, offset, &found) {
+                    Err(WriteRejection::Fenced) if has_unprocessed_messages(tx, &alone).await? => {
+                        Err(WriteRejection::MessageJoined)
+                    }
                     answer => answer,
                 };
-                if answer == Err(Refused::Fenced) {
+                if answer == Err(WriteRejection::Fenced) {
                     broken.insert(&write.fence);
                 }
                 answers.push(answer);
             }
             Err(error) if is_refusal(&error) => {
                 savepoint.rollback().await?;
-                compose::report_broken_rule(write, &refusal(&error));
+                created_rows::report_broken_rule(write, &refusal(&error));
                 broken.insert(&write.fence);
-                answers.push(Err(Refused::Fenced));
+                answers.push(Err(WriteRejection::Fenced));
             }
             Err(error) => return Err(error),
         }
@@ -143,30 +149,30 @@ async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<V
     Ok(answers)
 }
 
-/// The head that a write has found.
+/// The head that matched a write.
 #[derive(Clone)]
 struct Head {
-    /// The number that the log stood at.
+    /// The newest sequence number before the write.
     base: i64,
-    /// The conversation's title as JSON, if it was looked at.
+    /// The conversation's title as JSON, if it was read.
     title: Option<String>,
     /// The conversation's status after the run's end.
     status: Option<ConversationStatus>,
 }
 
-fn answer(write: &RunWrite, place: Option<Place>, found: &[Option<Head>]) -> Result<Committed, Refused> {
-    let place = place.ok_or(Refused::Fenced)?;
-    let Head { base, title, status } = found.get(place.fence).and_then(Option::as_ref).ok_or(Refused::Fenced)?;
+fn answer(write: &RunWrite, write_offset: Option<WriteOffset>, found: &[Option<Head>]) -> Result<CommitReceipt, WriteRejection> {
+    let write_offset = write_offset.ok_or(WriteRejection::Fenced)?;
+    let Head { base, title, status } = found.get(write_offset.fence).and_then(Option::as_ref).ok_or(WriteRejection::Fenced)?;
     let completed = match title {
-        Some(title) => compose::updates(write, title, status.map_or("", ConversationStatus::as_str)),
+        Some(title) => created_rows::updates(write, title, status.map_or("", ConversationStatus::as_str)),
         None => Vec::new(),
     };
     let next_waits = *status == Some(ConversationStatus::Queued);
-    Ok(Committed { first_seq: base + place.offset + 1, next_waits, completed })
+    Ok(CommitReceipt { first_seq: base + write_offset.offset + 1, next_waits, completed })
 }
 
-/// Returns whether a write found no head only because its run has not processed all joined messages. The head is locked.
-async fn is_unheard(connection: &mut PgConnection, alone: &Folded<'_>) -> StoreResult<bool> {
+/// Returns whether a write matched no head only because its run has not processed all joined messages. Locks the head.
+async fn has_unprocessed_messages(connection: &mut PgConnection, alone: &MergedBatch<'_>) -> StoreResult<bool> {
     let Some((fenced, heard)) = alone.fences.first().and_then(|fenced| Some((fenced, fenced.joined?))) else {
         return Ok(false);
     };
@@ -183,15 +189,15 @@ async fn is_unheard(connection: &mut PgConnection, alone: &Folded<'_>) -> StoreR
     .await?)
 }
 
-/// The database's words for a refusal, without the values that a row holds.
+/// Returns the database's message for a refusal, without values of a row.
 fn refusal(error: &StoreError) -> String {
     let StoreError::Statement(sqlx::Error::Database(database)) = error else { return error.to_string() };
     database.message().to_owned()
 }
 
-async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
+async fn write_and_settle(connection: &mut PgConnection, batch: &MergedBatch<'_>) -> StoreResult<Vec<Option<Head>>> {
     let mut found = write(connection, batch).await?;
-    let ended = fold::ended(&batch.fences, |fence| found.get(fence).is_some_and(Option::is_some));
+    let ended = merged_batch::ended(&batch.fences, |fence| found.get(fence).is_some_and(Option::is_some));
     if !ended.is_empty() {
         let updates = batch.updates.iter().filter_map(|update| {
             let base = found.get(update.fence)?.as_ref()?.base;
@@ -200,8 +206,8 @@ async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> 
             Some(PendingUpdate { conversation, seq: base + update.place, at: update.event.at, data })
         });
         let updates: Vec<_> = updates.collect();
-        for Settled { conversation, title_json, status } in settle(connection, &ended, &updates).await? {
-            let of_it = |fenced: &Fenced<'_>| fenced.ends_as.is_some() && fenced.fence.conversation_id == conversation;
+        for UpdatedConversation { conversation, title_json, status } in settle(connection, &ended, &updates).await? {
+            let of_it = |fenced: &FenceWrites<'_>| fenced.ends_as.is_some() && fenced.fence.conversation_id == conversation;
             let heads = batch.fences.iter().zip(&mut found).filter(|(fenced, _)| of_it(fenced));
             if let Some(head) = heads.filter_map(|(_, head)| head.as_mut()).next() {
                 (head.title, head.status) = (Some(title_json), Some(status));
@@ -211,10 +217,10 @@ async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> 
     Ok(found)
 }
 
-async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
-    let Folded { fences, events, lists, .. } = batch;
+async fn write(connection: &mut PgConnection, batch: &MergedBatch<'_>) -> StoreResult<Vec<Option<Head>>> {
+    let MergedBatch { fences, events, lists, .. } = batch;
     let parts: Vec<_> = lists.iter().map(|(part, _)| *part).collect();
-    // Made of constants only.
+    // The text consists of constants.
     let statement = AssertSqlSafe(statement(&parts, fences.iter().any(|fenced| fenced.lets_go)));
     let mut query = sqlx::query(statement)
         .bind(fences.iter().map(|fenced| fenced.fence.conversation_id.as_str()).collect::<Vec<_>>())
@@ -225,7 +231,7 @@ async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult
         .bind(fences.iter().map(|fenced| fenced.joined).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.after).collect::<Vec<_>>())
         .bind(events.iter().map(|(ord, _, _)| *ord).collect::<Vec<_>>())
-        .bind(events.iter().map(|(_, place, _)| *place).collect::<Vec<_>>())
+        .bind(events.iter().map(|(_, offset, _)| *offset).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| i64::from(event.attempt)).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.kind).collect::<Vec<_>>())

@@ -1,7 +1,7 @@
-//! A cached connection beside its pool.
+//! One cached connection in front of a pool.
 //!
-//! The pool tests each connection that comes back: one more round trip at the moment in which the next caller waits. Where mostly one
-//! connection is used, it stays here. A caller that finds the cache empty takes another connection from the pool.
+//! The pool tests every returned connection, which costs a round trip while the next caller waits. If usually one connection is in
+//! use, it is cached here. A caller that finds the cache empty uses the pool.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 use tokio::time::Instant;
 
-use super::answer::{ANSWER_LIMIT, GuardedConnection, Line};
+use super::timeouts::{ANSWER_LIMIT, GuardedConnection, GuardedPool};
 use crate::store::StoreResult;
 
-/// A connection that was idle for longer is tested before it is used again.
+/// A cached connection that was idle for longer is tested before it is used.
 pub(super) const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
 
-/// After this time a connection goes back to its pool, which knows when one is too old.
+/// After this time the connection is returned to its pool, which closes old connections.
 const KEEP_FOR: Duration = Duration::from_secs(600);
 
 pub(super) struct ConnectionCache {
-    line: Line,
+    line: GuardedPool,
     idle: Mutex<Option<CachedConnection>>,
 }
 
-/// A connection that was taken. Dropping it gives it back to the pool.
+/// A connection in use. Dropping it returns it to the pool.
 pub(super) struct CachedConnection {
     connection: GuardedConnection,
     since: Instant,
@@ -40,17 +40,20 @@ impl CachedConnection {
         self.used_at.elapsed() < TEST_AFTER_IDLE
     }
 
-    pub(super) async fn ask<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> T) -> T {
+    pub(super) async fn ask<T, E: From<sqlx::Error>>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
+    ) -> Result<T, E> {
         self.connection.ask(work).await
     }
 }
 
 impl ConnectionCache {
-    pub(super) fn new(line: Line) -> Self {
+    pub(super) fn new(line: GuardedPool) -> Self {
         Self { line, idle: Mutex::default() }
     }
 
-    /// Takes the cached connection, or else one of the pool.
+    /// Takes the cached connection, or else a connection of the pool.
     pub(super) async fn take(&self) -> StoreResult<CachedConnection> {
         let idle = self.idle().take();
         if let Some(mut cached) = idle.filter(CachedConnection::may_stay) {
@@ -60,7 +63,7 @@ impl ConnectionCache {
             let test = cached.ask(async |connection| connection.ping().await);
             match tokio::time::timeout(ANSWER_LIMIT, test).await {
                 Ok(Ok(())) => return Ok(cached),
-                // The pool would wait for an answer that does not come.
+                // The pool would wait for an answer that does not arrive.
                 Ok(Err(_)) | Err(_) => cached.connection.close_on_drop(),
             }
         }
@@ -68,20 +71,20 @@ impl ConnectionCache {
         Ok(CachedConnection { connection, since: Instant::now(), used_at: Instant::now() })
     }
 
-    /// Returns whether a connection is cached that was used just now.
+    /// Returns whether a recently used connection is cached.
     pub(super) fn is_fresh(&self) -> bool {
         self.idle().as_ref().is_some_and(|cached| cached.may_stay() && cached.is_fresh())
     }
 
-    /// Caches a connection on which no answer is awaited.
+    /// Caches a connection on which no answer is pending.
     pub(super) fn keep(&self, mut cached: CachedConnection) {
         cached.used_at = Instant::now();
         let before = self.idle().replace(cached);
-        // Dropped outside of the lock.
+        // Dropped after the lock is released.
         drop(before);
     }
 
-    /// Gives the connection back: a pool does not close while one is out.
+    /// Returns the connection to the pool, which cannot close before.
     pub(super) fn release(&self) {
         let idle = self.idle().take();
         drop(idle);

@@ -1,19 +1,19 @@
-//! A conversation is deleted.
+//! Deletes a conversation.
 //!
-//! A long one has a million events, and one transaction that removes them would hold up all other work. So the conversation is
-//! taken from its owner first, with its head and its runs: from then on no query finds it, and no write reaches it. The rest is
-//! removed piece by piece. If the process ends before that is done, the rest is found by its empty owner.
+//! A long conversation has a million events, and one transaction that removes them would block other work. So the first step
+//! removes the conversation's owner, its head and its runs: after that, no query finds it and no write reaches it. The rest is
+//! removed in small pieces. If the process ends before, the rest is found by its empty owner.
 
 use super::PostgresStore;
-use super::answer::Line;
+use super::timeouts::GuardedPool;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::sql::{Database, IdleFor, values};
+use crate::store::sql::{Database, IdleAge, Transaction, values};
 use crate::store::{DeletedConversation, Statement, StoreResult};
 
 /// The owner of a deleted conversation.
 const NOBODY: &str = "";
 
-/// Takes a conversation, its head and its runs away. A write after that finds no head that its fence could match.
+/// Removes the owner, the head and the runs of a conversation. A later write finds no head that matches its fence.
 const TAKE_AWAY: Statement = Statement {
     name: "TAKE_AWAY",
     sqlite: "",
@@ -57,12 +57,13 @@ impl PostgresStore {
         &self,
         owner: &UserId,
         id: &ConversationId,
-        idle: Option<IdleFor>,
+        idle: Option<IdleAge>,
     ) -> StoreResult<Option<DeletedConversation>> {
-        // No client waits for a deletion under a condition.
+        // No client waits for a conditional deletion.
         let line = if idle.is_some() { &self.chores } else { &self.api };
         let database = Database::Postgres(line);
-        let deleted = database.retry(|| take_away(database, owner, id, idle)).await?;
+        let work = || database.transaction(async |tx| take_away(tx, owner, id, idle).await, Option::is_some);
+        let deleted = database.retry(work).await?;
         if deleted.is_some()
             && let Err(error) = remove_rest(line, id.as_str()).await
         {
@@ -71,7 +72,7 @@ impl PostgresStore {
         Ok(deleted)
     }
 
-    /// Removes what processes that died have left of deleted conversations.
+    /// Removes the remaining rows of deletions that a crash interrupted.
     pub(super) async fn finish_deletions(&self) -> StoreResult<()> {
         let left: Vec<String> =
             sqlx::query_scalar("SELECT id FROM conversations WHERE owner_id = $1").bind(NOBODY).fetch_all(&self.chores).await?;
@@ -83,28 +84,25 @@ impl PostgresStore {
 }
 
 async fn take_away(
-    database: Database<'_>,
+    tx: &mut Transaction,
     owner: &UserId,
     id: &ConversationId,
-    idle: Option<IdleFor>,
+    idle: Option<IdleAge>,
 ) -> StoreResult<Option<DeletedConversation>> {
-    let mut tx = database.begin().await?;
     let mut is_wanted = tx.lock_head(owner, id).await?.is_some();
-    if is_wanted && let Some(IdleFor { statement, age_ms }) = idle {
+    if is_wanted && let Some(IdleAge { statement, age_ms }) = idle {
         is_wanted = tx.fetch_one(statement, values![age_ms, id.as_str()]).await?.only()?;
     }
     if !is_wanted {
-        tx.rollback().await?;
         return Ok(None);
     }
     let row = tx.fetch_optional(TAKE_AWAY, values![id.as_str(), NOBODY]).await?;
     let active_run: Option<String> = row.map(|row| row.only()).transpose()?;
-    tx.commit().await?;
     Ok(Some(DeletedConversation { active_run: active_run.map(RunId::from_stored) }))
 }
 
-/// The row of the conversation goes last, so that its id is not used again before.
-async fn remove_rest(line: &Line, id: &str) -> StoreResult<()> {
+/// Deletes the conversation's row last, so that its id is not reused before.
+async fn remove_rest(line: &GuardedPool, id: &str) -> StoreResult<()> {
     let pieces = [
         "DELETE FROM messages WHERE conversation_id = $1 AND position <= (
              SELECT max(position) FROM (

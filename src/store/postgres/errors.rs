@@ -1,4 +1,4 @@
-//! Retries after errors by which the database says that it rolled a transaction back.
+//! Retries of transactions that the database rolled back.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use backon::{ExponentialBuilder, Retryable as _};
 
 use crate::store::{StoreError, StoreResult};
 
-/// Runs a transaction again, up to five times, when the database says that it was rolled back for the sake of another. Any
-/// other error may come after a commit whose answer was lost, so it is the caller's to judge.
+/// Repeats a transaction, up to five times, if the database reports that it rolled the transaction back because of another one.
+/// Returns any other error: it may follow a commit whose reply was lost.
 pub(in crate::store) async fn retried<T, F, Fut>(transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
@@ -16,7 +16,7 @@ where
     retried_when(was_rolled_back, transaction).await
 }
 
-/// Retries like [`retried`], but at most `most` times after a lock timeout: other writes may wait behind this transaction.
+/// Retries like [`retried`], but at most `most` times after a lock timeout, because other writes may wait for this transaction.
 pub(super) async fn retried_at_locks<T, F, Fut>(mut most: u32, transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
@@ -46,7 +46,7 @@ where
     transaction.retry(waits).when(may_repeat).await
 }
 
-/// serialization_failure, deadlock_detected, lock_not_available: nothing of the transaction is left, for certain.
+/// serialization_failure, deadlock_detected, lock_not_available: the transaction certainly had no effect.
 fn was_rolled_back(error: &StoreError) -> bool {
     has_code(error, &["40001", "40P01", "55P03"])
 }
@@ -56,7 +56,7 @@ fn has_code(error: &StoreError, codes: &[&str]) -> bool {
     database.code().is_some_and(|code| codes.contains(&&*code))
 }
 
-/// Whether a write was refused by a rule of the rows: by `refuse` in a statement of ours, or by a row that is there already.
+/// Returns whether a rule of the rows refused a write: by `refuse` in a statement, or because a row exists already.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     let StoreError::Statement(sqlx::Error::Database(database)) = error else { return false };
     matches!(database.code().as_deref(), Some("CA001" | "23505"))

@@ -1,20 +1,20 @@
-//! Reads the row and the history of a claimed run.
+//! Loads the row and the history of a claimed run.
 
 use sqlx::Row as _;
 
 use super::PostgresStore;
-use super::answer::{ANSWER_LIMIT, within};
+use super::timeouts::{ANSWER_LIMIT, with_deadline};
 use crate::domain::run::record::{Fence, RunRecord};
 use crate::store::sql::{Backend, History, Row, record};
 use crate::store::{StoreResult, rows};
 
 impl PostgresStore {
-    pub(super) async fn load(&self, fence: &Fence, words: rows::Words) -> StoreResult<Option<RunRecord>> {
-        within(ANSWER_LIMIT, Box::pin(self.load_all(fence, words))).await
+    pub(super) async fn load(&self, fence: &Fence, words: rows::TranscriptScope) -> StoreResult<Option<RunRecord>> {
+        with_deadline(ANSWER_LIMIT, Box::pin(self.load_all(fence, words))).await
     }
 
-    /// Loads a run by one statement, and a few more if it has steps, or its agent needs more.
-    async fn load_all(&self, fence: &Fence, words: rows::Words) -> StoreResult<Option<RunRecord>> {
+    /// Loads a run with one statement, and a few more if it has steps or its agent needs them.
+    async fn load_all(&self, fence: &Fence, words: rows::TranscriptScope) -> StoreResult<Option<RunRecord>> {
         let found = sqlx::query(
             "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                      t.definitions, r.contexts, r.cancel_requested_by, h.joined, v.system_prompt, v.instructions, now_ms() - r.started_at AS elapsed_ms,
@@ -49,7 +49,7 @@ impl PostgresStore {
         .bind(fence.conversation_id.as_str())
         .bind(fence.run_id.as_str())
         .bind(fence.epoch)
-        .bind(words == rows::Words::All)
+        .bind(words == rows::TranscriptScope::All)
         .fetch_optional(&self.worker)
         .await?;
         let Some(row) = found else { return Ok(None) };

@@ -1,48 +1,62 @@
-//! Applies the migrations to a Postgres database that other processes use.
+//! Migrates a Postgres database while other processes use it.
 //!
 //! Owns how a migration waits for locks. Must not know what a migration changes.
 
 use std::time::Duration;
 
-use sqlx::Connection as _;
-use sqlx::migrate::MigrateError;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _};
 
 use crate::store::StoreResult;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
+use crate::store::sql::pooler;
 
-/// How long a migration waits for a lock: meanwhile all others that want the table wait behind it.
+/// How long a migration waits for a lock. Meanwhile, all others that need the table wait behind it.
 const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "500ms");
 
-/// How long the others go on before a migration asks for its lock again.
+/// How long others can work before the migration requests its lock again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a migration waits for a lock after many refusals. Postgres cancels an automatic vacuum when a lock has waited for it for
-/// `deadlock_timeout`, which is a second; the vacuum of a large table would otherwise go on for hours.
+/// How long a migration waits for a lock after several attempts. Postgres cancels an automatic vacuum when a lock has waited for it
+/// for `deadlock_timeout`, one second. Otherwise the vacuum of a large table would block the migration for hours.
 const LONG_LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "1200ms");
 
-/// After how many refusals a migration waits so long, once.
+/// Number of failed attempts after which a migration waits so long once.
 const MANY: usize = 5;
+
+/// The number of the advisory lock of migrations through a pooler: "capstan" in ASCII.
+const MIGRATION_LOCK: i64 = 0x63_61_70_73_74_61_6e;
 
 const START_ANEW: &str = "give this version a new, empty Postgres database";
 
-/// Brings the schema up to date.
+/// Migrates the schema.
 ///
-/// A migration takes a connection of its own, because it may take its time. It may not take it at a lock, because older versions are at
-/// work meanwhile. The migrator takes an advisory lock, so that processes that start together wait for each other.
-pub(super) async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
-    let migrator = migrator!("postgres");
+/// A migration uses its own connection, because it may take long. It must not wait long for a lock, because older versions are
+/// still working. The migrator takes an advisory lock, so that processes that start together wait for each other.
+pub(super) async fn migrate(options: &PgConnectOptions, is_pooled: bool) -> StoreResult<()> {
+    let mut migrator = migrator!("postgres");
+    // The lock of the migrator belongs to a session.
+    migrator.set_locking(!is_pooled);
     let mut refusals = 0_usize;
     loop {
-        let patience = if refusals % (MANY + 1) == MANY { LONG_LOCK_TIMEOUT } else { LOCK_TIMEOUT };
-        let mut connection = PgConnection::connect_with(&options.clone().options([patience])).await?;
-        // Not by `run`, whose future only the thread can await that began it.
-        let done = migrator.run_direct(None, &mut connection, false).await;
-        let first: Option<String> = match &done {
-            Err(_) => sqlx::query_scalar(FIRST_MIGRATION).fetch_optional(&mut connection).await.ok().flatten(),
-            Ok(()) => None,
+        let time_limit = if refusals % (MANY + 1) == MANY { LONG_LOCK_TIMEOUT } else { LOCK_TIMEOUT };
+        let own = if is_pooled { options.clone() } else { options.clone().options([time_limit]) };
+        let mut connection = PgConnection::connect_with(&own).await?;
+        // Not `run`, whose future must be awaited by the thread that created it.
+        let done = match is_pooled {
+            false => migrator.run_direct(None, &mut connection, false).await,
+            true => in_one_transaction(&migrator, &mut connection, time_limit.1).await,
         };
-        // A failed migrator leaves its lock to the connection, which ends here.
+        let first: Option<String> = match (&done, is_pooled) {
+            (Err(_), false) => sqlx::query_scalar(FIRST_MIGRATION).fetch_optional(&mut connection).await.ok().flatten(),
+            (Err(_), true) => {
+                let first = async |tx: &mut PgConnection| sqlx::query_scalar(FIRST_MIGRATION).fetch_optional(tx).await;
+                pooler::in_transaction(&mut connection, first).await.ok().flatten()
+            }
+            (Ok(()), _) => None,
+        };
+        // A failed migrator does not release its advisory lock. Closing the connection does.
         let _ = connection.close().await;
         let Err(error) = done else { return Ok(()) };
         if !is_lock_timeout(&error) {
@@ -55,6 +69,17 @@ pub(super) async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
         tokio::time::sleep(PAUSE).await;
         refusals += 1;
     }
+}
+
+/// Applies the migrations through a pooler: only a transaction keeps a lock there, and the limit on waits for locks.
+async fn in_one_transaction(migrator: &Migrator, connection: &mut PgConnection, time_limit: &str) -> Result<(), MigrateError> {
+    let begin = format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK}); SET LOCAL lock_timeout = '{time_limit}'");
+    let mut tx = connection.begin_with(AssertSqlSafe(begin)).await?;
+    let done = migrator.run_direct(None, &mut *tx, false).await;
+    let cleared = tx.clear_cached_statements().await;
+    done?;
+    cleared?;
+    Ok(tx.commit().await?)
 }
 
 fn is_lock_timeout(error: &MigrateError) -> bool {

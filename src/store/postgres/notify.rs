@@ -1,5 +1,5 @@
-//! Tells other processes that there is something to read, after the commit and on connections of its own: a NOTIFY inside
-//! write transactions serialises the commits of the whole database. Only hints: readers that poll miss nothing.
+//! Notifies other processes that there is something to read. A notification is sent after the commit and on a separate connection,
+//! because NOTIFY inside a write transaction serializes the commits of the database. Notifications are hints: readers also poll.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::answer::within;
+use super::timeouts::with_deadline;
 use crate::domain::ids::ConversationId;
 use crate::store::StoreResult;
 
-/// The longest list of ids; Postgres refuses payloads of 8,000 bytes and more, and the tag comes on top.
+/// Limit of a list of ids in bytes. Postgres refuses payloads of 8,000 bytes or more, which include the tag.
 const MAX_PAYLOAD: usize = 7_800;
 
-/// The wait before another try to connect.
+/// The delay before the next attempt to connect.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// The longest wait for a connection.
+/// The time limit for a connection attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The longest wait for a hint to be taken. It is late by then, and a connection that takes none is replaced.
+/// The time limit for sending a notification. After it, the connection is replaced.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A connection that received nothing for this long is replaced: a connection can end without a sign. A listener hears its own
-/// presence every few seconds, if it [announces](PgNotifier::announce_presence) that.
+/// A connection that receives nothing for this long is replaced, because a connection can break silently. A listener receives its
+/// own presence every few seconds, if it [announces](PgNotifier::announce_presence) that.
 const SILENCE: Duration = Duration::from_secs(10);
 
 const LOG: &str = "capstan_log";
@@ -36,49 +36,49 @@ const QUEUE: &str = "capstan_queue";
 const CONTROL: &str = "capstan_control";
 const PRESENT: &str = "capstan_present";
 
-/// An announcement of a process.
+/// A notification from another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// These logs have grown.
     Log(Vec<ConversationId>),
-    /// Any log may have grown, and anything else may have happened: too many to name, or the connection was down.
+    /// Any log may have grown, and anything else may have happened: the ids were too many, or the connection was down.
     LogUnknown,
     /// A run may have become claimable.
     Queue,
-    /// A run in progress may have been asked to end or to take in a message.
+    /// A running run may have a cancellation or a new message.
     Control,
-    /// Another process is there and listens.
+    /// Another process is running and listens.
     Present,
 }
 
-/// Announces and listens on two connections that nothing else uses. No error of an announcement loses anything.
+/// Sends and receives notifications on two separate connections. An error loses no data.
 #[derive(Clone)]
 pub struct PgNotifier {
-    /// The connection for announcements, while no announcement uses it. It belongs to no pool: a pool waits for an answer when a
-    /// connection is returned, and a silent connection never gives one.
+    /// The connection for sending, while it is not in use. It belongs to no pool: a pool waits for an answer when a connection is
+    /// returned, and a silent connection never answers.
     voice: Arc<Mutex<Option<PgConnection>>>,
     options: PgConnectOptions,
-    /// The prefix of this process's notices, by which it ignores its own.
+    /// The prefix of this process's notifications, by which it ignores its own.
     tag: Arc<str>,
     silence: Duration,
 }
 
 impl PgNotifier {
-    /// Returns a notifier that connects to `url` at its first use. `tag` is unique to this process and has no semicolon.
+    /// Returns a notifier that connects to `url` at its first use. `tag` is unique to this process and contains no semicolon.
     ///
-    /// LISTEN needs a connection of its own. Behind a pooler in transaction mode no notice arrives, and only polling is left.
+    /// LISTEN needs a session. Behind a pooler in transaction mode no notification arrives, and readers only poll.
     pub fn new(url: &str, tag: &str) -> StoreResult<Self> {
-        // A hint need not outlive the database, so no notification waits for the disk.
+        // A hint need not be durable, so no notification waits for the disk.
         let options = super::connect::connect_options(url)?.options([("synchronous_commit", "off")]);
         Ok(Self { voice: Arc::default(), options, tag: tag.into(), silence: SILENCE })
     }
 
-    /// The same with another limit on how long a connection may be silent.
-    pub fn bearing_silence(self, limit: Duration) -> Self {
+    /// Returns the notifier with another limit for a silent connection.
+    pub fn with_idle_timeout(self, limit: Duration) -> Self {
         Self { silence: limit, ..self }
     }
 
-    /// Announces that logs have grown, in one notification.
+    /// Notifies that logs have grown, in one notification.
     pub async fn announce(&self, conversations: &[ConversationId]) -> StoreResult<()> {
         if conversations.is_empty() {
             return Ok(());
@@ -86,17 +86,17 @@ impl PgNotifier {
         self.notify(LOG, &payload(conversations)).await
     }
 
-    /// Announces that a run may have become claimable.
+    /// Notifies that a run may have become claimable.
     pub async fn announce_queue(&self) -> StoreResult<()> {
         self.notify(QUEUE, "").await
     }
 
-    /// Announces that a run under way may have been asked to end or been sent a message.
+    /// Notifies that a running run may have a cancellation or a new message.
     pub async fn announce_control(&self) -> StoreResult<()> {
         self.notify(CONTROL, "").await
     }
 
-    /// Announces that this process is there and listens.
+    /// Notifies that this process is running and listens.
     pub async fn announce_presence(&self) -> StoreResult<()> {
         self.notify(PRESENT, "").await
     }
@@ -105,27 +105,27 @@ impl PgNotifier {
         let payload = format!("{};{payload}", self.tag);
         let notify = async {
             let mut voice = self.voice.lock().await;
-            // The known connection may have been closed meanwhile. After an error it is not used again.
+            // The open connection may be broken. After an error it is not used again.
             if let Some(known) = voice.take()
-                && let Ok(connection) = self.say(known, channel, &payload).await
+                && let Ok(connection) = self.send_notify(known, channel, &payload).await
             {
                 *voice = Some(connection);
                 return Ok(());
             }
             let fresh = PgConnection::connect_with(&self.options).await?;
-            *voice = Some(self.say(fresh, channel, &payload).await?);
+            *voice = Some(self.send_notify(fresh, channel, &payload).await?);
             Ok(())
         };
-        within(ANNOUNCE_LIMIT, notify).await
+        with_deadline(ANNOUNCE_LIMIT, notify).await
     }
 
-    async fn say(&self, mut on: PgConnection, channel: &str, payload: &str) -> Result<PgConnection, sqlx::Error> {
+    async fn send_notify(&self, mut on: PgConnection, channel: &str, payload: &str) -> Result<PgConnection, sqlx::Error> {
         sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(payload).execute(&mut on).await?;
         Ok(on)
     }
 
-    /// Hears what is announced by other processes. Connects again whenever it has to, also if nothing is heard for a while, and says
-    /// [`Notice::LogUnknown`] each time that it is connected, since anything may have been missed before. Never ends.
+    /// Receives notifications of other processes. Reconnects when necessary, also after a silence. Returns [`Notice::LogUnknown`]
+    /// after each connect, because notifications may have been missed before. Never ends.
     pub fn listen(&self) -> impl Stream<Item = Notice> + Send + use<> {
         let listener =
             NoticeListener { options: self.options.clone(), tag: Arc::clone(&self.tag), silence: self.silence, has_logged: false };
@@ -146,10 +146,10 @@ impl PgNotifier {
         })
     }
 
-    /// Ends the connection for announcements; the other one ends with the stream of [`Self::listen`].
+    /// Closes the connection for sending. The other one closes with the stream of [`Self::listen`].
     pub async fn close(&self) {
         if let Some(voice) = self.voice.lock().await.take() {
-            // A server that does not hear the last word closes the connection by itself.
+            // A server that does not receive the termination message closes the connection by itself.
             let _ = timeout(CONNECT_LIMIT, voice.close()).await;
         }
     }
@@ -163,34 +163,34 @@ struct NoticeListener {
     options: PgConnectOptions,
     tag: Arc<str>,
     silence: Duration,
-    /// The log knows that nothing can be heard.
+    /// Whether the log contains the warning that no notifications arrive.
     has_logged: bool,
 }
 
-/// A connection on which something was heard.
-struct Listening {
+/// A connection for receiving.
+struct ListenerConnection {
     listener: PgListener,
     heard_at: Instant,
 }
 
 impl NoticeListener {
-    /// With a pool of its own: the library gives a connection up only after a last answer, and one that is silent must not keep the
-    /// place of the next.
-    async fn connect(&self) -> Result<Listening, sqlx::Error> {
+    /// Creates a separate pool, because the library closes a connection only after a last answer, and a silent connection must not
+    /// block the next one.
+    async fn connect(&self) -> Result<ListenerConnection, sqlx::Error> {
         let pool = one_connection().max_lifetime(None).idle_timeout(None).connect_lazy_with(self.options.clone());
         let connect = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.listen_all([LOG, QUEUE, CONTROL, PRESENT]).await?;
-            Ok::<_, sqlx::Error>(Listening { listener, heard_at: Instant::now() })
+            Ok::<_, sqlx::Error>(ListenerConnection { listener, heard_at: Instant::now() })
         };
         timeout(self.silence, connect).await.unwrap_or_else(|_| Err(silent(self.silence)))
     }
 
-    async fn next(&mut self, mut on: Listening) -> Result<(Listening, Notice), sqlx::Error> {
+    async fn next(&mut self, mut on: ListenerConnection) -> Result<(ListenerConnection, Notice), sqlx::Error> {
         loop {
             let heard = timeout_at(on.heard_at + self.silence, on.listener.try_recv()).await;
             let notice = match heard.map_err(|_| silent(self.silence))?? {
-                // The connection was lost and is made again by the listener.
+                // The connection was lost, and the listener reconnects.
                 None => Some(Notice::LogUnknown),
                 Some(notification) => {
                     self.has_logged = false;
@@ -204,19 +204,19 @@ impl NoticeListener {
         }
     }
 
-    /// Once until something is heard again: behind a pooler in transaction mode nothing ever is.
+    /// Logs once until notifications arrive again: behind a pooler in transaction mode none ever do.
     fn log_failure(&mut self, error: &sqlx::Error) {
         if self.has_logged {
-            tracing::debug!(%error, "still no notifications are heard");
+            tracing::debug!(%error, "still no notifications are received");
         } else {
-            tracing::warn!(%error, "cannot listen for notifications, polling goes on");
+            tracing::warn!(%error, "cannot listen for notifications: this process polls instead");
         }
         self.has_logged = true;
     }
 }
 
 fn silent(after: Duration) -> sqlx::Error {
-    let words = format!("nothing was heard for {} s, not even of this process itself", after.as_secs_f32());
+    let words = format!("no notification was received for {} s, not even of this process itself", after.as_secs_f32());
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, words))
 }
 
@@ -235,7 +235,7 @@ fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {
     }
 }
 
-/// The ids, or nothing if they are too many to name.
+/// Returns the ids as a payload, or an empty payload if they are too many.
 fn payload(conversations: &[ConversationId]) -> String {
     let mut joined = String::new();
     for conversation in conversations {
@@ -250,21 +250,21 @@ fn payload(conversations: &[ConversationId]) -> String {
     joined
 }
 
-/// Gathers what is to be announced, so that it can be said at most so often. Its owner keeps the time.
+/// Collects notifications, so that their rate can be limited. The caller keeps the time.
 #[derive(Debug, Default)]
-pub struct Merger {
+pub struct NotificationBatch {
     conversations: BTreeSet<ConversationId>,
 }
 
-impl Merger {
-    /// Another log has grown.
+impl NotificationBatch {
+    /// Adds a log that has grown.
     pub fn add(&mut self, conversation: &ConversationId) {
         if !self.conversations.contains(conversation) {
             self.conversations.insert(conversation.clone());
         }
     }
 
-    /// All that has been gathered since the last time, each once.
+    /// Returns and clears the collected ids, each once.
     pub fn take(&mut self) -> Vec<ConversationId> {
         std::mem::take(&mut self.conversations).into_iter().collect()
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_is_heard_again() {
+    fn sent_notification_is_received() {
         let two = [conversation(1), conversation(2)];
         let of = |ids: &[ConversationId]| format!("node_a;{}", payload(ids));
         assert_eq!(read(LOG, &of(&two), "node_b"), Some(Notice::Log(two.to_vec())));
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_log_that_grows_twice_is_announced_once() {
-        let mut merger = Merger::default();
+        let mut merger = NotificationBatch::default();
         merger.add(&conversation(2));
         merger.add(&conversation(1));
         merger.add(&conversation(2));

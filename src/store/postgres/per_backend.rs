@@ -1,20 +1,22 @@
-//! The operations that Postgres carries out in its own way.
+//! The operations with a separate implementation on Postgres.
 //!
-//! Owns how often they are tried, and how long a message waits for its turn. Must not know their statements.
+//! Owns their retries, and how long an acceptance may wait for its turn. Must not know their statements.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::PostgresStore;
-use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
+use super::timeouts::ANSWER_LIMIT;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::sql::{IdleFor, PerBackend};
-use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, StoreResult};
+use crate::store::sql::{IdleAge, PerBackend};
+use crate::store::{
+    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, StoreResult, WriteRejection,
+};
 
-/// The longest that a message waits for its turn to be accepted.
+/// The time limit for an acceptance to get its turn.
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 
 #[async_trait]
@@ -23,8 +25,8 @@ impl PerBackend for PostgresStore {
         self.owner_cap
     }
 
-    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-        // Requests that wait for their turn learn that the database is silent when those before them do.
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+        // Requests that wait for their turn fail like those before them when the database is silent.
         let accepted = self.api.unless_silent(ACCEPT_WAIT + ANSWER_LIMIT, async {
             let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
             let Ok(Ok(_turn)) = turn else { return Err(sqlx::Error::PoolTimedOut.into()) };
@@ -33,7 +35,7 @@ impl PerBackend for PostgresStore {
         accepted.await
     }
 
-    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleFor>) -> StoreResult<Option<DeletedConversation>> {
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleAge>) -> StoreResult<Option<DeletedConversation>> {
         self.delete(owner, id, idle).await
     }
 
@@ -45,7 +47,7 @@ impl PerBackend for PostgresStore {
         Ok(())
     }
 
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         self.commit_batch(writes).await
     }
 }

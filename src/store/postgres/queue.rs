@@ -7,20 +7,20 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use super::PostgresStore;
-use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
+use super::timeouts::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, with_deadline};
 use crate::domain::ids::{NodeId, RunId};
 use crate::domain::run::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::sql::{Backend as _, Row, control_signals};
 use crate::store::{
-    Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease, rows,
+    Claim, ControlSignal, ExpiredRun, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, UnnamedLease, rows,
 };
 use crate::support::failpoint;
 
-/// Every owner with claimable runs and the time of the oldest. If there are few runs, by looking at all of them. Else by hopping
-/// from owner to owner along the index: however many runs one of them has queued, it costs one step. `$queue` is
-/// [`Marks::queue`](super::low_water::Marks::queue): of what has left the queue, only what came into it since then is passed.
+/// Selects every owner with claimable runs, with the time of the oldest run. Reads all of them if there are few. Otherwise it skips
+/// from owner to owner along the index, one step per owner, however many runs an owner has queued. `$queue` is
+/// [`Marks::queue`](super::low_water_marks::Marks::queue), which skips entries that have left the queue before.
 macro_rules! owners {
     ($queue:literal) => {
         concat!(
@@ -54,10 +54,10 @@ macro_rules! owners {
     };
 }
 
-/// The epoch of a claim, of the head `h`: above all earlier epochs of the head, and made of the present time.
+/// The epoch of a claim of head `h`: above all earlier epochs of the head, and derived from the current time.
 ///
-/// After a failover, a database may have lost a claim whose holder lives. A counter would give the next claim the same number, and two
-/// workers would hold one fence. A millisecond has as many numbers as where a copy of a database is accepted, which raises all epochs
+/// A failover may lose a claim whose worker is still running. A counter would give the next claim the same epoch, and two workers
+/// would hold one fence. There are as many epochs per millisecond as when a copy is accepted, which raises all epochs
 /// (`clones::NUMBERS_PER_MS`).
 macro_rules! next_epoch {
     () => {
@@ -66,12 +66,12 @@ macro_rules! next_epoch {
 }
 pub(super) use next_epoch;
 
-/// A run's rank is the number of leases that its owner would have if it and those before it were claimed.
+/// Claims runs, ordered by rank: the number of leases that the owner would have if this run and those before it were claimed.
 ///
-/// There are more candidates than wanted, because other nodes may be claiming them at this moment. No owner gets more than its limit
-/// (`$4`, 0 for none). At most one is a run that has crashed `$7` workers and that the next crash would end, and only if this node has
-/// claimed no such run in the last `$8` ms; runs to be cancelled do not count as such. Locks that are held are skipped, so that a claim
-/// never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
+/// It selects more candidates than needed, because other nodes may claim them at the same time. No owner gets more than its limit
+/// (`$4`, 0 for none). At most one claimed run is suspected: it crashed `$7` workers, and the next crash would end it. The node
+/// must not have claimed another suspected run in the last `$8` ms. Runs to be cancelled are never suspected. Locked rows are
+/// skipped, so that a claim never waits for a commit or another claim. `$5` and `$6` are the [marks](super::low_water_marks::Marks).
 const CLAIM: &str = concat!(
     owners!("$5"),
     ", clock AS MATERIALIZED (
@@ -130,16 +130,17 @@ const CLAIM: &str = concat!(
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
 );
 
-/// `$2` and `$3` are the [marks](super::low_water::Marks).
+/// `$2` and `$3` are the [marks](super::low_water_marks::Marks).
 const NEXT_CLAIMABLE: &str = concat!(
     owners!("$2"),
     " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner o
       WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0"
 );
 
-/// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. A worker that lost its lease can
-/// write nothing more, even before another claim. `$2` is the [mark](super::low_water::Marks::leases), `$3` when the leases were
-/// counted: those that have expired since may have done so while this statement waited, and their holders with it.
+/// Takes expired leases. Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. A worker
+/// that lost its lease can write nothing more, even before another claim. `$2` is the [mark](super::low_water_marks::Marks::leases), `$3`
+/// the time when the leases were counted: leases that expired later may have done so because this statement, like their renewals,
+/// had to wait.
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
         FROM run_leases l JOIN runs r ON r.id = l.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id
@@ -153,10 +154,10 @@ const SWEEP: &str = "WITH expired AS (
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
     FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
 
-/// Renews the leases of `$1` that are named by `$2` and `$3`, and lists those that are not named with their conversation.
-/// `$6` is the [mark](super::low_water::Marks::leases).
+/// Renews the leases of `$1` that `$2` and `$3` name, and returns the unnamed leases with their conversations. `$6` is the
+/// [mark](super::low_water_marks::Marks::leases).
 ///
-/// Each part looks up by key or hashes: a planner that takes the table for empty would choose joins that compare all with all.
+/// Each part is a look-up by key or hash: a planner that believes the table empty would choose joins that compare all rows.
 const RENEW: &str = "WITH named AS MATERIALIZED (
         SELECT * FROM unnest($2::text[], $3::bigint[]) AS n (run_id, epoch) ORDER BY run_id
     ), locked AS MATERIALIZED (
@@ -173,8 +174,8 @@ const RENEW: &str = "WITH named AS MATERIALIZED (
     FROM run_leases l
     WHERE l.claimed_at >= $6 AND l.node_id = $1 AND l.run_id NOT IN (SELECT run_id FROM named)";
 
-/// Locks as a sweep does, and never waits. A lease that is gone, or of another epoch, has ended otherwise; one that ends here is told
-/// from a crash exactly once. Returns the leases that are still there, because another transaction holds a lock.
+/// Releases leases. Locks like a sweep, and never waits. Ignores a lease that is gone or has another epoch, so that each end is
+/// classified once, as a crash or not. Returns the leases that another transaction has locked.
 const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
         SELECT l.run_id, l.epoch, r.conversation_id
         FROM unnest($1::text[], $2::bigint[]) AS given (run_id, epoch)
@@ -195,16 +196,17 @@ const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
     SELECT lost.run_id FROM lost WHERE NOT EXISTS (SELECT 1 FROM locked k WHERE k.id = lost.run_id)";
 
 impl PostgresStore {
-    /// Adds the conversations of leases that a node did not name: run, epoch, and age in milliseconds.
+    /// Adds the conversations of unnamed leases: run, epoch, and age in milliseconds.
     ///
-    /// A renewal waits for no lock on `runs`, so this is a statement of its own. If it fails, the next renewal lists them again.
+    /// This is a separate statement, because a renewal must not wait for a lock on `runs`. If it fails, the next renewal returns
+    /// them again.
     async fn unnamed_leases(&self, leases: Vec<(String, i64, i64)>) -> Vec<UnnamedLease> {
         let runs: Vec<&str> = leases.iter().map(|(run, ..)| run.as_str()).collect();
         let read = ask(&self.lease, async |connection| {
             let read = sqlx::query_as::<_, (String, String)>("SELECT id, conversation_id FROM runs WHERE id = ANY($1)");
             Ok(read.bind(&runs).fetch_all(connection).await?)
         });
-        let conversations: HashMap<String, String> = match within(RENEWAL_LIMIT, read).await {
+        let conversations: HashMap<String, String> = match with_deadline(RENEWAL_LIMIT, read).await {
             Ok(found) => found.into_iter().collect(),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the runs of orphaned claims could not be read");
@@ -228,12 +230,13 @@ impl QueueStore for PostgresStore {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
                 let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
                 let claim = claim.bind(i64::from(SUSPECT_CRASHES)).bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())));
-                // After a database was away, its connections may be waited for so long that a lease counted from then would be over.
+                // The lease is counted from before the wait: after an outage, a caller may wait for a connection longer than a
+                // lease lasts.
                 let claimed_at = Instant::now().into_std();
                 Ok((claimed_at, claim.fetch_all(connection).await?))
             })
         };
-        let (claimed_at, found) = within(ANSWER_LIMIT, retried(claim)).await?;
+        let (claimed_at, found) = with_deadline(ANSWER_LIMIT, retried(claim)).await?;
         Ok(rows::readable_claims(
             found.into_iter().map(Row::Postgres).map(|row| rows::read_claim(&row, row.get("epoch")?, claimed_at)),
         ))
@@ -242,7 +245,7 @@ impl QueueStore for PostgresStore {
     async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         let raise = || {
             ask(&self.worker, async |connection| {
-                // Waits at the head for writes under the old fence.
+                // Waits for the head, and so for writes under the old fence.
                 let raised = sqlx::query_scalar(
                     "WITH head AS (
                      UPDATE conversation_heads SET epoch = epoch + 1
@@ -261,12 +264,12 @@ impl QueueStore for PostgresStore {
                 }
             })
         };
-        let epoch: Option<i64> = within(ANSWER_LIMIT, retried(raise)).await?;
+        let epoch: Option<i64> = with_deadline(ANSWER_LIMIT, retried(raise)).await?;
         Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }))
     }
 
     async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
-        // Waits at the head for a transaction that takes the run away meanwhile, and then finds that it has.
+        // Waits for the head, and so for a transaction that takes the run away meanwhile, and then detects that.
         let clear = ask(&self.worker, async |connection| {
             let clear = sqlx::query(
                 "WITH head AS (
@@ -278,15 +281,15 @@ impl QueueStore for PostgresStore {
             clear.execute(connection).await?;
             Ok(())
         });
-        within(ANSWER_LIMIT, clear).await
+        with_deadline(ANSWER_LIMIT, clear).await
     }
 
     async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.load(fence, rows::Words::None).await
+        self.load(fence, rows::TranscriptScope::None).await
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.load(fence, rows::Words::All).await
+        self.load(fence, rows::TranscriptScope::All).await
     }
 
     async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
@@ -299,7 +302,7 @@ impl QueueStore for PostgresStore {
                 Ok(renew.bind(millis(lease_ms)).bind(millis(grace_ms)).bind(since).fetch_all(connection).await?)
             })
         };
-        let found: Vec<(String, bool, i64, i64)> = within(RENEWAL_LIMIT, retried(renew)).await?;
+        let found: Vec<(String, bool, i64, i64)> = with_deadline(RENEWAL_LIMIT, retried(renew)).await?;
         let mut renewal = Renewal::default();
         let mut unnamed = Vec::new();
         for (run, is_renewed, epoch, age_ms) in found {
@@ -323,16 +326,16 @@ impl QueueStore for PostgresStore {
             let give_up = sqlx::query_scalar(GIVE_UP).bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
             Ok(give_up.bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>()).fetch_all(connection).await?)
         });
-        let left: Vec<String> = within(RENEWAL_LIMIT, give_up).await?;
+        let left: Vec<String> = with_deadline(RENEWAL_LIMIT, give_up).await?;
         Ok(left.into_iter().map(RunId::from_stored).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let since = self.low_water.marks().leases;
-        // From before there is a connection: one that stands still is found out while it is tried.
+        // A connection exists already at this time: the statement itself shows if it is stuck.
         let asked_at = Instant::now();
         let sweep = ask(&self.lease, async |connection| sweep(connection, (asked_at, limit), despite_outage, since).await);
-        within(ANSWER_LIMIT, sweep).await
+        with_deadline(ANSWER_LIMIT, sweep).await
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
@@ -350,13 +353,13 @@ impl QueueStore for PostgresStore {
             let wait = wait.bind(marks.queue).bind(marks.leases);
             Ok(wait.fetch_optional(connection).await?)
         });
-        let wait: Option<i64> = within(ANSWER_LIMIT, wait).await?;
+        let wait: Option<i64> = with_deadline(ANSWER_LIMIT, wait).await?;
         Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
     }
 }
 
-/// The epoch that follows the fence's, if this claim has raised it already. Read by a statement of its own: one that has waited
-/// at the head still sees the leases as they were before.
+/// Returns the epoch after the fence's, if this claim has raised it already. This is a separate statement, because one that waited
+/// for the head would still see the old leases.
 async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u32) -> StoreResult<Option<i64>> {
     Ok(sqlx::query_scalar(
         "SELECT h.epoch FROM conversation_heads h JOIN run_leases l ON l.run_id = h.run_id AND l.epoch = h.epoch
@@ -387,21 +390,21 @@ async fn sweep(
     if expired == 0 {
         return Ok(Sweep::default());
     }
-    // While the database was so slow to count, no worker could renew.
+    // If counting took this long, no worker could renew.
     let was_away = asked_at.elapsed() >= RENEWAL_LIMIT;
     if was_away || !despite_outage && expired >= 4 && expired * 2 > all {
         return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });
     }
-    failpoint::reached("C28");
-    // Every lock is taken without waiting for it, so nothing is tried again here: the next pass comes anyway.
+    failpoint::hit("C28");
+    // No lock is waited for, so nothing is retried: the next sweep follows anyway.
     let taken: Vec<(String, Option<String>)> =
         sqlx::query_as(SWEEP).bind(i64::from(limit)).bind(since).bind(counted_at).fetch_all(connection).await?;
     let taken = taken.into_iter();
-    let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+    let taken = taken.map(|(id, trace)| ExpiredRun { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
     Ok(Sweep { expired: expired.unsigned_abs(), taken: taken.collect(), outage_suspected: false })
 }
 
 pub(super) fn millis(value: u64) -> i64 {
-    // Far beyond any lease, and small enough to be added to the present.
+    // Far above any lease, and small enough to add to the current time.
     i64::try_from(value).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

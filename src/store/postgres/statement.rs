@@ -1,8 +1,10 @@
-//! The text of the log writer's statement. It has only the parts that a batch needs: each part costs time even if it finds no row.
+//! The text of the log writer's statement. It contains only the parts that a batch needs, because each part takes time even without
+//! rows.
 
+use crate::store::sql::runs::charge_budget;
 use crate::support::failpoint;
 
-/// The heads that match. `$1` to `$7`.
+/// Updates the matching heads. `$1` to `$7`.
 const HEADS: &str = "WITH fence AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[], $7::bigint[])
         WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, after, place)
@@ -15,7 +17,7 @@ const HEADS: &str = "WITH fence AS (
     RETURNING f.place::int - 1 AS ord, h.conversation_id, h.owner_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
 )";
 
-/// Their events. `$8` to `$14`.
+/// Inserts their events. `$8` to `$14`.
 const EVENTS: &str = ", event AS (
     INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
@@ -24,8 +26,8 @@ const EVENTS: &str = ", event AS (
     JOIN head h ON h.ord = e.ord
 )";
 
-/// The same where conversations change. The title in an event is that of the row that the change has met: a title read by another
-/// statement could be older than the lock of the head.
+/// Inserts events if conversations change. The title in an event comes from the row that the change updated: a title from another
+/// statement could be older than the head's lock.
 const EVENTS_AND_UPDATES: &str = ", event AS (
     INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
@@ -38,11 +40,11 @@ const EVENTS_AND_UPDATES: &str = ", event AS (
 /// The first parameter that is a list of rows.
 const FIRST_LIST: usize = 15;
 
-/// A table that a batch changes, and how. Its rows come as one JSON list.
+/// A table that a batch changes, with the change. The rows are one JSON list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     sql: &'static str,
-    /// Refuses the whole batch if a row is not as its writer believes.
+    /// Refuses the batch if a row does not have the expected state.
     check: Option<&'static str>,
 }
 
@@ -52,11 +54,11 @@ impl Part {
     }
 }
 
-/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends or
-/// is released.
+/// Returns the statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends
+/// or is released.
 ///
-/// The statement returns the place of each fence that holds, the number that its log stood at, and as JSON the title of its
-/// conversation if that changes.
+/// The statement returns for each valid fence its index, the previous sequence number of its log, and the title of its conversation
+/// as JSON if that changes.
 pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
     let mut text = String::from(HEADS);
     let forgets_the_fence =
@@ -121,9 +123,9 @@ pub(super) const RUNS: Part = Part::new(
         claimable_at = CASE
             WHEN p.finished THEN NULL
             WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN now_ms()
-            WHEN p.released AND p.reason IN ('input', 'approval') AND r.answered_at IS NOT NULL THEN now_ms()
+            WHEN p.released AND p.reason IN ('input', 'approval', 'client_tool') AND r.answered_at IS NOT NULL THEN now_ms()
             -- How long a question holds was counted when it was asked, which may be long ago.
-            WHEN p.released AND p.reason IN ('input', 'approval') THEN least(now_ms() + p.after_ms, (
+            WHEN p.released AND p.reason IN ('input', 'approval', 'client_tool') THEN least(now_ms() + p.after_ms, (
                 SELECT min(q.expires_at) FROM input_requests q
                 WHERE q.run_id = r.id AND q.state = 'pending' AND q.id <> ALL (p.closed)
             ))
@@ -146,16 +148,7 @@ pub(super) const RUNS: Part = Part::new(
 )",
 );
 
-/// The usage of reserved calls. `most`: see `store/runs/budget.rs`.
-pub(super) const SPENDING: Part = Part::new(
-    "spent AS (
-    UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),
-        held_tokens = 0, held_cost = 0, held_epoch = NULL
-    FROM json_to_recordset({list}) AS p (ord int, day bigint, tokens bigint, cost bigint, most bigint)
-    JOIN head h ON h.ord = p.ord JOIN runs r ON r.id = h.run_id
-    WHERE s.owner_id = r.owner_id AND s.day = p.day AND s.run_id = h.run_id
-)",
-);
+pub(super) const CHARGE_BUDGET: Part = Part::new(charge_budget::POSTGRES);
 
 pub(super) const TOOL_SETS: Part = Part::new(
     "tool_set AS (
@@ -228,9 +221,9 @@ pub(super) const CALLS_CHANGED: Part = Part { check: Some(NO_SUCH_CALL), ..Part:
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
 )") };
 
-/// The ends of calls. A call that the batch does not add itself has a row. A measured time of 0 may mean that it was not measured: then
-/// the time since the call's start is used. A call may have been approved and later asked about for its unknown outcome: the last
-/// answer decides.
+/// Inserts audit records of ended calls. A call that the batch does not add has a row. A measured duration of 0 may mean that it
+/// was not measured: then the time since the call's start counts. A call may have been approved first, and its unknown outcome
+/// decided later: the last decision counts.
 pub(super) const AUDIT: Part = Part::new(
     "audit AS (
     INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by,
@@ -286,7 +279,7 @@ pub(super) const CONVERSATIONS: Part = Part::new(
 )",
 );
 
-/// Ends and releases give the lease up.
+/// Deletes the lease when a run ends or is released.
 const LEASES: &str = "lease AS (
     DELETE FROM run_leases WHERE run_id IN (
         SELECT l.run_id FROM run_leases l JOIN head h ON h.run_id = l.run_id AND h.epoch = l.epoch

@@ -1,4 +1,6 @@
-//! Records that owners keep under names: agents, providers, MCP servers with their logins, and tool reviews.
+//! Records with names, unique per owner: agents, providers, MCP servers with their logins, tool reviews. Limitations of models, too.
+//!
+//! Owns the traits and values of these aggregates. Must not know any statement.
 
 pub(super) mod agents;
 pub(super) mod mcp_logins;

@@ -1,56 +1,39 @@
-//! Values of rows that an owner keeps under names, each name once.
+//! Values of rows with a name that is unique per owner.
 //!
-//! Owns cursors by name and the outcomes of making and changing. Must not know any aggregate.
-
-use std::fmt;
-use std::str::FromStr;
+//! Owns cursors by name, and the outcomes of creation and change. Must not know any aggregate.
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::pages::{InvalidCursor, written_by_us};
+use crate::store::pages::cursor_text;
 
-/// The last one of a page that goes by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+cursor_text!(NameCursor<I>);
+
+/// The cursor of a list that is ordered by name: its last row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameCursor<I> {
     pub name: String,
     pub id: I,
 }
 
-impl<I: fmt::Display> fmt::Display for NameCursor<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.name, self.id)
-    }
-}
-
-impl<I: FromStr + fmt::Display> FromStr for NameCursor<I> {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (name, id) = text.rsplit_once(':').ok_or(InvalidCursor)?;
-        let cursor = Self { name: name.to_owned(), id: id.parse().map_err(|_| InvalidCursor)? };
-        written_by_us(cursor, text)
-    }
-}
-
-/// The outcome of making a row under a name.
+/// The outcome of creating a named row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NamedMade<I> {
+pub enum CreateNamedOutcome<I> {
     Made(I),
-    /// The owner has one of this name. Nothing is stored.
+    /// The owner has a row with this name. Nothing was stored.
     NameTaken,
-    /// The owner has as many as allowed. Nothing is stored.
+    /// The owner has reached the limit. Nothing was stored.
     TooMany,
 }
 
-/// The outcome of changing a row under a name.
+/// The outcome of changing a named row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NamedChanged {
-    /// It is stored, with this version.
+pub enum UpdateNamedOutcome {
+    /// The change is stored, with this version.
     Changed(i64),
-    /// It is not of the version that the change was made from, or is gone. Nothing is changed.
+    /// The row has another version than the change was made from, or is gone. Nothing was changed.
     Stale,
-    /// The owner has another one of this name. Nothing is changed.
+    /// The owner has another row with this name. Nothing was changed.
     NameTaken,
 }

@@ -1,23 +1,23 @@
-//! Tool reviews: the trait, its values, and how seen definitions compare with accepted ones.
+//! Tool reviews: the trait, its values, and the comparison of seen definitions with accepted ones.
 
 use std::collections::HashSet;
 
 use async_trait::async_trait;
 
-use crate::domain::ids::{PinId, UserId};
-use crate::domain::tool::pin::{PinStatus, ToolPin};
+use crate::domain::ids::{ToolReviewId, UserId};
+use crate::domain::tool::tool_review::{ToolReview, ToolReviewStatus};
 use crate::store::StoreResult;
 
-pub const MAX_PINS: i64 = 1_000;
+pub const MAX_REVIEWS: i64 = 1_000;
 
-/// Stands for all owners in a column of owners.
-pub(in crate::store) const EVERYBODY: &str = "";
+/// The value of an owner column for a server that all users may use.
+pub(in crate::store) const SHARED: &str = "";
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct SeenTool {
-    /// The id that it gets if it was never seen before.
-    pub id: PinId,
-    /// The owner of the server; `None` for one of all owners.
+pub struct ListedDefinition {
+    /// The id of the review, if the definition is new.
+    pub id: ToolReviewId,
+    /// The owner of the server; `None` for a server that all users may use.
     pub owner: Option<UserId>,
     /// The server: its name in the configuration, or its id.
     pub server: String,
@@ -31,32 +31,33 @@ pub struct SeenTool {
     pub hints: String,
 }
 
-impl SeenTool {
+impl ListedDefinition {
     pub(in crate::store) fn owner(&self) -> &str {
-        self.owner.as_ref().map_or(EVERYBODY, UserId::as_str)
+        self.owner.as_ref().map_or(SHARED, UserId::as_str)
     }
 }
 
-/// Definitions of tools that were seen.
+/// Tool definitions that were seen, with their reviews.
 #[async_trait]
-pub trait PinStore: Send + Sync {
-    /// Compares tools with what was seen of them before. The first definition of a tool is kept as accepted, another one as changed, in
-    /// the place of the one that had changed before. Returns the ids of those whose definitions are not accepted.
-    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>>;
+#[warn(missing_docs)]
+pub trait ToolReviewStore: Send + Sync {
+    /// Compares tools with their stored definitions. The first definition of a tool is stored as accepted. Another one is stored as
+    /// changed, and replaces an earlier changed one. Returns the ids of the definitions that are not accepted.
+    async fn compare_tool_definitions(&self, seen: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>>;
 
-    /// Returns definitions, newest first, at most [`MAX_PINS`]: of the viewer's servers and of those of all owners.
-    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>>;
+    /// Returns definitions of the viewer's servers and of shared servers, newest first, at most [`MAX_REVIEWS`].
+    async fn tool_reviews(&self, viewer: &UserId, status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>>;
 
-    /// Accepts a definition of a server of `scope`. Accepting it again changes nothing. `None` if there is none.
-    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>>;
+    /// Accepts a definition of a server in `scope`. Idempotent. `None` if there is none.
+    async fn accept_tool_review(&self, scope: &ToolReviewScope, id: &ToolReviewId, by: &UserId) -> StoreResult<Option<ToolReview>>;
 }
 
-/// The servers that a principal may decide about.
+/// The servers whose tools a principal may review.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PinScope {
+pub struct ToolReviewScope {
     pub owner: UserId,
-    /// Whether servers of all owners as well.
-    pub everybody: bool,
+    /// Whether shared servers are included.
+    pub includes_shared: bool,
 }
 
 /// A stored definition.
@@ -68,20 +69,21 @@ pub(in crate::store) struct StoredDefinition {
     pub(in crate::store) is_accepted: bool,
 }
 
-/// The result of comparing seen definitions with stored ones.
-pub(in crate::store) struct Sight<'s> {
+/// The result of a comparison of seen and stored definitions.
+pub(in crate::store) struct DefinitionDiff<'s> {
     /// Definitions to store, with their status.
-    pub(in crate::store) new: Vec<(&'s SeenTool, PinStatus)>,
+    pub(in crate::store) new: Vec<(&'s ListedDefinition, ToolReviewStatus)>,
     /// Definitions that are not accepted.
-    pub(in crate::store) changed: Vec<PinId>,
+    pub(in crate::store) changed: Vec<ToolReviewId>,
 }
 
-/// Compares what is seen with what is kept.
-pub(in crate::store) fn compare<'s>(seen: &'s [SeenTool], kept: &[StoredDefinition]) -> Sight<'s> {
-    let accepted: HashSet<(&str, &str, &str, &str)> = kept.iter().filter(|kept| kept.is_accepted).map(key).collect();
-    let changed: HashSet<_> = kept.iter().filter(|kept| !kept.is_accepted).map(key).collect();
-    let tools: HashSet<_> = kept.iter().map(|kept| (kept.owner.as_str(), kept.server.as_str(), kept.tool.as_str())).collect();
-    let mut sight = Sight { new: Vec::new(), changed: Vec::new() };
+/// Compares seen definitions with stored ones.
+pub(in crate::store) fn compare<'s>(seen: &'s [ListedDefinition], stored: &[StoredDefinition]) -> DefinitionDiff<'s> {
+    let accepted: HashSet<(&str, &str, &str, &str)> = stored.iter().filter(|stored| stored.is_accepted).map(key).collect();
+    let changed: HashSet<_> = stored.iter().filter(|stored| !stored.is_accepted).map(key).collect();
+    let tools: HashSet<_> =
+        stored.iter().map(|stored| (stored.owner.as_str(), stored.server.as_str(), stored.tool.as_str())).collect();
+    let mut diff = DefinitionDiff { new: Vec::new(), changed: Vec::new() };
     for tool in seen {
         let (owner, server, name) = (tool.owner(), tool.server.as_str(), tool.tool.as_str());
         let full = (owner, server, name, tool.definition_hash.as_str());
@@ -89,23 +91,23 @@ pub(in crate::store) fn compare<'s>(seen: &'s [SeenTool], kept: &[StoredDefiniti
             continue;
         }
         if !tools.contains(&(owner, server, name)) {
-            sight.new.push((tool, PinStatus::Accepted));
+            diff.new.push((tool, ToolReviewStatus::Accepted));
             continue;
         }
         if !changed.contains(&full) {
-            sight.new.push((tool, PinStatus::Changed));
+            diff.new.push((tool, ToolReviewStatus::Changed));
         }
-        sight.changed.push(tool.id.clone());
+        diff.changed.push(tool.id.clone());
     }
-    sight
+    diff
 }
 
-fn key(kept: &StoredDefinition) -> (&str, &str, &str, &str) {
-    (&kept.owner, &kept.server, &kept.tool, &kept.hash)
+fn key(stored: &StoredDefinition) -> (&str, &str, &str, &str) {
+    (&stored.owner, &stored.server, &stored.tool, &stored.hash)
 }
 
-/// Returns the servers of the tools, each once, with their owners.
-pub(in crate::store) fn servers(seen: &[SeenTool]) -> Vec<(&str, &str)> {
+/// Returns the servers of the tools with their owners, each once.
+pub(in crate::store) fn servers(seen: &[ListedDefinition]) -> Vec<(&str, &str)> {
     let mut servers: Vec<(&str, &str)> = seen.iter().map(|tool| (tool.owner(), tool.server.as_str())).collect();
     servers.sort_unstable();
     servers.dedup();

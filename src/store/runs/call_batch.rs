@@ -1,4 +1,4 @@
-//! An answer with its calls, as a new run begins with it.
+//! An answer with its tool calls, with which a new run begins.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use crate::domain::conversation::message::Message;
 use crate::domain::ids::{CallId, MessageId};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
-/// An answer of a model with the calls that it holds.
+/// An answer of a model with its tool calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallBatch {
-    /// Which message of the run it is, or takes the place of.
+    /// The message of the run that this one copies or replaces.
     pub original: MessageId,
-    /// The message. In [`GoOn::Call`] and [`GoOn::Undo`] it belongs to the new run, and its ids are new.
+    /// The message. In [`ResumeKind::Call`] and [`ResumeKind::Undo`] it belongs to the new run, with new ids.
     pub message: Message,
-    /// Its calls, by their position. In [`GoOn::Call`] and [`GoOn::Undo`] they are the first step of the new run.
+    /// Its calls, by position. In [`ResumeKind::Call`] and [`ResumeKind::Undo`] they are the first step of the new run.
     pub calls: Vec<ToolCall>,
     pub tools: Vec<Arc<ToolDefinition>>,
-    /// Of a call that was looked for: another one of its run, of the same tool with the same arguments, that may have been made.
+    /// Another call of the run with the same tool and arguments that may have been executed.
     pub twin: Option<CallId>,
 }
 
 impl CallBatch {
-    /// The answer `message`, which holds the call `id`, of a run with all these calls.
-    pub fn found(message: Message, mut calls: Vec<ToolCall>, tools: Vec<Arc<ToolDefinition>>, id: &CallId) -> Self {
+    /// Returns the answer `message` with the call `id`, of a run with all these calls.
+    pub fn from_parts(message: Message, mut calls: Vec<ToolCall>, tools: Vec<Arc<ToolDefinition>>, id: &CallId) -> Self {
         let original = message.id.clone();
         let twin = calls.iter().find(|call| call.id == *id).and_then(|call| {
             let is_same =

@@ -1,4 +1,4 @@
-//! `Backend`: what the aggregates of `sql` need of a store, and how the stores of Postgres and SQLite give it.
+//! `Backend`: the interface between the aggregates in `sql` and the two stores.
 //!
 //! Owns which pool serves which caller. Must not know any table.
 
@@ -6,13 +6,13 @@ use super::database::Database;
 use crate::store::postgres::connect::PostgresStore;
 use crate::store::sqlite::connection::SqliteStore;
 
-/// A store with a database. Every aggregate trait of `sql` is implemented for each.
+/// A store with a database. Every aggregate trait in `sql` is implemented for it.
 pub trait Backend: Send + Sync {
     /// Returns the database for requests, whose clients wait.
     fn database(&self) -> Database<'_>;
 
     /// Returns the database for background work, which may take longer.
-    fn chores(&self) -> Database<'_> {
+    fn maintenance_database(&self) -> Database<'_> {
         self.database()
     }
 
@@ -27,7 +27,7 @@ impl Backend for PostgresStore {
         Database::Postgres(&self.api)
     }
 
-    fn chores(&self) -> Database<'_> {
+    fn maintenance_database(&self) -> Database<'_> {
         Database::Postgres(&self.chores)
     }
 

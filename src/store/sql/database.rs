@@ -1,6 +1,6 @@
-//! One handle for statements on either database: reads, writes of one statement, and transactions.
+//! One interface for statements on either database: reads, single-statement writes, and transactions.
 //!
-//! Owns the way to each pool, and what is retried. Must not know any table.
+//! Owns the selection of the pool, and the retries. Must not know any table.
 
 use sqlx::SqlSafeStr;
 
@@ -9,14 +9,14 @@ use super::statement::Statement;
 use super::transaction::{PostgresTransaction, Transaction};
 use super::value::{Value, postgres_query, sqlite_query};
 use crate::store::StoreResult;
-use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
 use crate::store::postgres::errors::retried;
+use crate::store::postgres::timeouts::{ANSWER_LIMIT, GuardedPool};
 use crate::store::sqlite::connection::SqliteStore;
 
 #[derive(Clone, Copy)]
 pub enum Database<'a> {
-    Postgres(&'a Line),
-    /// The writer of SQLite and its readers.
+    Postgres(&'a GuardedPool),
+    /// The writer connection of SQLite and its readers.
     Sqlite(&'a SqliteStore),
 }
 
@@ -30,7 +30,7 @@ impl Database<'_> {
         self.fetch_list(text, values).await
     }
 
-    /// Reads all rows of a list, whose text is put together from our literals: one for each set of filters.
+    /// Reads all rows of a list whose text is composed of our literals: one text for each set of filters.
     pub async fn fetch_list(self, text: impl SqlSafeStr, values: &[Value<'_>]) -> StoreResult<Vec<Row>> {
         match self {
             Self::Postgres(line) => {
@@ -54,40 +54,50 @@ impl Database<'_> {
         }
     }
 
+    /// Reads the values of all rows of one statement.
+    pub async fn read_all<T>(
+        self,
+        statement: Statement,
+        values: &[Value<'_>],
+        read: impl Fn(&Row) -> StoreResult<T>,
+    ) -> StoreResult<Vec<T>> {
+        self.fetch_all(statement, values).await?.iter().map(read).collect()
+    }
+
+    /// Reads the value of the first row of one statement.
+    pub async fn read_optional<T>(
+        self,
+        statement: Statement,
+        values: &[Value<'_>],
+        read: impl FnOnce(&Row) -> StoreResult<T>,
+    ) -> StoreResult<Option<T>> {
+        self.fetch_optional(statement, values).await?.as_ref().map(read).transpose()
+    }
+
     /// Reads the only row of one statement.
     pub async fn fetch_one(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Row> {
         the_row(self.fetch_optional(statement, values).await?)
     }
 
-    /// Writes by one statement. Returns how many rows it changed.
+    /// Executes a single-statement write. Returns the number of changed rows.
     ///
-    /// Postgres commits it by itself; SQLite begins a transaction, which waits for its turn.
+    /// Postgres commits it implicitly. SQLite begins a transaction, which waits for its turn.
     pub async fn execute(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
         match self {
             Self::Postgres(line) => Ok(postgres_query(statement.postgres, values).execute(line).await?.rows_affected()),
-            Self::Sqlite(_) => {
-                let mut tx = self.begin().await?;
-                let changed = tx.execute(statement, values).await?;
-                tx.commit().await?;
-                Ok(changed)
-            }
+            Self::Sqlite(_) => self.transaction(async |tx| tx.execute(statement, values).await, |_| true).await,
         }
     }
 
-    /// Writes by one statement. Returns the first row that it returns.
+    /// Executes a single-statement write. Returns its first row.
     pub async fn returning(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(_) => self.fetch_optional(statement, values).await,
-            Self::Sqlite(_) => {
-                let mut tx = self.begin().await?;
-                let row = tx.fetch_optional(statement, values).await?;
-                tx.commit().await?;
-                Ok(row)
-            }
+            Self::Sqlite(_) => self.transaction(async |tx| tx.fetch_optional(statement, values).await, |_| true).await,
         }
     }
 
-    /// Writes by one statement, and reads the first row of another one, in one transaction.
+    /// Executes a write, and then reads the first row of another statement, in one transaction.
     pub async fn change(
         self,
         write: Statement,
@@ -95,19 +105,16 @@ impl Database<'_> {
         read: Statement,
         wanted: &[Value<'_>],
     ) -> StoreResult<Option<Row>> {
-        self.retry(|| async {
-            let mut tx = self.begin().await?;
+        let work = async |tx: &mut Transaction| {
             tx.execute(write, written).await?;
-            let row = tx.fetch_optional(read, wanted).await?;
-            tx.commit().await?;
-            Ok(row)
-        })
-        .await
+            tx.fetch_optional(read, wanted).await
+        };
+        self.retry(|| self.transaction(work, |_| true)).await
     }
 
-    /// Deletes a row by a secret, `values[0]`, and returns it. `exists` looks for the secret.
+    /// Deletes a row by its secret, `values[0]`, and returns it. `exists` selects the secret.
     ///
-    /// SQLite asks a reader first, so that guesses do not queue for the writer.
+    /// On SQLite, a reader runs `exists` first, so that guesses of secrets do not use the writer.
     pub async fn take(self, exists: Statement, take: Statement, values: &[Value<'_>]) -> StoreResult<Option<Row>> {
         match self {
             Self::Postgres(_) => {}
@@ -132,7 +139,7 @@ impl Database<'_> {
         }
     }
 
-    /// Begins a transaction of a worker. On SQLite it does not wait behind the requests whose turn it is.
+    /// Begins a transaction of a worker. On SQLite it has priority over waiting requests.
     pub async fn begin_at_once(self) -> StoreResult<Transaction> {
         match self {
             Self::Postgres(_) => self.begin().await,
@@ -140,12 +147,23 @@ impl Database<'_> {
         }
     }
 
-    /// Runs a transaction, and again when the database rolled it back for the sake of another one.
+    /// Runs a transaction of a request, and [ends](Transaction::end) it with the outcome of `work`.
+    pub async fn transaction<T>(
+        self,
+        work: impl AsyncFnOnce(&mut Transaction) -> StoreResult<T>,
+        is_stored: impl FnOnce(&T) -> bool,
+    ) -> StoreResult<T> {
+        let mut tx = self.begin().await?;
+        let outcome = work(&mut tx).await;
+        tx.end(outcome, is_stored).await
+    }
+
+    /// Runs a transaction, and repeats it if the database rolled it back because of another one.
     ///
-    /// Postgres has [`ANSWER_LIMIT`] for each try as a whole.
+    /// On Postgres, each attempt is limited to [`ANSWER_LIMIT`].
     pub async fn retry<T, F: Future<Output = StoreResult<T>>>(self, transaction: impl Fn() -> F) -> StoreResult<T> {
         match self {
-            // Boxed, because a wait for a future that was passed in has room for it twice.
+            // Boxed, because the future of the wait would contain the passed future twice.
             Self::Postgres(line) => retried(|| line.unless_silent(ANSWER_LIMIT, Box::pin(transaction()))).await,
             Self::Sqlite(_) => retried(transaction).await,
         }

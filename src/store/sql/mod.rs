@@ -1,18 +1,19 @@
 //! Aggregates that are written once for Postgres and SQLite.
 //!
-//! Owns the statements of these aggregates, and the layer on which they are written. Must not know why anything is written.
+//! Owns the statements of these aggregates, and the layer that executes them on either database. Must not know why anything is
+//! written.
 //!
 //! # How an aggregate is written
 //!
-//! - `store/<aggregate>.rs` holds the trait and its values, without statements. Readers that several aggregates
-//!   share are in `store/rows.rs`.
-//! - `store/sql/<aggregate>.rs` holds the statements, how rows become values, and `impl<B: Backend> Trait for B`, which makes
-//!   both stores implement the trait.
+//! - `store/<aggregate>.rs` contains its values, without statements, and its trait if it has one. Conversions that several
+//!   aggregates share are in `store/rows.rs`.
+//! - `store/sql/<aggregate>.rs` contains the statements, the conversion of rows, and the methods: `impl dyn RecordStore + '_`, or
+//!   `impl<B: Backend> Trait for B`. Both serve both stores.
 //!
 //! # How a method is added
 //!
-//! 1. The method, in the trait.
-//! 2. Its statement, in the [`statements!`](statement::statements) block of `sql/<aggregate>.rs`, and its body in the `impl`.
+//! 1. Its statement, in the [`statements!`](statement::statements) block of `sql/<aggregate>.rs`, and its body in the `impl`.
+//! 2. Its signature in the trait, if the aggregate has one.
 //! 3. A contract test in `tests/it/store/<aggregate>.rs`, which runs on both databases.
 //!
 //! `tests/it/store/statements.rs` prepares every statement on both databases. A new module is added to `registry.rs`.
@@ -26,32 +27,33 @@
 //!   `(CAST($1 AS text) IS NULL OR owner_id = $1)`.
 //! - Integers are read as `i64`.
 //! - One statement is a read ([`Database::fetch_all`]) or a write ([`Database::execute`], [`Database::returning`]); several are a
-//!   transaction ([`Database::begin`], or [`Database::change`] for a write and a read). [`Database::retry`] runs it again after a
-//!   deadlock or a serialization failure. [`Database::once`] also handles an idempotency key, and ends the transaction.
-//! - A transaction that returns early ends with [`Transaction::rollback`]: when it is dropped, its connection is closed. After an
-//!   error of the database it is over, and nothing is to be done.
-//! - Rows that transactions contend for are locked by [`Transaction::lock_head`], or by [`Transaction::lock`] outside of conversations.
+//!   transaction ([`Database::transaction`], or [`Database::change`] for a write and a read). [`Database::retry`] repeats it after a
+//!   deadlock or a serialization failure. [`Database::once`] also handles an idempotency key.
+//! - A transaction ends with [`Transaction::end`], also after an error: dropping it closes its connection.
+//! - Contended rows are locked by [`Transaction::lock_head`], or by [`Transaction::lock`] outside conversations.
 
 mod access;
 mod backend;
-mod control;
+mod control_signals;
 mod conversations;
 mod database;
-mod idempotency;
+mod idempotency_keys;
 mod per_backend;
+pub(in crate::store) mod pooler;
 mod records;
 mod registry;
 mod row;
-mod runs;
+pub(super) mod runs;
 mod statement;
 mod transaction;
 mod value;
 
+pub use access::audit::AUDIT_PIECE;
 pub(super) use backend::Backend;
-pub(super) use control::control_signals;
+pub(super) use control_signals::control_signals;
 pub(super) use conversations::retention::count_expired;
 pub(super) use database::Database;
-pub(super) use per_backend::{IdleFor, PerBackend};
+pub(super) use per_backend::{IdleAge, PerBackend};
 pub use registry::statements;
 pub(super) use row::Row;
 pub(super) use runs::accept::{accept_once, refused_files};

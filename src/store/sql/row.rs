@@ -26,12 +26,12 @@ impl Row {
         }
     }
 
-    /// Reads a count or a sum. NULL and what is negative, which no statement of ours makes, count as 0.
+    /// Reads a count or a sum. NULL counts as 0, and so does a negative value, which no statement writes.
     pub fn count(&self, column: &'static str) -> Result<u64, sqlx::Error> {
         Ok(self.get::<Option<i64>>(column)?.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Reads the only column of a row, under any name.
+    /// Reads the only column of a row, regardless of its name.
     pub fn only<'r, T: Column<'r>>(&'r self) -> Result<T, sqlx::Error> {
         match self {
             Self::Postgres(row) => row.try_get(0),
@@ -40,7 +40,7 @@ impl Row {
     }
 }
 
-/// Returns the row of a statement that always has one.
+/// Returns the row of a statement that always returns one.
 pub(super) fn the_row(row: Option<Row>) -> StoreResult<Row> {
     Ok(row.ok_or(sqlx::Error::RowNotFound)?)
 }

@@ -1,6 +1,6 @@
-//! Statements: one text per database, made when the crate is built.
+//! Statements: one text per database, composed at compile time.
 //!
-//! Owns the words in which the two dialects differ. Must not know any table.
+//! Owns the differences between the two dialects. Must not know any table.
 
 /// One statement in both dialects. Its parameters are `$1`, `$2` and so on in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,9 +10,9 @@ pub struct Statement {
     pub sqlite: &'static str,
 }
 
-/// Defines the statements of a module as constants, and `STATEMENTS`, which lists them all.
+/// Defines the statements of a module as constants, and `STATEMENTS`, which lists them.
 ///
-/// A statement is a list of pieces: texts, words of [`piece`], and macros of the module that take a dialect.
+/// A statement is a list of pieces: literal texts, keywords of [`piece`], and macros of the module that take a dialect.
 macro_rules! statements {
     ($($(#[$meta:meta])* $name:ident = [$($piece:tt),+ $(,)?];)+) => {
         $(
@@ -30,14 +30,14 @@ macro_rules! statements {
 }
 pub(in crate::store) use statements;
 
-/// Writes one piece of a statement in one dialect.
+/// Expands one piece of a statement in one dialect.
 ///
-/// - `now`: the database's clock in milliseconds, read once for a statement.
-/// - `least`: the function that picks the smallest of several values.
+/// - `now`: the database's clock in milliseconds, constant within a statement.
+/// - `least`: the function that returns the smallest of several values.
 /// - `(in_list "$1")`: membership in a bound list of texts.
 /// - `(elements "$1")`: the rows `e` of a bound JSON array, with the column `value`.
-/// - `{ postgres: "..", sqlite: ".." }`: a text per dialect, where no word fits.
-/// - any other word: a macro of the module, called with the dialect.
+/// - `{ postgres: "..", sqlite: ".." }`: a text per dialect, where no keyword fits.
+/// - any other identifier: a macro of the module, called with the dialect.
 macro_rules! piece {
     ($dialect:ident $text:literal) => {
         $text

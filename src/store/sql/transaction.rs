@@ -4,67 +4,75 @@
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, Postgres};
-use sqlx::raw_sql;
+use sqlx::{Connection as _, raw_sql};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::pooler;
 use super::row::{Row, the_row};
 use super::statement::Statement;
 use super::value::{Value, postgres_query, sqlite_query};
-use crate::store::postgres::answer::{ANSWER_LIMIT, Line};
+use crate::store::postgres::timeouts::{ANSWER_LIMIT, GuardedPool};
 use crate::store::sqlite::connection::Tx;
 use crate::store::{StoreError, StoreResult};
 
-/// A transaction that writes. Unless it is committed, it is undone when it is dropped.
+/// A write transaction. Dropping it without a commit rolls it back.
 pub enum Transaction {
     Postgres(PostgresTransaction),
-    /// On the writer of SQLite, which nothing else uses meanwhile, and the turn of its request, which a worker does not need.
+    /// A transaction on the writer of SQLite, which it uses exclusively, with the permit of its request. A worker needs no permit.
     Sqlite(Tx, Option<OwnedSemaphorePermit>),
 }
 
-/// A transaction on a connection of a pool, which is closed if the transaction does not come to its end.
+/// A transaction on a pool's connection, which is closed if the transaction neither commits nor rolls back.
 ///
-/// Otherwise the pool would wait for an answer of a database that may be gone before it gives the connection to the next caller.
+/// Otherwise the pool would wait for an answer, possibly of a database that is gone, before it gives the connection to the next
+/// caller.
 pub struct PostgresTransaction {
     connection: PoolConnection<Postgres>,
-    line: Line,
+    line: GuardedPool,
     is_open: bool,
 }
 
 impl PostgresTransaction {
-    pub async fn begin(line: &Line) -> StoreResult<Self> {
+    pub async fn begin(line: &GuardedPool) -> StoreResult<Self> {
         let begun = line.unless_silent(ANSWER_LIMIT, async {
             let connection = line.pool.acquire().await?;
             let mut begun = Self { connection, line: line.clone(), is_open: true };
-            raw_sql("BEGIN").execute(&mut *begun.connection).await?;
+            raw_sql(if line.is_pooled() { pooler::BEGIN } else { "BEGIN" }).execute(&mut *begun.connection).await?;
             Ok::<_, sqlx::Error>(begun)
         });
         Ok(begun.await?)
     }
 
-    /// Works on the connection itself, by statements of Postgres alone. An error of the database ends the transaction.
+    /// Performs work on the connection itself, with statements of Postgres only. An error ends the transaction.
     ///
-    /// A database that has answered undoes the transaction at once, and the connection is good for the next one.
+    /// After an answer, the transaction is rolled back at once, and the connection is reused.
     pub async fn work<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
         if !self.is_open {
-            return Err(StoreError::Statement(sqlx::Error::Protocol("the transaction is over".to_owned())));
+            return Err(StoreError::Statement(sqlx::Error::Protocol("the transaction has already ended".to_owned())));
         }
         let answer = self.line.unless_silent(ANSWER_LIMIT, work(&mut self.connection)).await;
-        if answer.as_ref().is_err_and(StoreError::is_answer_of_database) {
-            let undone = self.line.unless_silent(ANSWER_LIMIT, raw_sql("ROLLBACK").execute(&mut *self.connection)).await;
-            self.is_open = undone.is_err();
+        if answer.as_ref().is_err_and(StoreError::is_answered) {
+            self.is_open =
+                self.line.unless_silent(ANSWER_LIMIT, finish(&mut self.connection, &self.line, "ROLLBACK")).await.is_err();
         }
         answer
     }
 
     async fn end(mut self, command: &'static str) -> StoreResult<()> {
-        self.work(async |connection| {
-            raw_sql(command).execute(connection).await?;
-            Ok(())
-        })
-        .await?;
+        let line = self.line.clone();
+        self.work(async |connection| Ok(finish(connection, &line, command).await?)).await?;
         self.is_open = false;
         Ok(())
     }
+}
+
+/// Ends a transaction. Behind a pooler, its prepared statements end with it.
+async fn finish(connection: &mut PgConnection, line: &GuardedPool, command: &'static str) -> Result<(), sqlx::Error> {
+    if line.is_pooled() {
+        connection.clear_cached_statements().await?;
+    }
+    raw_sql(command).execute(connection).await?;
+    Ok(())
 }
 
 impl Drop for PostgresTransaction {
@@ -82,9 +90,9 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))";
 const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, $2))";
 
 impl Transaction {
-    /// Waits until no other transaction holds the lock of this number for this owner, and holds it until the end.
+    /// Waits for the lock with this number of this owner, and holds it until the end of the transaction.
     ///
-    /// SQLite needs no lock: its transactions that write come one after the other.
+    /// SQLite needs no lock, because its write transactions run one after another.
     pub async fn lock(&mut self, owner: &str, number: i64) -> StoreResult<()> {
         match self {
             Self::Postgres(tx) => {
@@ -98,7 +106,8 @@ impl Transaction {
         }
     }
 
-    /// Takes the lock of this number for this owner until the end. Returns false if another transaction holds it.
+    /// Takes the lock with this number of this owner until the end of the transaction. Returns false if another transaction holds
+    /// it.
     pub async fn try_lock(&mut self, owner: &str, number: i64) -> StoreResult<bool> {
         match self {
             Self::Postgres(tx) => {
@@ -109,7 +118,7 @@ impl Transaction {
         }
     }
 
-    /// Executes settings and locks of Postgres, which SQLite does not need.
+    /// Executes a setting or lock that only Postgres needs.
     pub async fn on_postgres(&mut self, statements: &'static str) -> StoreResult<()> {
         match self {
             Self::Postgres(tx) => {
@@ -155,7 +164,7 @@ impl Transaction {
         the_row(self.fetch_optional(statement, values).await?)
     }
 
-    /// Executes a statement. Returns how many rows it changed.
+    /// Executes a statement. Returns the number of changed rows.
     pub async fn execute(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<u64> {
         match self {
             Self::Postgres(tx) => {
@@ -173,10 +182,22 @@ impl Transaction {
         }
     }
 
-    /// Undoes what was written. Dropping the transaction does so, too, at the price of its connection.
+    /// Commits an outcome that `is_stored`, and rolls back otherwise. Returns the outcome.
+    pub async fn end<T>(self, outcome: StoreResult<T>, is_stored: impl FnOnce(&T) -> bool) -> StoreResult<T> {
+        match &outcome {
+            Ok(outcome) if is_stored(outcome) => self.commit().await?,
+            Ok(_) => self.rollback().await?,
+            // The caller needs the first error.
+            Err(error) if error.is_answered() => drop(self.rollback().await),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Rolls the transaction back. Dropping it does so, too, but closes its connection.
     pub async fn rollback(self) -> StoreResult<()> {
         match self {
-            // An error of the database has undone it already.
+            // An error has rolled it back already.
             Self::Postgres(tx) if !tx.is_open => Ok(()),
             Self::Postgres(tx) => tx.end("ROLLBACK").await,
             Self::Sqlite(tx, _turn) => Ok(tx.rollback().await?),

@@ -14,7 +14,7 @@ use crate::support::text::storable;
 
 /// A value for one parameter of a statement.
 ///
-/// Texts are bound without U+0000, which Postgres cannot hold: both databases store the same.
+/// Texts are bound without U+0000, which Postgres cannot store, so that both databases store the same text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value<'a> {
     Text(Option<Cow<'a, str>>),
@@ -33,87 +33,39 @@ macro_rules! values {
 }
 pub(in crate::store) use values;
 
-impl<'a> From<&'a str> for Value<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(Some(storable(text)))
-    }
-}
-
-impl<'a> From<Option<&'a str>> for Value<'a> {
-    fn from(text: Option<&'a str>) -> Self {
-        Self::Text(text.map(storable))
-    }
-}
-
-impl<'a> From<&'a String> for Value<'a> {
-    fn from(text: &'a String) -> Self {
-        Self::from(text.as_str())
-    }
-}
-
-impl From<String> for Value<'_> {
-    fn from(text: String) -> Self {
-        Self::Text(Some(owned(text)))
-    }
-}
-
-impl From<Option<String>> for Value<'_> {
-    fn from(text: Option<String>) -> Self {
-        Self::Text(text.map(owned))
-    }
-}
-
-fn owned<'a>(text: String) -> Cow<'a, str> {
-    Cow::Owned(storable(&text).into_owned())
-}
-
-macro_rules! from_integer {
-    ($($integer:ty),+) => {
-        $(
-            impl From<$integer> for Value<'_> {
-                fn from(integer: $integer) -> Self {
-                    Self::Integer(Some(integer.into()))
-                }
+/// Implements how a type is bound, and an option of it, by the kind of the value.
+macro_rules! bound {
+    ($($kind:ident { $($type:ty, $value:ident => $bound:expr;)+ })+) => {$($(
+        impl<'a> From<$type> for Value<'a> {
+            fn from($value: $type) -> Self {
+                Self::$kind(Some($bound))
             }
+        }
 
-            impl From<Option<$integer>> for Value<'_> {
-                fn from(integer: Option<$integer>) -> Self {
-                    Self::Integer(integer.map(Into::into))
-                }
+        impl<'a> From<Option<$type>> for Value<'a> {
+            fn from($value: Option<$type>) -> Self {
+                Self::$kind($value.map(|$value| $bound))
             }
-        )+
-    };
+        }
+    )+)+};
 }
-from_integer!(i64, i32, u32);
 
-impl From<UnixMillis> for Value<'_> {
-    fn from(at: UnixMillis) -> Self {
-        Self::from(at.0)
+bound! {
+    Text {
+        &'a str, text => storable(text);
+        &'a String, text => storable(text);
+        String, text => Cow::Owned(storable(&text).into_owned());
     }
-}
-
-/// Binds what is too large for the database as its largest integer.
-impl From<u64> for Value<'_> {
-    fn from(integer: u64) -> Self {
-        Self::from(i64::try_from(integer).unwrap_or(i64::MAX))
+    Integer {
+        i64, integer => integer;
+        i32, integer => integer.into();
+        u32, integer => integer.into();
+        // A larger number becomes the largest integer of the database.
+        u64, integer => i64::try_from(integer).unwrap_or(i64::MAX);
+        UnixMillis, at => at.0;
     }
-}
-
-impl From<Option<u64>> for Value<'_> {
-    fn from(integer: Option<u64>) -> Self {
-        Self::from(integer.map(|integer| i64::try_from(integer).unwrap_or(i64::MAX)))
-    }
-}
-
-impl From<bool> for Value<'_> {
-    fn from(is: bool) -> Self {
-        Self::Boolean(Some(is))
-    }
-}
-
-impl From<Option<bool>> for Value<'_> {
-    fn from(is: Option<bool>) -> Self {
-        Self::Boolean(is)
+    Boolean {
+        bool, is => is;
     }
 }
 

@@ -1,6 +1,6 @@
-//! The audit of tool calls, as the log writer adds to it.
+//! Writes audit records of tool calls for the log writer.
 //!
-//! Owns how rows of `tool_audit` are made. Must not know how the audit is read.
+//! Owns how rows of `tool_audit` are created. Must not know how they are read.
 
 use super::batch::Batch;
 use super::connection::Tx;
@@ -8,10 +8,10 @@ use crate::domain::access::audit::AuditOutcome;
 use crate::domain::ids::{CallId, ConversationId};
 use crate::store::StoreResult;
 
-/// Stores the ends of the calls `c`, of runs `r`, for which `which` holds: their outcome and their measured milliseconds.
+/// Stores audit records of the calls `c`, of runs `r`, that match `which`, with their outcomes and durations.
 ///
-/// A measured time of 0 may mean that it was not measured: then the time since the call's start is used. A call may have been approved
-/// and later asked about for its unknown outcome: the last answer decides.
+/// A measured duration of 0 may mean that it was not measured: then the time since the call's start counts. A call may have been
+/// approved first, and its unknown outcome decided later: the last decision counts.
 macro_rules! keep_ends {
     ($outcome:literal, $duration:literal, $which:literal) => {
         concat!(
@@ -34,14 +34,14 @@ macro_rules! keep_ends {
     };
 }
 
-/// Stores the end of a call, whose row has its outcome already.
+/// Stores the audit record of a call, whose row has its outcome already.
 pub(super) fn insert(batch: &mut Batch, call: &CallId, outcome: AuditOutcome, duration_ms: u64) {
     batch.add(keep_ends!("?", "?", "c.id = ?"));
     batch.bind(outcome.as_str()).bind(i64::try_from(duration_ms).unwrap_or(i64::MAX)).bind(call.as_str());
 }
 
-/// Stores the ends of calls without an outcome, of a conversation that is being deleted. How a started call ends is not seen any more.
-/// The others are not made, for a denial if there is one that no worker has acted on.
+/// Stores audit records of calls without an outcome, for a conversation that is being deleted. The outcome of a started call will
+/// never be known. The other calls are never executed, because of a denial if one was given.
 pub(super) async fn insert_abandoned(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<()> {
     sqlx::query(keep_ends!(
         "CASE WHEN c.state = 'started' THEN 'unknown'

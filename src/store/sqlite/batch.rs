@@ -1,7 +1,8 @@
-//! Statements of a transaction that go to the connection's thread together: the way there and back takes longer than most of them.
+//! Statements of a transaction that are sent to the connection's thread together, because the channel takes longer than most
+//! statements.
 //!
-//! Their results are not read, except whether each has changed a row. The same statements make the same text, which the connection has
-//! prepared already.
+//! Only the number of changed rows is checked; results are not read. Equal statements form equal texts, which the connection has
+//! already prepared.
 
 use futures_util::TryStreamExt as _;
 use sqlx::error::BoxDynError;
@@ -15,14 +16,14 @@ use crate::store::StoreResult;
 pub(super) struct Batch {
     text: String,
     arguments: SqliteArguments,
-    /// The reason for refusal if a statement changes no row, for each statement.
+    /// For each statement: the reason for refusal if it changes no row.
     wants: Vec<Option<&'static str>>,
     /// The first value that could not be encoded.
     unfit: Option<BoxDynError>,
 }
 
 impl Batch {
-    /// Adds a statement. Its parameters have no numbers, since the arguments of all statements stand in one row.
+    /// Adds a statement. Its parameters have no numbers, because the arguments of all statements form one list.
     pub(super) fn add(&mut self, statement: &'static str) -> &mut Self {
         debug_assert!(!has_numbers(statement), "a numbered parameter counts from the first statement on: {statement}");
         self.text.push_str(statement);
@@ -39,15 +40,15 @@ impl Batch {
         self
     }
 
-    /// The batch is refused for this reason if the statement changes nothing.
-    pub(super) fn or_refused(&mut self, reason: &'static str) -> &mut Self {
+    /// Refuses the batch for this reason if the statement changes no row.
+    pub(super) fn require_change(&mut self, reason: &'static str) -> &mut Self {
         if let Some(last) = self.wants.last_mut() {
             *last = Some(reason);
         }
         self
     }
 
-    /// Executes all statements and empties the batch. Returns the first reason for refusal: the caller rolls the transaction back.
+    /// Executes all statements and clears the batch. Returns the first reason for refusal: the caller rolls the transaction back.
     pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
         let Self { text, arguments, wants, unfit } = std::mem::take(self);
         if wants.is_empty() {
@@ -87,13 +88,13 @@ mod tests {
         let mut tx = store.begin_write().await.unwrap();
         let mut batch = Batch::default();
         assert_eq!(batch.run(&mut tx).await.unwrap(), None, "none are none");
-        // Twice: the second time the text is prepared already.
+        // Twice, because the second time the text is already prepared.
         for round in 0_i64..2 {
             batch.add("CREATE TABLE IF NOT EXISTS t (n INTEGER, w TEXT)");
-            batch.add("INSERT INTO t VALUES (?, ?)").bind(round).bind("one").or_refused("nothing is inserted");
+            batch.add("INSERT INTO t VALUES (?, ?)").bind(round).bind("one").require_change("nothing is inserted");
             batch.add("INSERT INTO t SELECT ? + 10, ? WHERE ?").bind(round).bind(None::<&str>).bind(true);
-            batch.add("UPDATE t SET n = n WHERE w = ?").bind("nobody").or_refused("nobody is there");
-            batch.add("DELETE FROM t WHERE n = ?").bind(99).or_refused("nothing is deleted");
+            batch.add("UPDATE t SET n = n WHERE w = ?").bind("nobody").require_change("nobody is there");
+            batch.add("DELETE FROM t WHERE n = ?").bind(99).require_change("nothing is deleted");
             assert_eq!(batch.run(&mut tx).await.unwrap(), Some("nobody is there"));
         }
         let rows: Vec<(i64, Option<String>)> = sqlx::query_as("SELECT n, w FROM t").fetch_all(&mut *tx).await.unwrap();
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(rows, [(0, one()), (10, None), (1, one()), (11, None)]);
         batch.add("INSERT INTO t VALUES (5, 'kept')").add("INSERT INTO nowhere VALUES (1)");
         assert!(batch.run(&mut tx).await.is_err());
-        assert_eq!(batch.run(&mut tx).await.unwrap(), None, "what has failed is not made again");
+        assert_eq!(batch.run(&mut tx).await.unwrap(), None, "a failed batch is not repeated");
         drop(tx);
         store.close().await;
     }

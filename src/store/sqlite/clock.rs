@@ -1,7 +1,7 @@
-//! Jumps of the machine's clock, which may be set while the server runs, or a laptop may sleep. Leases and timers move along.
+//! Follows jumps of the machine's clock: an operator may set it, or a laptop may sleep. Leases and timers are shifted accordingly.
 //!
-//! The database's clock is that of the machine, since there is no other process. Before a decision by it, it is compared with the
-//! monotonic clock. If it has jumped, leases and timers are shifted by as much. Small corrections are followed as they are.
+//! The database's clock is the machine's clock, because there is no other process. Before each decision, it is compared with the
+//! monotonic clock. After a jump, leases and timers are shifted by the same amount. Small corrections are not followed.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::support::clock::{Clock as _, SystemClock};
 /// The smallest difference that counts as a jump.
 const JUMP: Duration = Duration::from_secs(1);
 
-/// A reading of the machine's clock, between two of the monotonic one.
+/// A reading of the machine's clock, between two readings of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     wall_ms: i64,
@@ -26,12 +26,13 @@ struct Reading {
 impl Reading {
     fn now() -> Self {
         let before = Instant::now();
-        // The database reads the same clock; a statement for it would make leases wait for a connection.
+        // Read directly: a statement to read the same clock would make leases wait for a connection.
         let wall_ms = SystemClock.now().0;
         Self { wall_ms, before, after: Instant::now() }
     }
 
-    /// Returns by how many milliseconds the clock has jumped since `earlier`, at least. The time that the readings took does not count.
+    /// Returns the smallest jump of the clock, in milliseconds, that explains both readings. The duration of the readings does not
+    /// count.
     fn jump_since(&self, earlier: &Self) -> Option<i64> {
         let passed = |from: Instant, to: Instant| i64::try_from(to.saturating_duration_since(from).as_millis()).unwrap_or(i64::MAX);
         let wall = self.wall_ms.saturating_sub(earlier.wall_ms);
@@ -48,12 +49,12 @@ impl Reading {
     }
 }
 
-/// The last reading. Locked while times are shifted, so that no decision sees half of them.
+/// The last reading. Locked during a shift, so that no decision sees a partial shift.
 #[derive(Default)]
 pub(super) struct MachineClock(Mutex<Option<Reading>>);
 
 impl SqliteStore {
-    /// Returns whether [`Self::follow_clock`] has a jump to follow, or is at it. Never waits.
+    /// Returns whether [`Self::follow_clock`] has to follow a jump, or is doing so. Never waits.
     pub(super) fn clock_may_have_jumped(&self) -> bool {
         match self.clock.0.try_lock() {
             Ok(last) => last.as_ref().and_then(|last| Reading::now().jump_since(last)).is_some(),
@@ -61,7 +62,8 @@ impl SqliteStore {
         }
     }
 
-    /// Reads the clock, and shifts leases and timers if it has jumped since the last reading. Called before decisions by them.
+    /// Reads the clock, and shifts leases and timers if it has jumped since the last reading. Called before decisions that depend
+    /// on them.
     pub(super) async fn follow_clock(&self) -> StoreResult<()> {
         let mut last = self.clock.0.lock().await;
         let reading = Reading::now();
@@ -71,7 +73,7 @@ impl SqliteStore {
             tx.commit().await?;
             tracing::warn!(
                 jump_ms,
-                "the clock of the machine has jumped, or the machine slept: leases and timers were moved along"
+                "the clock of the machine has jumped, or the machine slept: leases and timers were shifted accordingly"
             );
         }
         *last = Some(reading);
@@ -79,7 +81,7 @@ impl SqliteStore {
     }
 }
 
-/// Shifts leases and timers. The times of ended runs stay.
+/// Shifts leases and timers. The times of ended runs do not change.
 async fn shift(tx: &mut Tx, by_ms: i64) -> StoreResult<()> {
     for statement in [
         "UPDATE run_leases SET claimed_at = claimed_at + ?1, lease_until = lease_until + ?1",
@@ -103,7 +105,7 @@ mod tests {
     use crate::domain::ids::{ConversationId, MessageId, NodeId, RunId, UserId};
     use crate::domain::run::OnBusy;
     use crate::domain::trace::TraceId;
-    use crate::store::{AcceptRun, Accepted, Keyed, QueueStore as _, RunStore as _, StoreOptions};
+    use crate::store::{AcceptOutcome, AcceptRun, IdempotentOutcome, QueueStore as _, RunStore as _, StoreOptions};
     use crate::support::clock::UnixMillis;
     use crate::support::ids::UuidIds;
 
@@ -120,14 +122,14 @@ mod tests {
         let first = at(0, 0, 10);
         assert_eq!(at(5_000, 5_000, 5_001).jump_since(&first), None);
         assert_eq!(at(5_900, 5_000, 5_001).jump_since(&first), None, "a correction");
-        assert_eq!(at(9_000, 2_000, 9_500).jump_since(&first), None, "the answer took its time");
+        assert_eq!(at(9_000, 2_000, 9_500).jump_since(&first), None, "the reading took long");
         assert_eq!(at(2_000, 2_000, 9_500).jump_since(&first), None);
         assert_eq!(at(HOUR + 5_000, 5_000, 5_001).jump_since(&first), Some(HOUR - 1));
         assert_eq!(at(5_000 - HOUR, 5_000, 5_001).jump_since(&first), Some(10 - HOUR));
     }
 
     impl SqliteStore {
-        /// Simulates a jump of the clock since it was last read: the stored times are from before the jump.
+        /// Simulates a clock jump since the last reading: the stored times are from before the jump.
         async fn pretend(&self, jump_ms: i64) {
             let mut tx = self.write().await.unwrap();
             shift(&mut tx, -jump_ms).await.unwrap();
@@ -152,10 +154,11 @@ mod tests {
                 max_files: 5,
                 trace: TraceId::generate(&UuidIds),
                 taker: None,
+                transcript: None,
                 now: UnixMillis(0),
             };
             match self.accept_run(accept, None).await.unwrap() {
-                Keyed::Fresh(Accepted::Run { run, .. }) => run.id,
+                IdempotentOutcome::Fresh(AcceptOutcome::Run { run, .. }) => run.id,
                 other => panic!("a run: {other:?}"),
             }
         }
@@ -181,7 +184,7 @@ mod tests {
             let left = store.explain_run(&owner, &held).await.unwrap().unwrap().lease_expires_in_ms.unwrap();
             assert!((5_000..=10_000).contains(&left), "{left}");
 
-            // A time that was not reached is not reached by it, and one that was stays so.
+            // A jump neither completes an unfinished wait, nor undoes a finished one.
             let waits = store.run_of(&owner).await;
             let soon = "UPDATE runs SET claimable_at = claimable_at + 60000 WHERE id = ?";
             let mut tx = store.write().await.unwrap();
@@ -194,7 +197,7 @@ mod tests {
             assert!((50_000..=60_000).contains(&next), "{next}");
             let ready = store.run_of(&owner).await;
             store.pretend(jump).await;
-            // A run that is accepted after the jump has the new time, even before the clock is checked.
+            // A run that is accepted after the jump has a new time, even before the clock is checked.
             let sooner = store.run_of(&owner).await;
             let claims = store.claim_runs(&node, 10, 10_000).await.unwrap();
             assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&ready, &sooner]);
@@ -205,7 +208,7 @@ mod tests {
 
     /// The clock was set back while no server ran.
     #[tokio::test]
-    async fn who_stands_in_the_queue_does_not_wait_for_a_clock() {
+    async fn queued_writer_does_not_wait_for_the_clock() {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("capstan.db").display());
         let (owner, node) = (UserId::generate(&UuidIds), NodeId::generate(&UuidIds));
@@ -240,7 +243,7 @@ mod tests {
         tx.commit().await.unwrap();
         let stands_still = store.write().await.unwrap();
         let mut sweep = Box::pin(store.sweep(10, true));
-        // As long as the disk stands still, there is no answer.
+        // While the disk is blocked, there is no answer.
         assert!(tokio::time::timeout(Duration::from_millis(3_100), sweep.as_mut()).await.is_err());
         drop(stands_still);
         let swept = sweep.await.unwrap();

@@ -1,10 +1,10 @@
-//! Clone detection of SQLite, by a file beside the database. See [`crate::store::clones`].
+//! Clone detection on SQLite, by a marker file beside the database. See [`crate::store::clones`].
 //!
-//! Owns that file. Must not know when marks are left.
+//! Owns that file. Must not know when it is written.
 //!
-//! A word and a mark stand in the database and in the file. The mark rises while the server is at work, first in the database: a
-//! database whose mark is below that of the file is older than what was served here. The file also says when it was made: a file that
-//! was copied together with the database was made later.
+//! The database and the file contain a random id and a counter. The counter increases while the server works, first in the database: a
+//! database with a lower counter than the file is older than the database that was served here. The file also contains its creation
+//! time: a copied file was created later.
 
 use std::path::{Path, PathBuf};
 
@@ -12,112 +12,115 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
 use crate::store::clones::{LEAST_JUMP, NUMBERS_PER_MS, log_accepted, refused};
-use crate::store::{Durability, OnCopy, StoreError, StoreResult};
+use crate::store::{Durability, OnClone, StoreError, StoreResult};
 use crate::support::{failpoint, files};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mark {
-    word: String,
-    mark: i64,
+struct CloneMarker {
+    database_id: String,
+    /// Raised before each write of the file, so that an older database is recognised.
+    counter: i64,
 }
 
-/// The content of the file.
+/// The content of the marker file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Beside {
-    mark: Mark,
-    /// Whether it was made at another time than it says.
+struct MarkerFile {
+    marker: CloneMarker,
+    /// Whether the file was created at another time than its content says.
     is_copy: bool,
 }
 
-impl Mark {
-    /// Returns the line of a file that was made then.
+impl CloneMarker {
+    /// Returns the content of a file with this creation time.
     fn line(&self, born: Option<u128>) -> String {
         let born = born.map_or_else(String::new, |born| format!(" {born}"));
-        format!("{} {}{born}\n", self.word, self.mark)
+        format!("{} {}{born}\n", self.database_id, self.counter)
     }
 
-    /// Returns what the database keeps of a file that is replaced.
+    /// Returns the identity of a replaced file, which the database stores.
     fn key(&self) -> String {
-        format!("{} {}", self.word, self.mark)
+        format!("{} {}", self.database_id, self.counter)
     }
 }
 
-/// The mark of the one server of a data folder.
-pub(super) struct CloneMark {
+/// Writes the marker file beside the database.
+pub(super) struct MarkerWriter {
     path: PathBuf,
     durability: Durability,
-    /// The connection's count of changes after the last mark. Held while one is left.
+    /// The connection's count of changes after the last write of the file. Locked during a write.
     changes: Mutex<Option<i64>>,
 }
 
-impl CloneMark {
-    /// Checks whether the database is a copy, and leaves a mark. Returns `None` if copies are overlooked.
+impl MarkerWriter {
+    /// Checks whether the database is a copy, and writes the marker file. Returns `None` if copies are allowed.
     pub(super) async fn check(
         writer: &SqlitePool,
         database: &Path,
         durability: Durability,
-        on_copy: OnCopy,
+        on_clone: OnClone,
     ) -> StoreResult<Option<Self>> {
-        if on_copy == OnCopy::Overlook {
+        if on_clone == OnClone::SkipCheck {
             return Ok(None);
         }
         let mut path = database.as_os_str().to_owned();
         path.push(".mark");
         let path = PathBuf::from(path);
-        let beside = read(&path)?;
+        let in_file = read(&path)?;
         let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
-        let within: Option<(String, i64, Option<String>)> =
+        let in_database: Option<(String, i64, Option<String>)> =
             sqlx::query_as("SELECT word, mark, accepted FROM clone_detection").fetch_optional(&mut *tx).await?;
-        let is_accepted = |beside: &Beside| within.as_ref().is_some_and(|(.., accepted)| *accepted == Some(beside.mark.key()));
-        // A process that accepted the copy has died before the file said so.
-        let beside = beside.filter(|beside| !is_accepted(beside));
-        let within = within.map(|(word, mark, _)| Mark { word, mark });
-        // In an empty database no run could go on.
+        let is_accepted =
+            |in_file: &MarkerFile| in_database.as_ref().is_some_and(|(.., accepted)| *accepted == Some(in_file.marker.key()));
+        // A process that accepted the copy crashed before it updated the file.
+        let in_file = in_file.filter(|in_file| !is_accepted(in_file));
+        let in_database = in_database.map(|(database_id, counter, _)| CloneMarker { database_id, counter });
+        // An empty database has no run that could continue.
         let is_empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM conversation_heads)").fetch_one(&mut *tx).await?;
-        let noticed = noticed(within.as_ref(), beside.as_ref());
-        let accepts = match (noticed, on_copy) {
-            (Some(what), OnCopy::Refuse) if !is_empty => return Err(refused(&format!("{} {what}", database.display()))),
-            (Some(_), _) | (None, OnCopy::AcceptUnseen) => true,
-            (None, OnCopy::Overlook | OnCopy::Refuse | OnCopy::Accept) => false,
+        let noticed = clone_reason(in_database.as_ref(), in_file.as_ref());
+        let accepts = match (noticed, on_clone) {
+            (Some(what), OnClone::Refuse) if !is_empty => return Err(refused(&format!("{} {what}", database.display()))),
+            (Some(_), _) | (None, OnClone::AcceptUndetected) => true,
+            (None, OnClone::SkipCheck | OnClone::Refuse | OnClone::Accept) => false,
         };
         if accepts && !is_empty {
-            jump(&mut tx).await?;
+            advance_sequences(&mut tx).await?;
         }
-        if accepts || within.is_none() {
+        if accepts || in_database.is_none() {
             sqlx::query("REPLACE INTO clone_detection (only_row, word, mark, accepted) VALUES (1, hex(randomblob(8)), 0, ?)")
-                .bind(beside.as_ref().map(|beside| beside.mark.key()))
+                .bind(in_file.as_ref().map(|in_file| in_file.marker.key()))
                 .execute(&mut *tx)
                 .await?;
         }
         tx.commit().await?;
-        failpoint::reached("accepted");
+        failpoint::hit("accepted");
         let found = Self { path, durability, changes: Mutex::default() };
-        if accepts || within.is_none() || beside.is_none() {
-            // Before the mark is above zero: one that has none beside it is a copy then.
-            let (word, mark) = sqlx::query_as("SELECT word, mark FROM clone_detection").fetch_one(writer).await?;
-            found.write(Mark { word, mark }).await?;
+        if accepts || in_database.is_none() || in_file.is_none() {
+            // The counter is 0 until the file exists: later, a database without a file is a copy.
+            let (database_id, counter) = sqlx::query_as("SELECT word, mark FROM clone_detection").fetch_one(writer).await?;
+            found.write(CloneMarker { database_id, counter }).await?;
         }
-        found.leave(writer).await?;
+        found.write_marker(writer).await?;
         Ok(Some(found))
     }
 
-    /// Leaves a mark if anything has changed since the last one: a database that is restored from before is older now.
-    pub(super) async fn leave(&self, writer: &SqlitePool) -> StoreResult<()> {
+    /// Writes the marker file if anything has changed since the last write, so that an older backup is recognised.
+    pub(super) async fn write_marker(&self, writer: &SqlitePool) -> StoreResult<()> {
         let mut last = self.changes.lock().await;
         let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(writer).await?;
         if *last == Some(changes) {
             return Ok(());
         }
-        // After a loss of power the database must have what the file says.
+        // After a loss of power, the database must contain what the file says.
         self.synchronous(writer, Durability::Full).await?;
         let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
-        let (word, mark) = sqlx::query_as("UPDATE clone_detection SET mark = mark + 1, accepted = NULL RETURNING word, mark")
-            .fetch_one(&mut *tx)
-            .await?;
+        let (database_id, counter) =
+            sqlx::query_as("UPDATE clone_detection SET mark = mark + 1, accepted = NULL RETURNING word, mark")
+                .fetch_one(&mut *tx)
+                .await?;
         let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut *tx).await?;
         tx.commit().await?;
         self.synchronous(writer, self.durability).await?;
-        self.write(Mark { word, mark }).await?;
+        self.write(CloneMarker { database_id, counter }).await?;
         *last = Some(changes);
         Ok(())
     }
@@ -133,43 +136,41 @@ impl CloneMark {
         Ok(())
     }
 
-    async fn write(&self, mark: Mark) -> StoreResult<()> {
+    async fn write(&self, marker: CloneMarker) -> StoreResult<()> {
         let path = self.path.clone();
-        let written = tokio::task::spawn_blocking(move || write(&path, &mark)).await.map_err(std::io::Error::other).flatten();
+        let written = tokio::task::spawn_blocking(move || write(&path, &marker)).await.map_err(std::io::Error::other).flatten();
         written.map_err(|error| unusable(&self.path, &error.to_string()))
     }
 }
 
-fn write(path: &Path, mark: &Mark) -> std::io::Result<()> {
-    let mut said = None;
+fn write(path: &Path, marker: &CloneMarker) -> std::io::Result<()> {
+    let mut created_ns = None;
     files::replace_by(path, |file| {
-        said = file.metadata().ok().as_ref().and_then(files::born);
-        mark.line(said)
+        created_ns = file.metadata().ok().as_ref().and_then(files::created_ns);
+        marker.line(created_ns)
     })?;
-    // A file system that changes the time with the name says nothing of copies.
-    match said.is_some() && files::born(&std::fs::metadata(path)?) != said {
-        true => files::replace(path, &mark.line(None)),
+    // A file system that changes the creation time at a rename cannot detect copies.
+    match created_ns.is_some() && files::created_ns(&std::fs::metadata(path)?) != created_ns {
+        true => files::replace(path, &marker.line(None)),
         false => Ok(()),
     }
 }
 
-/// Returns why the database `within` counts as a copy.
-fn noticed(within: Option<&Mark>, beside: Option<&Beside>) -> Option<&'static str> {
-    match (within, beside) {
+/// Returns why the database counts as a copy.
+fn clone_reason(in_database: Option<&CloneMarker>, in_file: Option<&MarkerFile>) -> Option<&'static str> {
+    match (in_database, in_file) {
         (None, None) => None,
         (None, Some(_)) => Some("is older than the database that was served here"),
-        // A process has died before it could write the file for the first time.
-        (Some(Mark { mark: 0, .. }), None) => None,
-        (Some(_), None) => {
-            Some("is a copy of a database: the file with .mark behind its name stays where that was served, and is not here")
-        }
-        (Some(within), Some(Beside { mark, .. })) if within.word != mark.word => {
+        // A process crashed before it wrote the file for the first time.
+        (Some(CloneMarker { counter: 0, .. }), None) => None,
+        (Some(_), None) => Some("is a copy of a database: its marker file, which has the same name with .mark, is missing here"),
+        (Some(in_database), Some(MarkerFile { marker, .. })) if in_database.database_id != marker.database_id => {
             Some("is not the database that was served here, but a copy of another one")
         }
-        (Some(_), Some(Beside { is_copy: true, .. })) => {
-            Some("is a copy of a database: the file with .mark behind its name was copied with it, and not written here")
+        (Some(_), Some(MarkerFile { is_copy: true, .. })) => {
+            Some("is a copy of a database: its marker file, which has the same name with .mark, was copied too")
         }
-        (Some(within), Some(Beside { mark, .. })) if within.mark < mark.mark => {
+        (Some(in_database), Some(MarkerFile { marker, .. })) if in_database.counter < marker.counter => {
             Some("is older than the database that was served here")
         }
         (Some(_), Some(_)) => None,
@@ -177,33 +178,33 @@ fn noticed(within: Option<&Mark>, beside: Option<&Beside>) -> Option<&'static st
 }
 
 /// Reads the file; `None` if there is none.
-fn read(path: &Path) -> StoreResult<Option<Beside>> {
+fn read(path: &Path) -> StoreResult<Option<MarkerFile>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unusable(path, &error.to_string())),
     };
-    let born = std::fs::metadata(path).ok().as_ref().and_then(files::born);
+    let born = std::fs::metadata(path).ok().as_ref().and_then(files::created_ns);
     let parsed = parse(&text, born);
-    let broken = "it is not as this program has written it; delete it, and start once with --accept-restore";
+    let broken = "its content is invalid; delete it, and start once with --accept-restore";
     Ok(Some(parsed.ok_or_else(|| unusable(path, broken))?))
 }
 
-/// Reads the line of a file that was made at the time `born`.
-fn parse(line: &str, born: Option<u128>) -> Option<Beside> {
+/// Parses the content of a file that was created at the time `born`.
+fn parse(line: &str, born: Option<u128>) -> Option<MarkerFile> {
     let mut words = line.split_whitespace();
-    let mark = Mark { word: words.next()?.to_owned(), mark: words.next()?.parse().ok()? };
-    let said: Option<u128> = words.next().map(str::parse).transpose().ok()?;
-    let is_copy = said.is_some() && born.is_some() && said != born;
-    words.next().is_none().then_some(Beside { mark, is_copy })
+    let marker = CloneMarker { database_id: words.next()?.to_owned(), counter: words.next()?.parse().ok()? };
+    let created_ns: Option<u128> = words.next().map(str::parse).transpose().ok()?;
+    let is_copy = created_ns.is_some() && born.is_some() && created_ns != born;
+    words.next().is_none().then_some(MarkerFile { marker, is_copy })
 }
 
 fn unusable(path: &Path, why: &str) -> StoreError {
-    StoreError::Copied(format!("{}, by which a copy of the database is told from it, cannot be used: {why}", path.display()))
+    StoreError::Copied(format!("{}, the marker file that detects copies of the database, cannot be used: {why}", path.display()))
 }
 
-/// Makes every log go on at numbers that were never given out. The epochs jump with them, as on Postgres.
-async fn jump(tx: &mut SqliteConnection) -> StoreResult<()> {
+/// Raises every log to numbers that were never assigned. The epochs are raised too, as on Postgres.
+async fn advance_sequences(tx: &mut SqliteConnection) -> StoreResult<()> {
     let lifted = sqlx::query(concat!(
         "UPDATE conversation_heads SET last_seq = max(last_seq + ?2, ",
         now!(),
@@ -225,10 +226,10 @@ mod tests {
 
     #[test]
     fn file_made_at_another_time_is_a_copy() {
-        let mark = Mark { word: "A1".to_owned(), mark: 7 };
-        let read = |born: Option<u128>, at: Option<u128>| parse(&mark.line(born), at).unwrap();
-        let ours = Beside { mark: mark.clone(), is_copy: false };
-        assert_eq!(read(Some(5), Some(6)), Beside { is_copy: true, ..ours.clone() });
+        let marker = CloneMarker { database_id: "A1".to_owned(), counter: 7 };
+        let read = |born: Option<u128>, at: Option<u128>| parse(&marker.line(born), at).unwrap();
+        let ours = MarkerFile { marker: marker.clone(), is_copy: false };
+        assert_eq!(read(Some(5), Some(6)), MarkerFile { is_copy: true, ..ours.clone() });
         for (born, at) in [(Some(5), Some(5)), (None, Some(5)), (Some(5), None), (None, None)] {
             assert_eq!(read(born, at), ours, "{born:?} {at:?}");
         }

@@ -1,4 +1,4 @@
-//! Opening, pragmas, the lock file, transactions.
+//! Opens the database: pragmas, the lock file, connections and transactions.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use sqlx::{Connection as _, Sqlite, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clock::MachineClock;
-use super::clones::CloneMark;
+use super::clones::MarkerWriter;
 use crate::store::migrations::{FIRST_MIGRATION, migrator, refusal};
 use crate::store::{Durability, StoreError, StoreOptions, StoreResult};
 
@@ -25,40 +25,40 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How many requests wait for the writer at a time. They share one batch of the log: with one turn, every message of a burst
-/// would wait for a batch of its own. With more turns a burst is accepted sooner, and the tokens of runs under way come later:
-/// measured with 1,000 conversations, 4, 16 and 64 turns delayed a first token by 2.4, 1.8 and 1.1 s and each word by 73, 132 and 348 ms.
+/// Number of requests that wait for the writer at a time. They share one batch of the log: with one permit, every message of a
+/// burst would wait for a separate batch. More permits accept a burst sooner, but delay the tokens of running runs: measured with
+/// 1,000 conversations, 4, 16 and 64 permits delayed a first token by 2.4, 1.8 and 1.1 s and each word by 73, 132 and 348 ms.
 const TURNS: usize = 16;
 
-/// How long a request waits for its turn. A queue of a burst does not mean that the database is gone.
+/// How long a request waits for its permit. The queue of a burst does not mean that the database is gone.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The pages of the write-ahead log after which a checkpoint runs (16 MiB). A busy page is written to the log by every batch, but to the
-/// file only once per checkpoint, so fewer checkpoints save writes. A longer log would make a checkpoint noticeable.
+/// Number of pages in the write-ahead log that triggers a checkpoint (16 MiB). Every batch writes a busy page to the log, but a
+/// checkpoint writes it to the file only once, so fewer checkpoints save writes. A longer log would make a checkpoint noticeable.
 const CHECKPOINT_PAGES: &str = "4000";
 
-/// Readers run beside the writer and beside each other; more than the machine has cores bring nothing.
+/// Readers run concurrently with the writer. More readers than cores bring no gain.
 const READERS: u32 = 4;
 
 pub struct SqliteStore {
-    /// One connection: the queue for it is the order of writes.
+    /// The only writer: the queue for this connection defines the order of writes.
     pub(super) writer: SqlitePool,
     pub(super) readers: SqlitePool,
     /// Permits to write for a request.
     turns: Arc<Semaphore>,
     pub(super) clock: MachineClock,
-    /// Runs of one owner that workers have at a time; 0 for no limit.
+    /// Limit of an owner's runs that workers hold at a time; 0 for no limit.
     pub(super) owner_cap: u32,
-    /// When a write that asked whether the database takes writes was last taken. Held while one asks.
+    /// The time of the last successful test write. Locked during a test.
     pub(super) took_write: tokio::sync::Mutex<Option<Instant>>,
-    /// Held while this process is the one server of the data folder.
+    /// Locked while this process is the server of the data folder.
     pub(super) lock: Mutex<Option<File>>,
-    /// The mark of that server, unless copies are overlooked.
-    pub(super) clone_mark: Option<CloneMark>,
+    /// The clone mark of the server, unless copies are allowed.
+    pub(super) marker_writer: Option<MarkerWriter>,
 }
 
 impl SqliteStore {
-    /// Opens `sqlite:PATH`, and makes folder, file and schema if they are missing.
+    /// Opens `sqlite:PATH`, and creates folder, file and schema if they are missing.
     pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
         let base = SqliteConnectOptions::from_str(url).map_err(|error| StoreError::Migration(error.to_string()))?;
         let path = base.get_filename().to_owned();
@@ -84,11 +84,11 @@ impl SqliteStore {
 
         let writer = pool(1).connect_with(writer_options).await.map_err(StoreError::from)?;
         migrate(&writer, &path).await?;
-        let clone_mark = match options.exclusive {
-            true => CloneMark::check(&writer, &path, options.durability, options.on_copy).await?,
+        let marker_writer = match options.exclusive {
+            true => MarkerWriter::check(&writer, &path, options.durability, options.on_clone).await?,
             false => None,
         };
-        // Connected on first use: by then the writer has made the file.
+        // Connected at the first use: by then the writer has created the file.
         let readers = pool(READERS).connect_lazy_with(reader_options);
         let owner_cap = options.max_running_per_owner;
         Ok(Self {
@@ -99,7 +99,7 @@ impl SqliteStore {
             owner_cap,
             took_write: tokio::sync::Mutex::default(),
             lock: Mutex::new(lock),
-            clone_mark,
+            marker_writer,
         })
     }
 
@@ -107,7 +107,8 @@ impl SqliteStore {
     pub(in crate::store) async fn write(&self) -> StoreResult<Tx> {
         loop {
             let tx = self.begin_write().await?;
-            // A time that is written by a clock that has just jumped would be moved along with the older ones.
+            // After a clock jump, the stored times must be shifted before a new time is written, or the new time would be shifted
+            // too.
             if !self.clock_may_have_jumped() {
                 return Ok(tx);
             }
@@ -116,20 +117,20 @@ impl SqliteStore {
         }
     }
 
-    /// Begins a write without a look at the machine's clock.
+    /// Begins a write without a check of the machine's clock.
     pub(super) async fn begin_write(&self) -> StoreResult<Tx> {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
-    /// Begins a write for a request. Only a few requests wait for the writer at a time, and the others wait here, so that the log and the
-    /// leases of runs under way are soon next.
+    /// Begins a write for a request. Only a few requests wait for the writer at a time, and the others wait here, so that the log
+    /// writer and lease renewals get the writer soon.
     pub(in crate::store) async fn write_in_turn(&self) -> StoreResult<(OwnedSemaphorePermit, Tx)> {
         let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         Ok((turn, self.write().await?))
     }
 
-    /// Begins a read of several statements that see one state.
+    /// Begins a read of several statements in one snapshot.
     pub(super) async fn read(&self) -> StoreResult<Tx> {
         Ok(self.readers.begin().await?)
     }
@@ -140,7 +141,7 @@ impl SqliteStore {
     }
 }
 
-/// A pool whose connections live as long as the store.
+/// Returns a pool whose connections live as long as the store.
 fn pool(size: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(size)
@@ -148,8 +149,8 @@ fn pool(size: u32) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
-        // When the disk is full, and at other faults below it, SQLite ends a transaction by itself. Its rollback fails then, and the
-        // driver believes for ever that it is still in it: such a connection can begin no other.
+        // When the disk is full, and after other disk errors, SQLite ends a transaction by itself. Its rollback then fails, and the
+        // driver keeps believing that the transaction is open: such a connection can begin no other.
         .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
 }
 
@@ -160,7 +161,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes the folder if it is missing, readable by this user only.
+/// Creates the folder if it is missing, readable by this user only.
 fn make_folder(folder: &Path) -> StoreResult<()> {
     crate::support::files::private_folder(folder)
         .map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
@@ -210,7 +211,7 @@ mod tests {
         let url = format!("sqlite:{}", folder.path().join("full.db").display());
         let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
         sqlx::query("CREATE TABLE filler (data BLOB)").execute(&store.writer).await.unwrap();
-        // As full as it is now; of this connection alone.
+        // Limits the file to its current size, for this connection only.
         sqlx::query("PRAGMA max_page_count = 1").execute(&store.writer).await.unwrap();
         let fill = async || -> StoreResult<()> {
             let mut tx = store.write().await?;

@@ -1,12 +1,12 @@
-//! A conversation is deleted, with all that belongs to it.
+//! Deletes a conversation with all its rows.
 
 use super::SqliteStore;
 use super::audit::insert_abandoned;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::sql::IdleFor;
+use crate::store::sql::IdleAge;
 use crate::store::{DeletedConversation, StoreResult};
 
-/// Without its head the conversation takes no write of any run.
+/// Without its head, the conversation accepts no write of any run.
 const REMOVE: [&str; 10] = [
     "DELETE FROM conversation_heads WHERE conversation_id = ?",
     "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
@@ -25,11 +25,11 @@ impl SqliteStore {
         &self,
         owner: &UserId,
         id: &ConversationId,
-        idle: Option<IdleFor>,
+        idle: Option<IdleAge>,
     ) -> StoreResult<Option<DeletedConversation>> {
         // Dropping the transaction rolls it back.
         let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(IdleFor { statement, age_ms }) = idle {
+        if let Some(IdleAge { statement, age_ms }) = idle {
             let age_ms = i64::try_from(age_ms).unwrap_or(i64::MAX);
             let holds: bool = sqlx::query_scalar(statement.sqlite).bind(age_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
             if !holds {

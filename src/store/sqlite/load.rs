@@ -1,4 +1,4 @@
-//! Reads the row and the history of a claimed run.
+//! Loads the row and the history of a claimed run.
 
 use sqlx::Row as _;
 
@@ -7,12 +7,12 @@ use super::connection::Tx;
 use crate::domain::conversation::message::Message;
 use crate::domain::run::record::{Fence, RunRecord};
 use crate::store::StoreResult;
-use crate::store::rows::{Words, decode};
+use crate::store::rows::{TranscriptScope, decode};
 use crate::store::sql::{Backend as _, History, Row, record};
 
 impl SqliteStore {
-    pub(super) async fn load(&self, fence: &Fence, words: Words) -> StoreResult<Option<RunRecord>> {
-        // The row and the history are of one snapshot: a message that joins the run is counted in the row.
+    pub(super) async fn load(&self, fence: &Fence, words: TranscriptScope) -> StoreResult<Option<RunRecord>> {
+        // The row and the history are read in one snapshot: the row counts the messages that joined the run.
         let mut tx = self.read().await?;
         let run = sqlx::query(concat!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
@@ -32,17 +32,17 @@ impl SqliteStore {
         .await?;
         let Some(run) = run else { return Ok(None) };
         let history = match words {
-            Words::All => history(&mut tx, fence).await?,
-            Words::None => History::default(),
+            TranscriptScope::All => history(&mut tx, fence).await?,
+            TranscriptScope::None => History::default(),
         };
-        // The other statements take a reader each: one that waited for a second reader could wait for itself.
+        // The other statements use another reader each: a transaction that waits for a second reader could deadlock with itself.
         drop(tx);
         Ok(Some(record(self.worker(), fence, &Row::Sqlite(run), history, true).await?))
     }
 }
 
-/// Reads the messages run by run, because a message that waits for a later run may have come before this run's answer. Of the messages
-/// that a summary covers, only those of users are read.
+/// Reads the messages ordered by run, because a message for a later run may have arrived before this run's answer. Of the messages
+/// that a summary covers, only user messages are read.
 async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<History> {
     let id = fence.conversation_id.as_str();
     let summary = sqlx::query(

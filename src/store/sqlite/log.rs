@@ -8,16 +8,16 @@ use serde_json::json;
 use sqlx::Row as _;
 
 use super::SqliteStore;
-use super::apply::{Applied, apply};
+use super::apply_changes::{Applied, apply};
 use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::run::change::Change;
 use crate::domain::run::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode};
-use crate::store::runs::compose;
-use crate::store::{Committed, Refused, StoreError, StoreResult};
+use crate::store::runs::created_rows;
+use crate::store::{CommitReceipt, StoreError, StoreResult, WriteRejection};
 
-/// The head of a conversation's log as a transaction sees and changes it.
+/// The head of a conversation's log, as a transaction reads and changes it.
 struct Head {
     owner: Arc<str>,
     last_seq: i64,
@@ -27,20 +27,20 @@ struct Head {
     changed: bool,
 }
 
-/// How a try to commit a batch ended.
+/// The outcome of one attempt to commit a batch.
 enum Attempt {
-    Committed(Vec<Result<Committed, Refused>>),
-    /// The write at this place breaks a rule of the rows. Nothing is committed: the batch is to be made again without it.
+    Committed(Vec<Result<CommitReceipt, WriteRejection>>),
+    /// The write at this index violates a rule of the rows. Nothing was committed: the batch must be repeated without it.
     Refused(usize),
 }
 
 impl SqliteStore {
-    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         let mut refused = HashSet::new();
         loop {
             match self.try_commit(writes, &refused).await? {
                 Attempt::Committed(answers) => return Ok(answers),
-                // A later write of the same run would leave a hole in the log.
+                // A later write of the same run would leave a gap in the log.
                 Attempt::Refused(at) => refused.extend((at..writes.len()).filter(|later| writes[*later].fence == writes[at].fence)),
             }
         }
@@ -58,11 +58,11 @@ impl SqliteStore {
                 .filter(|head| head.run_id.as_deref() == Some(fence.run_id.as_str()) && head.epoch == fence.epoch)
                 .filter(|head| head.last_seq >= write.after);
             let Some(head) = head.filter(|_| !refused.contains(&at)) else {
-                answers.push(Err(Refused::Fenced));
+                answers.push(Err(WriteRejection::Fenced));
                 continue;
             };
             if ends_unheard(write, head.joined) {
-                answers.push(Err(Refused::Unheard));
+                answers.push(Err(WriteRejection::MessageJoined));
                 continue;
             }
             let base = head.last_seq;
@@ -75,20 +75,20 @@ impl SqliteStore {
                     head.changed = true;
                 }
                 Applied::Refused(reason) => {
-                    compose::report_broken_rule(write, reason);
+                    created_rows::report_broken_rule(write, reason);
                     return Ok(Attempt::Refused(at));
                 }
             }
             let completed = complete(&mut tx, write).await?;
-            for (place, event) in write.events.iter().enumerate() {
+            for (index, event) in write.events.iter().enumerate() {
                 head.last_seq += 1;
-                let data = completed.iter().find(|(at, _)| *at == place).map(|(_, data)| data.clone());
+                let data = completed.iter().find(|(at, _)| *at == index).map(|(_, data)| data.clone());
                 let data = data.map_or(Cow::Borrowed(event.data.as_str()), Cow::Owned);
                 let (id, owner, run) = (&fence.conversation_id, Arc::clone(&head.owner), event.run_id.as_ref());
                 events.push((id, owner, head.last_seq, run, event.attempt, event.kind, event.at, data));
             }
             head.changed |= !write.events.is_empty();
-            answers.push(Ok(Committed { first_seq: base + 1, next_waits, completed }));
+            answers.push(Ok(CommitReceipt { first_seq: base + 1, next_waits, completed }));
         }
         let mut batch = Batch::default();
         if !events.is_empty() {
@@ -106,24 +106,24 @@ impl SqliteStore {
     }
 }
 
-/// Returns the data of the write's events about its conversation, whose rows are as the write leaves them.
+/// Returns the data of the write's events about its conversation, after the write has changed the rows.
 async fn complete(tx: &mut Tx, write: &RunWrite) -> StoreResult<Vec<(usize, String)>> {
-    if write.events.iter().all(|event| event.kind != compose::UPDATED) {
+    if write.events.iter().all(|event| event.kind != created_rows::UPDATED) {
         return Ok(Vec::new());
     }
     let id = write.fence.conversation_id.as_str();
     let (title, status): (String, String) =
         sqlx::query_as("SELECT title, status FROM conversations WHERE id = ?").bind(id).fetch_one(&mut **tx).await?;
-    Ok(compose::updates(write, &encode("conversations", "title", id, &title)?, &status))
+    Ok(created_rows::updates(write, &encode("conversations", "title", id, &title)?, &status))
 }
 
-/// Returns whether a write would end its run before a message that joined it is processed.
+/// Returns whether a write would end its run before a joined message is processed.
 fn ends_unheard(write: &RunWrite, joined: i64) -> bool {
     write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
 }
 
-/// Turns the error of a row that exists already, or that could not be read again, into a refusal: it is a mistake of one run and must
-/// not undo the batch of all others.
+/// Converts the error of a row that exists already, or could not be read again, into a refusal. It is an error of one run, and must
+/// not roll back the whole batch.
 fn spare_neighbours(applied: StoreResult<Applied>) -> StoreResult<Applied> {
     match applied {
         Err(error) if error.is_unique_violation() => Ok(Applied::Refused("a row exists already")),
@@ -156,7 +156,7 @@ async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<Str
     Ok(heads)
 }
 
-/// The heads were read in this transaction, which is the only one that writes: nothing can have changed them since.
+/// Writes the heads. They were read in this transaction, the only writer, so they cannot have changed since.
 fn write_heads(batch: &mut Batch, heads: &HashMap<String, Head>) {
     let changed: Vec<_> =
         heads.iter().filter(|(_, head)| head.changed).map(|(id, head)| json!([id, head.last_seq, head.run_id])).collect();

@@ -1,18 +1,18 @@
 //! The store on SQLite: one server process, one writer connection, a few readers.
 //!
-//! Owns the database file and its lock file. Every write is one `BEGIN IMMEDIATE` transaction on the one writer, so what a
-//! transaction has read cannot change under it: fences and guards are read, tested and written without row locks. Statements
-//! are few, because each of them crosses a channel to the connection's thread; many rows go in as one JSON array. Must not
-//! know why anything is written.
+//! Owns the database file and its lock file. Must not know why anything is written. Every write is one `BEGIN IMMEDIATE`
+//! transaction on the only writer, so rows that a transaction has read cannot change during it: fences are read, tested and written
+//! without row locks. There are few statements, because each crosses a channel to the connection's thread; many rows are inserted
+//! as one JSON array.
 
-/// The database's clock in milliseconds, as an SQL expression: the only clock that leases and timers are decided by.
+/// The database's clock in milliseconds, as an SQL expression. Leases and timers are decided by this clock only.
 macro_rules! now {
     () => {
         "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
     };
 }
 
-mod apply;
+mod apply_changes;
 mod audit;
 mod batch;
 mod clock;
@@ -21,8 +21,8 @@ pub(super) mod connection;
 mod delete;
 mod load;
 mod log;
+mod maintenance;
 mod per_backend;
 mod queue;
-mod store;
 
 pub use connection::SqliteStore;

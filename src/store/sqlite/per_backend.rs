@@ -1,14 +1,16 @@
-//! The operations that SQLite carries out in its own way.
+//! The operations with a separate implementation on SQLite.
 //!
-//! Owns the way to each. Must not know their statements.
+//! Owns the call of each. Must not know their statements.
 
 use async_trait::async_trait;
 
 use super::SqliteStore;
 use crate::domain::ids::{ConversationId, UserId};
 use crate::domain::run::record::RunWrite;
-use crate::store::sql::{Backend as _, IdleFor, PerBackend, accept_once};
-use crate::store::{AcceptRun, Accepted, Committed, DeletedConversation, IdempotencyClaim, Keyed, Refused, StoreResult};
+use crate::store::sql::{Backend as _, IdleAge, PerBackend, accept_once};
+use crate::store::{
+    AcceptOutcome, AcceptRun, CommitReceipt, DeletedConversation, IdempotencyKey, IdempotentOutcome, StoreResult, WriteRejection,
+};
 
 #[async_trait]
 impl PerBackend for SqliteStore {
@@ -16,15 +18,15 @@ impl PerBackend for SqliteStore {
         self.owner_cap
     }
 
-    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-        Ok(accept_once(self.database(), accept, key).await?.unwrap_or(Keyed::Fresh(Accepted::NoConversation)))
+    async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyKey>) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
+        Ok(accept_once(self.database(), accept, key).await?.unwrap_or(IdempotentOutcome::Fresh(AcceptOutcome::NoConversation)))
     }
 
-    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleFor>) -> StoreResult<Option<DeletedConversation>> {
+    async fn delete(&self, owner: &UserId, id: &ConversationId, idle: Option<IdleAge>) -> StoreResult<Option<DeletedConversation>> {
         self.delete(owner, id, idle).await
     }
 
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         self.commit_batch(writes).await
     }
 }

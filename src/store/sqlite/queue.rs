@@ -12,20 +12,20 @@ use super::connection::Tx;
 use crate::domain::ids::{NodeId, RunId};
 use crate::domain::run::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{Words, read_claim, readable_claims, unnamed_lease};
+use crate::store::rows::{TranscriptScope, read_claim, readable_claims, unnamed_lease};
 use crate::store::sql::{Backend as _, Row, control_signals};
 use crate::store::{
-    Claim, ControlSignal, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, UnnamedLease,
+    Claim, ControlSignal, ExpiredRun, QueueStore, Renewal, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, UnnamedLease,
 };
 use crate::support::failpoint;
 
-/// A sweep that took so long to begin has waited for a disk that stood still, as renewals did.
+/// A sweep whose start took this long waited for a blocked disk, and renewals did too.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
+/// An outage is suspected only if at least so many leases seem expired: a few workers may really have crashed together.
 const OUTAGE_FLOOR: i64 = 4;
 
-/// Holds if a run has crashed `?3` workers, and the next crash would end it. A run that is to be cancelled does no harm.
+/// Tests whether a run has crashed `?3` workers, and the next crash would end it. A run that is to be cancelled is never suspected.
 macro_rules! is_suspect {
     ($row:literal) => {
         concat!(
@@ -48,7 +48,7 @@ macro_rules! is_suspect {
 impl QueueStore for SqliteStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
         self.follow_clock().await?;
-        // Asked of a reader first, so that an idle worker's polling does not queue for the writer.
+        // A reader checks first, so that the polling of an idle worker does not use the writer.
         let any: bool = sqlx::query_scalar(concat!("SELECT EXISTS (SELECT 1 FROM runs WHERE claimable_at <= ", now!(), ")"))
             .fetch_one(self.reader())
             .await?;
@@ -75,7 +75,7 @@ impl QueueStore for SqliteStore {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(epoch) = epoch else {
-            // Whether this claim has raised it already.
+            // Detects whether this claim has raised it already.
             let epoch: Option<i64> = sqlx::query_scalar(
                 "SELECT h.epoch FROM conversation_heads h JOIN run_leases l ON l.run_id = h.run_id AND l.epoch = h.epoch
                  JOIN runs r ON r.id = h.run_id
@@ -113,17 +113,17 @@ impl QueueStore for SqliteStore {
     }
 
     async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.load(fence, Words::None).await
+        self.load(fence, TranscriptScope::None).await
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.load(fence, Words::All).await
+        self.load(fence, TranscriptScope::All).await
     }
 
     async fn renew_leases(&self, node: &NodeId, known: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Renewal> {
         self.follow_clock().await?;
         if known.is_empty() {
-            // An idle worker does not queue for the writer.
+            // An idle worker does not use the writer.
             return Ok(Renewal { renewed: Vec::new(), unnamed: unnamed_leases(self.reader(), node, "[]").await? });
         }
         let named: Vec<_> = known.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
@@ -154,7 +154,7 @@ impl QueueStore for SqliteStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         let lost: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
-        // A lease that is gone, or of another epoch, has ended otherwise. A lease that ends here is told from a crash exactly once.
+        // A lease that is gone or has another epoch has ended otherwise. So each end is classified once, as a crash or not.
         let held: Vec<String> = sqlx::query_scalar(
             "SELECT l.run_id FROM json_each(?) AS lost JOIN run_leases l
              ON l.run_id = lost.value ->> 0 AND l.epoch = lost.value ->> 1",
@@ -170,7 +170,7 @@ impl QueueStore for SqliteStore {
         .await?;
         take_away(&mut tx, &held, None).await?;
         tx.commit().await?;
-        // No other transaction writes meanwhile.
+        // No other transaction writes at the same time.
         Ok(Vec::new())
     }
 
@@ -193,10 +193,10 @@ impl QueueStore for SqliteStore {
         }
         let mut tx = self.write().await?;
         if asked_at.elapsed() >= SLOW {
-            // While the disk stood still, no worker could renew: live workers wait for this very connection.
+            // While the disk was blocked, no worker could renew: live workers wait for this same connection.
             return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
-        // Leases that have expired since they were counted may have done so while this waited for a disk that held renewals up, too.
+        // Leases that expired after they were counted may have done so while a blocked disk delayed both this sweep and renewals.
         let expired = sqlx::query_as(
             "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ?
              ORDER BY l.lease_until LIMIT ?",
@@ -206,7 +206,7 @@ impl QueueStore for SqliteStore {
         take_away(&mut tx, &runs, Some(ClaimCause::Crash)).await?;
         tx.commit().await?;
         let taken = runs.into_iter().zip(traces);
-        let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+        let taken = taken.map(|(id, trace)| ExpiredRun { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
         Ok(Sweep { expired: found, taken: taken.collect(), outage_suspected: false })
     }
 
@@ -215,8 +215,8 @@ impl QueueStore for SqliteStore {
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
         take_away(&mut tx, &foreign, Some(ClaimCause::Crash)).await?;
-        // Only a waiting run has a time to wait for, unless it was answered, woken or cancelled meanwhile, or taken from a worker before
-        // it went on. Any other run is in the queue already, however the clock was set.
+        // Only a waiting run may have a time to wait for, unless it was answered, woken, cancelled, or released before it
+        // continued. Any other run goes to the front of the queue, regardless of the clock.
         sqlx::query(concat!(
             "UPDATE runs SET claimable_at = ",
             now!(),
@@ -250,7 +250,7 @@ impl QueueStore for SqliteStore {
     }
 }
 
-/// Lists the leases of a node but those of the runs in `named`, a JSON list of runs and epochs.
+/// Returns the leases of a node without the runs in `named`, a JSON list of runs and epochs.
 async fn unnamed_leases(executor: impl SqliteExecutor<'_>, node: &NodeId, named: &str) -> StoreResult<Vec<UnnamedLease>> {
     let unnamed = sqlx::query_as(concat!(
         "SELECT l.run_id, r.conversation_id, l.epoch, ",
@@ -262,16 +262,16 @@ async fn unnamed_leases(executor: impl SqliteExecutor<'_>, node: &NodeId, named:
     Ok(unnamed.into_iter().map(unnamed_lease).collect())
 }
 
-/// A span of time for the database. Settings are far below the limit.
+/// Converts a duration for the database. Settings are far below the limit.
 fn millis(span: u64) -> i64 {
     i64::try_from(span).unwrap_or(i64::MAX / 4)
 }
 
 async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) -> StoreResult<Vec<Claim>> {
     let claimed_at = Instant::now();
-    // Owners with claimable runs are found by skipping through the index; of each, no more rows are read than could be claimed. An
-    // owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs as fair as many claims of
-    // one. It is not claimed above `cap`, if there is one. At most one run is claimed that is suspected of killing its workers.
+    // Owners with claimable runs are found by skipping along the index, and no more rows of an owner are read than can be claimed.
+    // An owner's n-th run counts as if the n-1 runs before it had leases, which makes one claim of many runs as fair as many claims
+    // of one. No run is claimed above `cap`, if there is a limit. At most one claimed run is suspected of crashing its workers.
     let rows = sqlx::query(concat!(
         "WITH RECURSIVE owners (owner_id) AS (
            SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL
@@ -317,7 +317,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     }
     let ids: Vec<&str> = rows.iter().map(|row| row.try_get("id")).collect::<Result<_, _>>()?;
     let ids = json!(ids).to_string();
-    // Made of the moment, as on Postgres: what follows a number is its own raised fence, and no later claim.
+    // Derived from the time, as on Postgres: the number after an epoch is its raised fence, never a later claim.
     let epochs: Vec<(String, i64)> = sqlx::query_as(concat!(
         "UPDATE conversation_heads SET run_id = r.id, epoch = max(epoch + 1, ",
         now!(),
@@ -360,8 +360,8 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     })))
 }
 
-/// Takes runs away from workers that are dead or late, or give them up: their fences are void from here on. `cause`: the cause of the
-/// next claim, if it changes.
+/// Releases runs of workers that crashed, are late, or release them: their fences become void. `cause`: the cause of the next
+/// claim, if it changes.
 async fn take_away(tx: &mut Tx, runs: &[String], cause: Option<ClaimCause>) -> StoreResult<()> {
     if runs.is_empty() {
         return Ok(());
@@ -379,6 +379,6 @@ async fn take_away(tx: &mut Tx, runs: &[String], cause: Option<ClaimCause>) -> S
     sqlx::query(rows).bind(&ids).bind(cause.map(ClaimCause::as_str)).execute(&mut **tx).await?;
     let leases = "DELETE FROM run_leases WHERE run_id IN (SELECT value FROM json_each(?1))";
     sqlx::query(leases).bind(&ids).execute(&mut **tx).await?;
-    failpoint::reached("C28");
+    failpoint::hit("C28");
     Ok(())
 }

@@ -1,19 +1,19 @@
-//! The audit of tool calls, as it is read and removed. The log writers add to it, with the outcomes of calls.
+//! Reads and removes audit records of tool calls. The log writer adds them together with the outcomes.
 //!
 //! Owns how `tool_audit` is read. Must not know how a call ends.
-
-use async_trait::async_trait;
 
 use crate::domain::access::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::{CallId, ConversationId, GrantId, RunId, UserId};
 use crate::store::pages::page_by_time;
-use crate::store::rows::word;
-use crate::store::sql::backend::Backend;
+use crate::store::rows::parse_word;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
-use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
+use crate::store::{AuditCursor, AuditFilter, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
+
+/// Limit of audit records removed in one call.
+pub const AUDIT_PIECE: i64 = 5_000;
 
 statements! {
     PAGE = ["SELECT call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by, grant_id,
@@ -28,9 +28,10 @@ statements! {
          )"];
 }
 
-#[async_trait]
-impl<B: Backend> AuditStore for B {
-    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
+/// The audit of ended tool calls. The log writer adds records together with the outcomes. They outlive their conversations.
+impl dyn RecordStore + '_ {
+    /// Returns a page of ended calls, newest first.
+    pub async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
         let limit = page.limit.clamp(1, 100);
         let (at, call) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
         let values = values![
@@ -47,12 +48,13 @@ impl<B: Backend> AuditStore for B {
         Ok(page_by_time(calls, limit, |call| &call.call_id))
     }
 
-    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
-        self.chores().execute(DELETE_OLD, values![age_ms, AUDIT_PIECE]).await
+    /// Removes records that are at least `age_ms` old by the database's clock, at most [`AUDIT_PIECE`]. Returns their number.
+    pub async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
+        self.maintenance_database().execute(DELETE_OLD, values![age_ms, AUDIT_PIECE]).await
     }
 }
 
-/// Reads a call with the time that pages are ordered by.
+/// Reads a call with the time that orders pages.
 fn read_call(row: &Row) -> StoreResult<(i64, AuditRecord)> {
     let (call, at): (String, i64) = (row.get("call_id")?, row.get("at")?);
     let record = AuditRecord {
@@ -63,7 +65,7 @@ fn read_call(row: &Row) -> StoreResult<(i64, AuditRecord)> {
         name: row.get("name")?,
         server: row.get("server")?,
         arguments_hash: row.get("arguments_hash")?,
-        outcome: word("tool_audit", "outcome", &call, row.get("outcome")?, AuditOutcome::from_word)?,
+        outcome: parse_word("tool_audit", "outcome", &call, row.get("outcome")?, AuditOutcome::from_name)?,
         decided_by: row.get::<Option<String>>("decided_by")?.map(UserId::from_stored),
         grant_id: row.get::<Option<String>>("grant_id")?.map(GrantId::from_stored),
         duration_ms: row.count("duration_ms")?,

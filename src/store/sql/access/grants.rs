@@ -1,4 +1,4 @@
-//! Grants: answers to approvals that hold for later calls.
+//! Grants: answers to approvals that also allow later calls.
 //!
 //! Owns the table `tool_grants`. Must not know what a grant allows.
 
@@ -24,7 +24,7 @@ statements! {
 }
 
 impl Database<'_> {
-    /// Lists the grants of an owner, newest first: those of one conversation, or all.
+    /// Returns the grants of an owner, newest first: those of one conversation, or all.
     pub async fn tool_grants(self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
         let values = values![owner.as_str(), within.map(ConversationId::as_str), MAX_GRANTS];
         self.fetch_all(LIST, values).await?.iter().map(read_grant).collect()
@@ -37,7 +37,7 @@ impl Database<'_> {
 }
 
 impl Transaction {
-    /// Stores a grant. The same grant given again changes nothing.
+    /// Stores a grant. Idempotent.
     pub async fn insert_tool_grant(&mut self, owner: &UserId, grant: &NewGrant) -> StoreResult<()> {
         let values = values![
             grant.id.as_str(),

@@ -1,17 +1,14 @@
 //! Users and their keys.
 //!
-//! Owns the table `api_keys`, and how users are made. Must not know how a key is hashed.
-
-use async_trait::async_trait;
+//! Owns the table `api_keys`, and how users are created. Must not know how a key is hashed.
 
 use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::{KeyId, UserId};
-use crate::store::rows::word;
-use crate::store::sql::backend::Backend;
+use crate::store::rows::parse_word;
 use crate::store::sql::row::{Row, the_row};
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::{Value, values};
-use crate::store::{KeyStore, StoreResult, StoredKey};
+use crate::store::{RecordStore, StoreResult, StoredKey};
 use crate::support::clock::UnixMillis;
 
 statements! {
@@ -34,40 +31,44 @@ statements! {
     REVOKE = ["UPDATE api_keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL"];
 }
 
-#[async_trait]
-impl<B: Backend> KeyStore for B {
-    async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
-        let row = self.chores().returning(ENSURE_USER, values![id.as_str(), name, role.as_str(), now]).await?;
+impl dyn RecordStore + '_ {
+    /// Returns the user with that name, and creates it if missing. An existing user keeps its role unless `role` is an upgrade to
+    /// admin.
+    pub async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
+        let row = self.maintenance_database().returning(ENSURE_USER, values![id.as_str(), name, role.as_str(), now]).await?;
         read_user(&the_row(row)?)
     }
 
-    async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
-        self.chores().execute(INSERT, values![id.as_str(), user.as_str(), hash, label, now]).await?;
+    /// Stores a key by its hash. `label` is the visible prefix of the key.
+    pub async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
+        self.maintenance_database().execute(INSERT, values![id.as_str(), user.as_str(), hash, label, now]).await?;
         Ok(())
     }
 
-    async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>> {
-        let row = self.database().fetch_optional(USER_BY_HASH, values![hash]).await?;
-        row.as_ref().map(read_user).transpose()
+    /// Returns the user of a key that is not revoked.
+    pub async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>> {
+        self.database().read_optional(USER_BY_HASH, values![hash], read_user).await
     }
 
-    async fn has_keys(&self) -> StoreResult<bool> {
-        Ok(self.chores().fetch_one(EXISTS, &[]).await?.only()?)
+    /// Returns whether any key exists that is not revoked.
+    pub async fn has_keys(&self) -> StoreResult<bool> {
+        Ok(self.maintenance_database().fetch_one(EXISTS, &[]).await?.only()?)
     }
 
-    async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
+    /// Returns those of the hashes whose keys are not revoked. A process checks all its keys in one call.
+    pub async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
         let hashes: Value<'_> = hashes.iter().map(String::as_str).collect();
-        let rows = self.chores().fetch_all(LIVE, &[hashes]).await?;
-        rows.iter().map(|row| Ok(row.only()?)).collect()
+        self.maintenance_database().read_all(LIVE, &[hashes], |row| Ok(row.only()?)).await
     }
 
-    async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
-        let rows = self.chores().fetch_all(ALL, &[]).await?;
-        rows.iter().map(read_key).collect()
+    /// Returns all keys, oldest first, including revoked keys.
+    pub async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
+        self.maintenance_database().read_all(ALL, &[], read_key).await
     }
 
-    async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
-        Ok(self.chores().execute(REVOKE, values![now, id.as_str()]).await? > 0)
+    /// Revokes a key permanently. Returns false if there is no such key, or it was revoked before.
+    pub async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
+        Ok(self.maintenance_database().execute(REVOKE, values![now, id.as_str()]).await? > 0)
     }
 }
 
@@ -84,6 +85,6 @@ fn read_key(row: &Row) -> StoreResult<StoredKey> {
 /// Reads `id`, `name` and `role`.
 pub(in crate::store::sql) fn read_user(row: &Row) -> StoreResult<User> {
     let id: String = row.get("id")?;
-    let role = word("users", "role", &id, row.get("role")?, UserRole::from_word)?;
+    let role = parse_word("users", "role", &id, row.get("role")?, UserRole::from_name)?;
     Ok(User { id: UserId::from_stored(id), name: row.get("name")?, role })
 }

@@ -1,7 +1,10 @@
-//! Users, their keys, grants and tickets, and the audit of tool calls.
+//! Users, their keys, grants, tickets and sessions, and the audit of tool calls.
+//!
+//! Owns their statements. Must not know who is allowed to do what.
 
 pub(super) mod audit;
 pub(super) mod grants;
 pub(super) mod keys;
+pub(super) mod sessions;
 pub(super) mod tickets;
 pub(super) mod users;

@@ -1,17 +1,14 @@
-//! Tickets for streams: kept as hashes, given out once.
+//! Stream tickets: stored as hashes, and used once.
 //!
-//! Owns the table `stream_tickets`. Must not know what a ticket opens.
-
-use async_trait::async_trait;
+//! Owns the table `stream_tickets`. Must not know what a ticket allows.
 
 use crate::domain::access::ticket::{StreamTicket, TicketTarget};
 use crate::domain::ids::UserId;
-use crate::store::rows::word;
-use crate::store::sql::backend::Backend;
+use crate::store::rows::parse_word;
 use crate::store::sql::row::the_row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
-use crate::store::{StoreResult, TicketStore};
+use crate::store::{RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
@@ -20,16 +17,17 @@ statements! {
 
     EXISTS = ["SELECT EXISTS (SELECT 1 FROM stream_tickets WHERE hash = $1)"];
 
-    // Of several requests at once, one deletes the row. The others wait for it and find none.
+    // Of several concurrent requests, one deletes the row. The others wait for it and find none.
     TAKE = ["DELETE FROM stream_tickets WHERE hash = $1
          RETURNING owner_id, key_hash, target, origin, expires_at > ", now, " AS is_valid"];
 
     DELETE_EXPIRED = ["DELETE FROM stream_tickets WHERE expires_at <= ", now];
 }
 
-#[async_trait]
-impl<B: Backend> TicketStore for B {
-    async fn create_ticket(&self, hash: &str, ticket: &StreamTicket, lifetime_ms: u32) -> StoreResult<UnixMillis> {
+/// Tickets, identified by the hash of their secret.
+impl dyn RecordStore + '_ {
+    /// Stores a ticket for `lifetime_ms`, by the database's clock. Returns when it expires.
+    pub async fn create_ticket(&self, hash: &str, ticket: &StreamTicket, lifetime_ms: u32) -> StoreResult<UnixMillis> {
         let insert = values![
             hash,
             ticket.owner.as_str(),
@@ -42,7 +40,8 @@ impl<B: Backend> TicketStore for B {
         Ok(UnixMillis(row.only()?))
     }
 
-    async fn take_ticket(&self, hash: &str) -> StoreResult<Option<StreamTicket>> {
+    /// Consumes the ticket: only one of several concurrent callers receives it. `None` if it is unknown, consumed or expired.
+    pub async fn take_ticket(&self, hash: &str) -> StoreResult<Option<StreamTicket>> {
         let Some(row) = self.database().take(EXISTS, TAKE, values![hash]).await? else { return Ok(None) };
         if !row.get::<bool>("is_valid")? {
             return Ok(None);
@@ -50,12 +49,13 @@ impl<B: Backend> TicketStore for B {
         Ok(Some(StreamTicket {
             owner: UserId::from_stored(row.get("owner_id")?),
             key_hash: row.get("key_hash")?,
-            target: word("stream_tickets", "target", hash, row.get("target")?, TicketTarget::from_word)?,
+            target: parse_word("stream_tickets", "target", hash, row.get("target")?, TicketTarget::from_name)?,
             origin: row.get("origin")?,
         }))
     }
 
-    async fn remove_expired_tickets(&self) -> StoreResult<u64> {
-        self.chores().execute(DELETE_EXPIRED, &[]).await
+    /// Removes expired tickets. Returns their number.
+    pub async fn remove_expired_tickets(&self) -> StoreResult<u64> {
+        self.maintenance_database().execute(DELETE_EXPIRED, &[]).await
     }
 }

@@ -1,18 +1,16 @@
-//! Roles and groups of users, and users who leave.
+//! Roles and groups of users, and the removal of users.
 //!
 //! Owns the table `users`, and the list of tables that hold a user's rows. Must not know how a user logs in.
 
-use async_trait::async_trait;
-
 use crate::domain::access::principal::{User, UserRole};
 use crate::domain::ids::UserId;
-use crate::domain::model::provider::Reach;
+use crate::domain::model::provider::EgressScope;
 use crate::store::rows::{decode, encode};
 use crate::store::sql::access::keys::read_user;
-use crate::store::sql::backend::Backend;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{Owned, StoreResult, UserStore};
+use crate::store::{Account, OwnedCounts, RecordStore, StoreResult};
 
 statements! {
     BY_NAME = ["SELECT id, name, role FROM users WHERE name = $1"];
@@ -27,9 +25,14 @@ statements! {
 
     GROUPS = ["SELECT groups FROM users WHERE id = $1"];
 
-    // Everything in the tables of `owned`.
+    ACCOUNT = ["SELECT name, groups, default_model FROM users WHERE id = $1"];
+
+    SET_DEFAULT_MODEL = ["UPDATE users SET default_model = $2 WHERE id = $1"];
+
+    // Counts the rows in the tables of `owned`.
     COUNT_OWNED = ["SELECT (SELECT count(*) FROM conversations WHERE owner_id = $1) AS conversations,
-         (SELECT count(*) FROM stream_tickets WHERE owner_id = $1) + (SELECT count(*) FROM idempotency_keys WHERE owner_id = $1)
+         (SELECT count(*) FROM stream_tickets WHERE owner_id = $1) + (SELECT count(*) FROM browser_sessions WHERE owner_id = $1)
+         + (SELECT count(*) FROM idempotency_keys WHERE owner_id = $1)
          + (SELECT count(*) FROM tool_grants WHERE owner_id = $1) + (SELECT count(*) FROM tool_pins WHERE owner_id = $1)
          + (SELECT count(*) FROM tool_audit WHERE owner_id = $1) + (SELECT count(*) FROM mcp_logins WHERE owner_id = $1)
          + (SELECT count(*) FROM mcp_tokens WHERE owner_id = $1) + (SELECT count(*) FROM mcp_servers WHERE owner_id = $1)
@@ -40,13 +43,14 @@ statements! {
     HAS_CONVERSATIONS = ["SELECT EXISTS (SELECT 1 FROM conversations WHERE owner_id = $1)"];
 }
 
-/// Removes a user with all rows, in this order. Pieces of files go with their files.
+/// Removes a user with all rows, in this order. File chunks are removed with their files.
 pub(in crate::store::sql) mod owned {
     use super::statements;
 
     statements! {
         DELETE_AGENT_VERSIONS = ["DELETE FROM agent_versions WHERE agent_id IN (SELECT id FROM agents WHERE owner_id = $1)"];
         DELETE_TICKETS = ["DELETE FROM stream_tickets WHERE owner_id = $1"];
+        DELETE_SESSIONS = ["DELETE FROM browser_sessions WHERE owner_id = $1"];
         DELETE_IDEMPOTENCY_KEYS = ["DELETE FROM idempotency_keys WHERE owner_id = $1"];
         DELETE_GRANTS = ["DELETE FROM tool_grants WHERE owner_id = $1"];
         DELETE_TOOL_REVIEWS = ["DELETE FROM tool_pins WHERE owner_id = $1"];
@@ -59,59 +63,77 @@ pub(in crate::store::sql) mod owned {
         DELETE_AGENTS = ["DELETE FROM agents WHERE owner_id = $1"];
         DELETE_FILES = ["DELETE FROM files WHERE owner_id = $1"];
         DELETE_SPENDING = ["DELETE FROM spending WHERE owner_id = $1"];
-        // Their keys go with them.
+        // Removes the user's keys by cascade.
         DELETE_USER = ["DELETE FROM users WHERE id = $1"];
     }
 }
 
-#[async_trait]
-impl<B: Backend> UserStore for B {
-    async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
-        let row = self.chores().fetch_optional(BY_NAME, values![name]).await?;
-        row.as_ref().map(read_user).transpose()
+impl dyn RecordStore + '_ {
+    /// Returns the user with that name.
+    pub async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
+        self.maintenance_database().read_optional(BY_NAME, values![name], read_user).await
     }
 
-    async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
+    /// Sets the role of a user and their keys. Providers and MCP servers of a new member are restricted to the addresses of
+    /// members. They get a new version, by which running processes notice the change.
+    pub async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
         let user = user.as_str();
-        let mut tx = self.chores().begin().await?;
-        tx.execute(SET_ROLE, values![user, role.as_str()]).await?;
-        match role {
-            UserRole::Admin => {}
-            UserRole::Member => {
+        let set = async |tx: &mut Transaction| {
+            tx.execute(SET_ROLE, values![user, role.as_str()]).await?;
+            if role == UserRole::Member {
                 for limit in [LIMIT_MCP_SERVERS, LIMIT_PROVIDERS] {
-                    tx.execute(limit, values![user, Reach::Public.as_str(), Reach::Anywhere.as_str()]).await?;
+                    tx.execute(limit, values![user, EgressScope::Public.as_str(), EgressScope::Anywhere.as_str()]).await?;
                 }
             }
-        }
-        tx.commit().await
+            Ok(())
+        };
+        self.maintenance_database().transaction(set, |()| true).await
     }
 
-    async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
+    /// Sets the groups of a user, and removes the user from all others. The caller has checked them.
+    pub async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
         let groups = encode("users", "groups", user.as_str(), &groups)?;
-        self.chores().execute(SET_GROUPS, values![user.as_str(), groups]).await?;
+        self.maintenance_database().execute(SET_GROUPS, values![user.as_str(), groups]).await?;
         Ok(())
     }
 
-    async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>> {
+    /// Returns the groups of a user. An unknown user has none.
+    pub async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>> {
         let row = self.database().fetch_optional(GROUPS, values![user.as_str()]).await?;
         row.map_or_else(|| Ok(Vec::new()), |row| decode("users", "groups", user.as_str(), row.only()?))
     }
 
-    async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
-        let row = self.chores().fetch_one(COUNT_OWNED, values![user.as_str()]).await?;
-        Ok(Owned { conversations: row.count("conversations")?, records: row.count("records")? })
+    /// Returns the account of a user.
+    pub async fn account(&self, user: &UserId) -> StoreResult<Option<Account>> {
+        let Some(row) = self.database().fetch_optional(ACCOUNT, values![user.as_str()]).await? else { return Ok(None) };
+        let groups = decode("users", "groups", user.as_str(), row.get("groups")?)?;
+        Ok(Some(Account { name: row.get("name")?, groups, default_model: row.get("default_model")? }))
     }
 
-    async fn remove_user(&self, user: &UserId) -> StoreResult<bool> {
-        let mut tx = self.chores().begin().await?;
-        if tx.fetch_one(HAS_CONVERSATIONS, values![user.as_str()]).await?.only()? {
-            tx.rollback().await?;
-            return Ok(false);
-        }
-        for delete in owned::STATEMENTS {
-            tx.execute(*delete, values![user.as_str()]).await?;
-        }
-        tx.commit().await?;
-        Ok(true)
+    /// Sets or removes the default model of a user. The caller has checked it.
+    pub async fn set_default_model(&self, user: &UserId, model: Option<&str>) -> StoreResult<()> {
+        self.maintenance_database().execute(SET_DEFAULT_MODEL, values![user.as_str(), model]).await?;
+        Ok(())
+    }
+
+    /// Counts the rows of a user.
+    pub async fn owned_by(&self, user: &UserId) -> StoreResult<OwnedCounts> {
+        let row = self.maintenance_database().fetch_one(COUNT_OWNED, values![user.as_str()]).await?;
+        Ok(OwnedCounts { conversations: row.count("conversations")?, records: row.count("records")? })
+    }
+
+    /// Removes a user with their keys and everything that they own, in one transaction. Returns false, and removes nothing, while
+    /// the user has conversations: the caller deletes those one by one first.
+    pub async fn remove_user(&self, user: &UserId) -> StoreResult<bool> {
+        let remove = async |tx: &mut Transaction| {
+            if tx.fetch_one(HAS_CONVERSATIONS, values![user.as_str()]).await?.only()? {
+                return Ok(false);
+            }
+            for delete in owned::STATEMENTS {
+                tx.execute(*delete, values![user.as_str()]).await?;
+            }
+            Ok(true)
+        };
+        self.maintenance_database().transaction(remove, |is_removed| *is_removed).await
     }
 }

@@ -1,13 +1,13 @@
-//! Conversations as rows, for the transactions of several aggregates.
+//! The rows of conversations, for the transactions of several aggregates.
 //!
-//! Owns how one conversation of an owner is read and inserted. Must not know what is done with it.
+//! Owns how a conversation is read and inserted. Must not know what a use case does with it.
 
 use crate::domain::conversation::{Conversation, ConversationStatus, LastRun};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::store::StoreResult;
 use crate::store::rows::{
-    decode, encode, encode_storable, read_json, read_optional_json, read_optional_word, read_time, read_word, word,
+    decode, encode, encode_storable, parse_word, read_json, read_optional_json, read_optional_word, read_time, read_word,
 };
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
@@ -29,7 +29,7 @@ macro_rules! join_runs {
     };
 }
 
-/// Lists the columns of a conversation, but for its texts.
+/// Lists the columns of a conversation, except its texts.
 macro_rules! columns {
     ($dialect:ident) => {
         "c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from, c.agent, c.model,
@@ -38,20 +38,22 @@ macro_rules! columns {
 }
 
 statements! {
-    BY_ID = ["SELECT c.system_prompt, c.instructions, ", columns, " FROM conversations c ", join_runs,
+    BY_ID = ["SELECT c.system_prompt, c.instructions, c.metadata, ", columns, " FROM conversations c ", join_runs,
         " WHERE c.id = $1 AND c.owner_id = $2"];
 
-    // The beginning of a list, without the texts. Its parameters are the owner, and the time and id of the cursor.
-    LIST = ["SELECT CAST(NULL AS text) AS system_prompt, CAST(NULL AS text) AS instructions, ", columns, " FROM conversations c ",
-        join_runs, " WHERE c.owner_id = $1 AND (c.created_at, c.id) < ($2, $3)"];
+    // The beginning of a list, without the texts. The parameters are the owner, and the cursor's time and id.
+    LIST = ["SELECT CAST(NULL AS text) AS system_prompt, CAST(NULL AS text) AS instructions,
+         CAST(NULL AS text) AS metadata, ", columns, " FROM conversations c ", join_runs,
+        " WHERE c.owner_id = $1 AND NOT c.hidden AND (c.created_at, c.id) < ($2, $3)"];
 
     HAS_ALL = ["SELECT count(*) >= $2 FROM (
-             SELECT 1 FROM conversations WHERE owner_id = $1 AND archived_at IS NULL LIMIT $2
+             SELECT 1 FROM conversations WHERE owner_id = $1 AND NOT hidden AND archived_at IS NULL LIMIT $2
          ) AS kept"];
 
     INSERT = ["INSERT INTO conversations
-             (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from, agent, model)
-         VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO NOTHING"];
+             (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from, agent, model,
+             metadata)
+         VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (id) DO NOTHING"];
 
     INSERT_HEAD = ["INSERT INTO conversation_heads (conversation_id, owner_id) VALUES ($1, $2)"];
 }
@@ -66,9 +68,9 @@ pub(in crate::store::sql) async fn find(
     row.as_ref().map(read_conversation).transpose()
 }
 
-/// Returns whether the owner has as many conversations as allowed, not counting archived ones.
+/// Returns whether the owner has reached the limit of conversations that are not archived.
 ///
-/// Concurrent requests may exceed the limit by as many: no row is locked that all of an owner's conversations share.
+/// Concurrent requests may exceed the limit: there is no row to lock that all conversations of an owner share.
 pub(in crate::store::sql) async fn has_all(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
     if most == 0 {
         return Ok(false);
@@ -76,7 +78,7 @@ pub(in crate::store::sql) async fn has_all(tx: &mut Transaction, owner: &UserId,
     Ok(tx.fetch_one(HAS_ALL, values![owner.as_str(), most]).await?.only()?)
 }
 
-/// Inserts a conversation with an empty log. Returns false if its id is taken.
+/// Inserts a conversation with an empty log. Returns false if its id exists.
 pub(in crate::store::sql) async fn insert_conversation(
     tx: &mut Transaction,
     owner: &UserId,
@@ -84,6 +86,8 @@ pub(in crate::store::sql) async fn insert_conversation(
     now: UnixMillis,
 ) -> StoreResult<bool> {
     let id = made.id.as_str();
+    let metadata = Some(&made.metadata).filter(|metadata| !metadata.is_empty());
+    let metadata = metadata.map(|metadata| encode_storable("conversations", "metadata", id, metadata)).transpose()?;
     let insert = values![
         id,
         owner.as_str(),
@@ -96,6 +100,7 @@ pub(in crate::store::sql) async fn insert_conversation(
         made.forked_from.as_ref().map(|from| encode("conversations", "forked_from", id, from)).transpose()?,
         made.agent.as_deref(),
         made.model.as_deref(),
+        metadata,
     ];
     let is_made = tx.execute(INSERT, insert).await? > 0;
     if is_made {
@@ -109,7 +114,7 @@ pub(in crate::store::sql) fn read_conversation(row: &Row) -> StoreResult<Convers
     let (table, id) = ("conversations", row.get::<String>("id")?);
     let last_run = match (row.get::<Option<String>>("last_run_id")?, row.get::<Option<&str>>("last_run_status")?) {
         (Some(id), Some(status)) => Some(LastRun {
-            status: word("runs", "status", &id, status, RunStatus::from_word)?,
+            status: parse_word("runs", "status", &id, status, RunStatus::from_name)?,
             error: row.get::<Option<&str>>("last_run_error")?.map(|text| decode("runs", "error", &id, text)).transpose()?,
             id: RunId::from_stored(id),
         }),
@@ -117,8 +122,8 @@ pub(in crate::store::sql) fn read_conversation(row: &Row) -> StoreResult<Convers
     };
     Ok(Conversation {
         title: row.get("title")?,
-        status: read_word(row, table, "status", &id, ConversationStatus::from_word)?,
-        reason: read_optional_word(row, "runs", "reason", &id, WaitReason::from_word)?,
+        status: read_word(row, table, "status", &id, ConversationStatus::from_name)?,
+        reason: read_optional_word(row, "runs", "reason", &id, WaitReason::from_name)?,
         active_run_id: row.get::<Option<String>>("active_run_id")?.map(RunId::from_stored),
         pinned: row.get("pinned")?,
         archived_at: read_time(row, "archived_at")?,
@@ -126,6 +131,7 @@ pub(in crate::store::sql) fn read_conversation(row: &Row) -> StoreResult<Convers
         system_prompt: row.get("system_prompt")?,
         instructions: row.get("instructions")?,
         forked_from: read_optional_json(row, table, "forked_from", &id)?,
+        metadata: read_optional_json(row, table, "metadata", &id)?.unwrap_or_default(),
         last_run,
         agent: row.get("agent")?,
         model: row.get("model")?,

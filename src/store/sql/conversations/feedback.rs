@@ -1,23 +1,22 @@
-//! Feedback on answers. It stands in the row of the message, so that it goes with it, and beside the body, so that no model reads it.
+//! Feedback on answers. It is stored in the row of the message, so that both are deleted together, but not in the body, so that no
+//! model reads it.
 //!
-//! Owns the columns for feedback in `messages`. Must not know what is done about feedback.
-
-use async_trait::async_trait;
+//! Owns the columns for feedback in `messages`. Must not know what feedback is used for.
 
 use crate::domain::conversation::feedback::{FeedbackRecord, Rating, Review};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::store::conversations::feedback::{FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback, is_answer};
+use crate::store::conversations::feedback::{FeedbackFilter, FeedbackOutcome, GiveFeedback, is_answer};
 use crate::store::pages::page_by_time;
-use crate::store::rows::word;
-use crate::store::sql::backend::Backend;
+use crate::store::rows::parse_word;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{FeedbackCursor, IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
+use crate::store::{FeedbackCursor, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
-/// Feedback of messages `m`. The runs of a conversation that is being deleted go first, and its messages with them.
+/// Selects feedback of messages `m`. A deletion removes the runs of a conversation first, and so its feedback disappears with the
+/// first step.
 macro_rules! select_feedback {
     ($dialect:ident) => {
         "SELECT m.id, m.conversation_id, m.run_id, m.owner_id, m.rating, m.comment, m.rated_at, m.reviewed_at, m.reviewed_by, r.agent,
@@ -34,8 +33,8 @@ macro_rules! page_filter {
 }
 
 statements! {
-    // A request with the same key waits here for the one that came first. A conversation that is being deleted has no owner, though
-    // its messages still have.
+    // A request with the same key waits here for the first one. A conversation that is being deleted has no owner, although its
+    // messages still do.
     BODY = ["SELECT m.body FROM messages m JOIN conversations c ON c.id = m.conversation_id
          WHERE m.id = $1 AND m.conversation_id = $2 AND c.owner_id = $3 AND m.superseded_by IS NULL",
         { postgres: " FOR NO KEY UPDATE OF m", sqlite: "" }];
@@ -55,25 +54,32 @@ statements! {
     PAGE_OF_OWNER = [select_feedback, page_filter, " AND m.owner_id = $6 ORDER BY m.rated_at DESC, m.id DESC LIMIT $5"];
 }
 
-#[async_trait]
-impl<B: Backend> FeedbackStore for B {
-    async fn give_feedback(&self, give: GiveFeedback, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+/// Feedback of users on answers.
+impl dyn RecordStore + '_ {
+    /// Stores feedback on an answer. It replaces earlier feedback.
+    pub async fn give_feedback(
+        &self,
+        give: GiveFeedback,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<FeedbackOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let given = give_in(&mut tx, &give, key).await?;
-                tx.finish(given, |given| matches!(given, FeedbackGiven::Kept(_))).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| insert_feedback(tx, &give, key).await,
+                |outcome| outcome.is_fresh_and(|given| matches!(given, FeedbackOutcome::Kept(_))),
+            )
+        };
+        database.once(key, work).await
     }
 
-    async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool> {
+    /// Deletes feedback. Returns false if there is none.
+    pub async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool> {
         let values = values![message.as_str(), conversation.as_str(), owner.as_str()];
         Ok(self.database().execute(WITHDRAW, values).await? > 0)
     }
 
-    async fn review_feedback(
+    /// Marks feedback as reviewed, or as not reviewed. `None` if the message has no feedback.
+    pub async fn review_feedback(
         &self,
         message: &MessageId,
         by: Option<&UserId>,
@@ -84,7 +90,8 @@ impl<B: Backend> FeedbackStore for B {
         Ok(row.as_ref().map(read_feedback).transpose()?.map(|(_, record)| record))
     }
 
-    async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
+    /// Returns a page of feedback, newest answer first. It includes feedback on messages that a rewind removed.
+    pub async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         let limit = page.limit.clamp(1, 100);
         let (at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
         let rating = filter.rating.map(Rating::as_str);
@@ -100,23 +107,27 @@ impl<B: Backend> FeedbackStore for B {
     }
 }
 
-async fn give_in(tx: &mut Transaction, give: &GiveFeedback, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+async fn insert_feedback(
+    tx: &mut Transaction,
+    give: &GiveFeedback,
+    key: Option<&IdempotencyKey>,
+) -> StoreResult<IdempotentOutcome<FeedbackOutcome>> {
     let message = give.message_id.as_str();
     let row = tx.fetch_optional(BODY, values![message, give.conversation_id.as_str(), give.owner.as_str()]).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some(row) = row else { return Ok(Keyed::Fresh(FeedbackGiven::NoMessage)) };
+    let Some(row) = row else { return Ok(IdempotentOutcome::Fresh(FeedbackOutcome::NoMessage)) };
     if !is_answer(&give.message_id, row.only()?)? {
-        return Ok(Keyed::Fresh(FeedbackGiven::NotAnAnswer));
+        return Ok(IdempotentOutcome::Fresh(FeedbackOutcome::NotAnAnswer));
     }
     tx.execute(GIVE, values![give.rating.as_str(), give.comment.as_deref(), give.now, message]).await?;
-    let given = FeedbackGiven::Kept(give.feedback());
-    tx.record(key, &given).await?;
-    Ok(Keyed::Fresh(given))
+    let outcome = FeedbackOutcome::Kept(give.feedback());
+    tx.record(key, &outcome).await?;
+    Ok(IdempotentOutcome::Fresh(outcome))
 }
 
-/// Reads feedback with the time that pages are ordered by.
+/// Reads feedback with the time that orders pages.
 fn read_feedback(row: &Row) -> StoreResult<(i64, FeedbackRecord)> {
     let (id, at): (String, i64) = (row.get("id")?, row.get("rated_at")?);
     let review = match (row.get::<Option<i64>>("reviewed_at")?, row.get::<Option<String>>("reviewed_by")?) {
@@ -130,7 +141,7 @@ fn read_feedback(row: &Row) -> StoreResult<(i64, FeedbackRecord)> {
         agent: row.get("agent")?,
         agent_version: u32::try_from(row.count("agent_version")?).unwrap_or(0),
         model: row.get("model")?,
-        rating: word("messages", "rating", &id, row.get("rating")?, Rating::from_word)?,
+        rating: parse_word("messages", "rating", &id, row.get("rating")?, Rating::from_name)?,
         comment: row.get("comment")?,
         at: UnixMillis(at).to_rfc3339(),
         review,

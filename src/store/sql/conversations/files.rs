@@ -1,19 +1,16 @@
-//! Uploaded files and their pieces.
+//! Stored files and their chunks.
 //!
 //! Owns the tables `files` and `file_chunks`. Must not know what a file is used for.
 
-use async_trait::async_trait;
-
 use crate::domain::conversation::file::{FileOrigin, StoredFile};
 use crate::domain::ids::{FileId, UserId};
-use crate::store::conversations::files::{AttachedFile, FILES_PIECE, FileStore, NewFile};
+use crate::store::conversations::files::{AttachedFile, FILES_PIECE, NewFile};
 use crate::store::pages::page_of;
-use crate::store::sql::backend::Backend;
-use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{FileCursor, Page, PageRequest, StoreResult};
+use crate::store::{FileCursor, IdCursor, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
 macro_rules! columns {
@@ -22,7 +19,7 @@ macro_rules! columns {
     };
 }
 
-/// Holds for files `f` that no message has and that are older than `$1` milliseconds.
+/// Tests whether no message uses file `f`, and it is older than `$1` milliseconds.
 macro_rules! is_unused {
     ($dialect:ident) => {
         concat!(
@@ -34,7 +31,7 @@ macro_rules! is_unused {
 }
 
 statements! {
-    // Each of two uploads at once may be the last that there is room for: the limit is against piling up, not exact.
+    // Two concurrent uploads may both pass the limit by one: it prevents accumulation, and need not be exact.
     INSERT = ["INSERT INTO files (id, owner_id, name, media_type, size, sha256, created_at, text_chars, text_cut, text, origin)
          SELECT $1, $2, $3, $4, CAST($5 AS bigint), $6, ", now, ", CAST($7 AS bigint), CAST($8 AS boolean), $9, $11
          WHERE (SELECT count(*) FROM files WHERE owner_id = $2 AND origin = $11) < $10"];
@@ -60,19 +57,20 @@ statements! {
 
     COUNT_UNUSED = ["SELECT count(*) FROM files f WHERE ", is_unused];
 
-    // Files that a message is about to have are locked.
+    // Locks the files, so that no message can start to use them.
     UNUSED = ["SELECT f.id FROM files f WHERE ", is_unused, " ORDER BY f.created_at LIMIT $2",
         { postgres: " FOR UPDATE SKIP LOCKED", sqlite: "" }];
 
-    // Whether a message has one of them by now is seen when none can take them any more.
+    // Checks again, now that no message can start to use the file.
     DELETE_UNUSED = ["DELETE FROM files AS f WHERE f.id ", (in_list "$2"), " AND ", is_unused];
 
     BYTES = ["SELECT CAST(coalesce(sum(size), 0) AS bigint) FROM files"];
 }
 
-#[async_trait]
-impl<B: Backend> FileStore for B {
-    async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
+/// Stored files of one owner. Database triggers record which conversations use a file.
+impl dyn RecordStore + '_ {
+    /// Starts to store a file. Returns false if its owner has `most` files of its origin already.
+    pub async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
         let text_chars = new.text.as_ref().map(|text| text.words.chars().count() as u64);
         let insert = values![
             new.id.as_str(),
@@ -90,70 +88,79 @@ impl<B: Backend> FileStore for B {
         Ok(self.database().execute(INSERT, insert).await? > 0)
     }
 
-    async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()> {
+    /// Stores a chunk. All chunks but the last have [`FILE_CHUNK`] bytes.
+    pub async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()> {
         self.database().execute(INSERT_CHUNK, values![id.as_str(), number, bytes]).await?;
         Ok(())
     }
 
-    async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+    /// Completes the file after its last chunk. `None` if the file was deleted meanwhile.
+    pub async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
         let row = self.database().returning(FINISH, values![id.as_str(), owner.as_str()]).await?;
         row.as_ref().map(read_file).transpose()
     }
 
-    async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
-        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
-        row.as_ref().map(read_file).transpose()
+    /// Returns the file, unless it is missing or belongs to another owner.
+    pub async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        self.database().read_optional(BY_ID, values![id.as_str(), owner.as_str()], read_file).await
     }
 
-    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
-        let row = self.database().fetch_optional(BY_CONTENT, values![owner.as_str(), sha256, name]).await?;
-        row.as_ref().map(read_file).transpose()
+    /// Returns the newest file with this name and this SHA-256 in hex.
+    pub async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        self.database().read_optional(BY_CONTENT, values![owner.as_str(), sha256, name], read_file).await
     }
 
-    async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
+    /// Returns a page of files, newest first.
+    pub async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         let limit = page.limit.clamp(1, 100);
         let before = page.after.as_ref().map(|after| after.0.as_str());
         let rows = self.database().fetch_all(PAGE, values![owner.as_str(), before, limit + 1]).await?;
-        let cursor = |file: &StoredFile| file.id.to_string();
+        let cursor = |file: &StoredFile| IdCursor(&file.id).to_string();
         Ok(page_of(rows.iter().map(read_file).collect::<StoreResult<_>>()?, limit, cursor))
     }
 
-    async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
+    /// Returns a piece of a file, counted from 0. `None` after the last one, and for a file of another owner.
+    pub async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
         let row = self.database().fetch_optional(CHUNK, values![id.as_str(), owner.as_str(), number]).await?;
         Ok(row.map(|row| row.only()).transpose()?)
     }
 
-    async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
+    /// Returns those of the files that exist, with their texts.
+    pub async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
         let ids: Value<'_> = ids.iter().map(FileId::as_str).collect();
-        let rows = self.database().fetch_all(ATTACHED, &[ids, Value::from(owner.as_str())]).await?;
-        rows.iter().map(|row| Ok(AttachedFile { file: read_file(row)?, text: row.get("text")? })).collect()
+        self.database()
+            .read_all(ATTACHED, &[ids, Value::from(owner.as_str())], |row| {
+                Ok(AttachedFile { file: read_file(row)?, text: row.get("text")? })
+            })
+            .await
     }
 
-    async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
+    /// Deletes a file. Returns false if there is none.
+    pub async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
         Ok(self.database().execute(DELETE, values![id.as_str(), owner.as_str()]).await? > 0)
     }
 
-    async fn count_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
-        count(&self.chores().fetch_one(COUNT_UNUSED, values![age_ms]).await?)
+    /// Counts files that no message uses and that are at least `age_ms` old by the database's clock.
+    pub async fn count_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        count(&self.maintenance_database().fetch_one(COUNT_UNUSED, values![age_ms]).await?)
     }
 
-    async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
-        let database = self.chores();
-        database.retry(|| remove_unused(database, age_ms)).await
+    /// Removes such files, at most [`FILES_PIECE`]. Returns their number.
+    pub async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        let database = self.maintenance_database();
+        database.retry(|| database.transaction(async |tx| remove_unused(tx, age_ms).await, |_| true)).await
     }
 
-    async fn file_bytes(&self) -> StoreResult<u64> {
-        count(&self.chores().fetch_one(BYTES, &[]).await?)
+    /// Returns the bytes of all files.
+    pub async fn file_bytes(&self) -> StoreResult<u64> {
+        count(&self.maintenance_database().fetch_one(BYTES, &[]).await?)
     }
 }
 
-async fn remove_unused(database: Database<'_>, age_ms: u64) -> StoreResult<u64> {
-    let mut tx = database.begin().await?;
+async fn remove_unused(tx: &mut Transaction, age_ms: u64) -> StoreResult<u64> {
     let rows = tx.fetch_all(UNUSED, values![age_ms, FILES_PIECE]).await?;
     let ids = rows.iter().map(|row| row.get::<&str>("id")).collect::<Result<Vec<_>, _>>()?;
-    let removed = tx.execute(DELETE_UNUSED, &[age_ms.into(), ids.into_iter().collect()]).await?;
-    tx.commit().await?;
-    Ok(removed)
+    tx.execute(DELETE_UNUSED, &[age_ms.into(), ids.into_iter().collect()]).await
 }
 
 fn count(row: &Row) -> StoreResult<u64> {
@@ -171,8 +178,8 @@ fn read_file(row: &Row) -> StoreResult<StoredFile> {
         text_chars: row.get::<Option<i64>>("text_chars")?.map(size),
         text_bytes: row.get::<Option<i64>>("text_bytes")?.map(size),
         text_cut: row.get("text_cut")?,
-        // A word that a newer version has stored counts as an upload.
-        origin: FileOrigin::from_word(row.get("origin")?).unwrap_or_default(),
+        // An unknown origin, which a newer version has stored, counts as an upload.
+        origin: FileOrigin::from_name(row.get("origin")?).unwrap_or_default(),
         created_at: UnixMillis(row.get("created_at")?).to_rfc3339(),
     })
 }

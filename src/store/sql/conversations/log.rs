@@ -1,6 +1,6 @@
-//! The event log of a conversation, as use cases append to it and as it is read.
+//! Appends events of use cases to a conversation's log, and reads the log.
 //!
-//! Owns the lock of a log's head. Must not know what the events say: workers append to the log through [`PerBackend::commit`].
+//! Owns the lock of a log's head. Must not know what the events mean. Workers append through [`PerBackend::commit`].
 
 use async_trait::async_trait;
 
@@ -8,17 +8,17 @@ use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::run::record::RunWrite;
 use crate::store::rows::{encode, unsigned};
-use crate::store::runs::compose;
+use crate::store::runs::created_rows;
 use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, StoreResult};
+use crate::store::{CommitReceipt, LogBounds, LogStore, SQL_PAGE_BYTES, StoreResult, WriteRejection};
 use crate::support::clock::UnixMillis;
 
 statements! {
-    // The owner of a conversation changes only when it is deleted, and its head goes in the same moment: it may be read without a lock.
+    // The owner of a conversation changes only at its deletion, which also removes the head. So no lock is needed to read it.
     LOCK_HEAD = ["SELECT h.last_seq FROM conversation_heads h JOIN conversations c ON c.id = h.conversation_id
          WHERE h.conversation_id = $1 AND c.owner_id = $2", { postgres: " FOR UPDATE OF h", sqlite: "" }];
 
@@ -41,7 +41,7 @@ statements! {
 
     HEADS = ["SELECT conversation_id, last_seq FROM conversation_heads WHERE conversation_id ", (in_list "$1"), " AND last_seq > 0"];
 
-    // `$1` is a JSON array of pairs of conversation and sequence number.
+    // `$1` is a JSON array of pairs of conversation id and sequence number.
     NEWS = [{
         postgres: "SELECT w.value ->> 0 AS id, e.seq, e.run_id, e.attempt, e.kind, e.at, e.data
              FROM json_array_elements(CAST($1 AS json)) AS w (value) CROSS JOIN LATERAL (
@@ -62,21 +62,21 @@ statements! {
 impl Transaction {
     /// Locks the head of a conversation. Returns its newest sequence number; `None` if there is no such conversation.
     ///
-    /// The head protects the conversation's runs. They are read by a later statement: one that waited for the lock still sees other
-    /// tables as they were when it began.
+    /// The head protects the conversation's runs. They are read by a later statement: one that waited for the lock would see other
+    /// tables as they were before the wait.
     pub async fn lock_head(&mut self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<i64>> {
         let row = self.fetch_optional(LOCK_HEAD, values![conversation.as_str(), owner.as_str()]).await?;
         Ok(row.map(|row| row.only()).transpose()?)
     }
 
-    /// Appends events to the log of a conversation, whose head is locked and stands at `base`.
+    /// Appends events to the log of a conversation whose head is locked, with `base` as its newest number.
     pub async fn append(
         &mut self,
         conversation: &ConversationId,
         base: i64,
         events: Vec<NewEvent>,
     ) -> StoreResult<Vec<StoredEvent>> {
-        let events = compose::numbered(conversation, base, events);
+        let events = created_rows::numbered(conversation, base, events);
         let Some(last) = events.last() else { return Ok(events) };
         let rows: Vec<_> =
             events.iter().map(|event| (event.seq, &event.run_id, event.attempt, &event.kind, event.at, &event.data)).collect();
@@ -93,14 +93,13 @@ impl<B: PerBackend> LogStore for B {
         PerBackend::ready(self).await
     }
 
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<CommitReceipt, WriteRejection>>> {
         PerBackend::commit(self, writes).await
     }
 
     async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         let page = values![conversation.as_str(), owner.as_str(), after, limit.clamp(1, 1_000), SQL_PAGE_BYTES];
-        let rows = self.database().fetch_all(EVENTS, page).await?;
-        rows.iter().map(|row| Ok(read_event(row, conversation)?)).collect()
+        self.database().read_all(EVENTS, page, |row| Ok(read_event(row, conversation)?)).await
     }
 
     async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
@@ -114,14 +113,21 @@ impl<B: PerBackend> LogStore for B {
         if conversations.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = self.chores().fetch_all(HEADS, &[conversations.iter().map(ConversationId::as_str).collect()]).await?;
-        rows.iter().map(|row| Ok((ConversationId::from_stored(row.get("conversation_id")?), row.get("last_seq")?))).collect()
+        self.maintenance_database()
+            .read_all(HEADS, &[conversations.iter().map(ConversationId::as_str).collect()], |row| {
+                Ok((ConversationId::from_stored(row.get("conversation_id")?), row.get("last_seq")?))
+            })
+            .await
     }
 
-    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+    async fn events_after(
+        &self,
+        after: &[(ConversationId, i64)],
+        limit: u32,
+    ) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
         let page = values![serde_json::json!(after).to_string(), limit.clamp(1, 1_000), SQL_PAGE_BYTES];
         let mut news: Vec<(ConversationId, Vec<StoredEvent>)> = Vec::new();
-        for row in self.chores().fetch_all(NEWS, page).await? {
+        for row in self.maintenance_database().fetch_all(NEWS, page).await? {
             let id = ConversationId::from_stored(row.get("id")?);
             let event = read_event(&row, &id)?;
             match news.last_mut().filter(|(last, _)| *last == id) {

@@ -1,13 +1,13 @@
 //! Conversations and their messages.
 //!
-//! Owns the statements of use cases on conversations. Must not know what a run does in one.
+//! Owns the statements of use cases on conversations. Must not know what a run does in a conversation.
 
 pub(super) mod conversation_rows;
-pub(super) mod copy;
 pub(super) mod feedback;
 pub(super) mod files;
-pub(super) mod input;
+pub(super) mod fork;
 pub(super) mod log;
+pub(super) mod questions;
 pub(super) mod retention;
 pub(super) mod rewind;
 pub(super) mod search;
@@ -25,9 +25,9 @@ use crate::domain::run::change::StepKind;
 use crate::store::conversations::messages::listed;
 use crate::store::pages::page_by_time;
 use crate::store::rows::{encode_storable, new_conversation, read_word};
-use crate::store::runs::compose;
+use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::{BY_ID, LIST, find, has_all, insert_conversation, read_conversation};
-use crate::store::sql::conversations::copy::copy_in;
+use crate::store::sql::conversations::fork::copy_in;
 use crate::store::sql::conversations::rewind::rewind_in;
 use crate::store::sql::conversations::summaries::compact_in;
 use crate::store::sql::database::Database;
@@ -37,14 +37,14 @@ use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 use crate::store::{
-    BeforeCursor, Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied,
-    CopyConversation, Created, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyClaim, Keyed, MessageCursor,
-    NewConversation, Page, PageRequest, Rewind, Rewound, SQL_PAGE_BYTES, StoreResult,
+    BeforeCursor, Compact, CompactOutcome, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore,
+    CopyConversation, CopyOutcome, CreateOutcome, DeletedConversation, EarlierMessages, EarlierPage, IdempotencyKey,
+    IdempotentOutcome, MessageCursor, NewConversation, Page, PageRequest, Rewind, RewindOutcome, SQL_PAGE_BYTES, StoreResult,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
-/// Rows that a search of SQLite reads at a time.
+/// Number of rows that a title search on SQLite reads at a time.
 const SEARCHED_ROWS: u32 = 500;
 
 statements! {
@@ -55,11 +55,12 @@ statements! {
              archived_at = CASE WHEN CAST($5 AS boolean) IS NULL THEN archived_at WHEN $5 THEN coalesce(archived_at, $3) END,
              tags = coalesce($6, tags), system_prompt = nullif(coalesce($7, system_prompt), ''),
              instructions = nullif(coalesce($8, instructions), ''), agent = nullif(coalesce($9, agent), ''),
-             model = nullif(coalesce($10, model), ''), title_by = CASE WHEN CAST($2 AS text) IS NULL THEN title_by END
+             model = nullif(coalesce($10, model), ''), metadata = coalesce($11, metadata),
+             title_by = CASE WHEN CAST($2 AS text) IS NULL THEN title_by END
          WHERE id = $1"];
 
-    // The conversation comes as a row even if the page is empty. A message beyond the limit of bytes comes without its body, and
-    // shows that there is more.
+    // The conversation is returned as a row even if the page is empty. A message beyond the limit of bytes is returned without its
+    // body, which shows that more messages follow.
     MESSAGES = ["SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END AS body, m.rating, m.comment, m.rated_at
          FROM conversations c LEFT JOIN (
              SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
@@ -84,21 +85,20 @@ impl<B: PerBackend> ConversationStore for B {
     async fn create_conversation(
         &self,
         new: NewConversation,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Created>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let created = create_in(&mut tx, &new, key).await?;
-                tx.finish(created, |created| matches!(created, Created::Conversation(_))).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| create_in(tx, &new, key).await,
+                |outcome| outcome.is_fresh_and(|created| matches!(created, CreateOutcome::Conversation(_))),
+            )
+        };
+        database.once(key, work).await
     }
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
-        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), owner.as_str()]).await?;
-        row.as_ref().map(read_conversation).transpose()
+        self.database().read_optional(BY_ID, values![id.as_str(), owner.as_str()], read_conversation).await
     }
 
     async fn conversations(
@@ -112,12 +112,12 @@ impl<B: PerBackend> ConversationStore for B {
         Ok(page_by_time(found, limit, |last| &last.id))
     }
 
-    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+    async fn run_progress(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
         let runs = runs.iter().map(RunId::as_str).collect();
         let rows = self.database().fetch_all(REACHED, &[owner.as_str().into(), runs]).await?;
         let read = |row: &Row| {
             let run: String = row.get("run_id")?;
-            let kind = read_word(row, "run_steps", "kind", &run, StepKind::from_word)?;
+            let kind = read_word(row, "run_steps", "kind", &run, StepKind::from_name)?;
             Ok((RunId::from_stored(run), kind))
         };
         rows.iter().map(read).collect()
@@ -131,40 +131,48 @@ impl<B: PerBackend> ConversationStore for B {
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         let database = self.database();
-        database.retry(|| change_once(database, owner, id, change, now)).await
+        database.retry(|| database.transaction(async |tx| change_in(tx, owner, id, change, now).await, Option::is_some)).await
     }
 
-    async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+    async fn compact(
+        &self,
+        compact: Compact,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CompactOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let compacted = compact_in(&mut tx, &compact, key).await?;
-                tx.finish(compacted, |compacted| matches!(compacted, Compacted::Done { .. })).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| compact_in(tx, &compact, key).await,
+                |outcome| outcome.is_fresh_and(|compacted| matches!(compacted, CompactOutcome::Done { .. })),
+            )
+        };
+        database.once(key, work).await
     }
 
-    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+    async fn rewind_conversation(
+        &self,
+        rewind: Rewind,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let rewound = rewind_in(&mut tx, &rewind, key).await?;
-                tx.finish(rewound, |rewound| matches!(rewound, Rewound::Conversation { .. })).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| rewind_in(tx, &rewind, key).await,
+                |outcome| outcome.is_fresh_and(|rewound| matches!(rewound, RewindOutcome::Conversation { .. })),
+            )
+        };
+        database.once(key, work).await
     }
 
-    async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+    async fn copy_conversation(
+        &self,
+        copy: CopyConversation,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CopyOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let outcome = copy_in(&mut tx, &copy, key).await?;
-                tx.finish(outcome, Copied::is_made).await
-            })
-            .await
+        let work =
+            || database.transaction(async |tx| copy_in(tx, &copy, key).await, |outcome| outcome.is_fresh_and(CopyOutcome::is_made));
+        database.once(key, work).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -212,27 +220,32 @@ impl<B: PerBackend> ConversationStore for B {
     }
 }
 
-async fn create_in(tx: &mut Transaction, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+async fn create_in(
+    tx: &mut Transaction,
+    new: &NewConversation,
+    key: Option<&IdempotencyKey>,
+) -> StoreResult<IdempotentOutcome<CreateOutcome>> {
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
     if has_all(tx, &new.owner, new.max_conversations).await? {
-        return Ok(Keyed::Fresh(Created::TooMany));
+        return Ok(IdempotentOutcome::Fresh(CreateOutcome::TooMany));
     }
     let made = new_conversation(new);
     if !insert_conversation(tx, &new.owner, &made, new.now).await? {
-        // The insert waited for a request with the same key, if that has made it.
-        return Ok(tx.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::Exists)));
+        // The insert waited for a concurrent request with the same key. If that has created the conversation, its outcome is
+        // returned.
+        return Ok(tx.recorded(key).await?.unwrap_or(IdempotentOutcome::Fresh(CreateOutcome::Exists)));
     }
-    let created = Created::Conversation(Box::new(made));
+    let created = CreateOutcome::Conversation(Box::new(made));
     tx.record(key, &created).await?;
-    Ok(Keyed::Fresh(created))
+    Ok(IdempotentOutcome::Fresh(created))
 }
 
-/// Lists at most `limit` conversations, newest first, each with the time that orders the list.
+/// Returns at most `limit` conversations, newest first, each with the time that orders the list.
 ///
-/// The statement has only the conditions that the filter needs: the planner takes one that is always true for one that leaves out most
-/// rows. SQLite folds the case of ASCII only, so its titles are compared here, until the page is full.
+/// The statement contains only the conditions that the filter needs, because the planner misjudges conditions that are always true.
+/// SQLite folds the case of ASCII only, so its titles are compared here until the page is full.
 async fn list(
     database: Database<'_>,
     owner: &UserId,
@@ -257,7 +270,7 @@ async fn list(
     let conditions: String = conditions.into_iter().flatten().collect();
     let text = format!("{text}{conditions} ORDER BY c.created_at DESC, c.id DESC LIMIT $4");
     let query = filter.query.as_deref().map(like_pattern);
-    // The first page begins before the latest possible time.
+    // The first page begins before the largest possible time.
     let (mut created_at, mut id) = after.map_or((i64::MAX, String::new()), |after| (after.at, after.id.to_string()));
     let mut found = Vec::new();
     loop {
@@ -294,19 +307,17 @@ fn like_pattern(query: &str) -> String {
     pattern
 }
 
-async fn change_once(
-    database: Database<'_>,
+async fn change_in(
+    tx: &mut Transaction,
     owner: &UserId,
     id: &ConversationId,
     change: &ConversationChange,
     now: UnixMillis,
 ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-    let mut tx = database.begin().await?;
-    let Some(base) = tx.lock_head(owner, id).await? else {
-        tx.rollback().await?;
-        return Ok(None);
-    };
+    let Some(base) = tx.lock_head(owner, id).await? else { return Ok(None) };
     let tags = change.tags.as_ref().map(|tags| encode_storable("conversations", "tags", id.as_str(), tags)).transpose()?;
+    let metadata =
+        change.metadata.as_ref().map(|all| encode_storable("conversations", "metadata", id.as_str(), all)).transpose()?;
     let values = values![
         id.as_str(),
         change.title.as_deref(),
@@ -318,20 +329,17 @@ async fn change_once(
         change.instructions.as_deref(),
         change.agent.as_deref(),
         change.model.as_deref(),
+        metadata,
     ];
     tx.execute(CHANGE, values).await?;
-    let Some(mut changed) = find(&mut tx, owner, id).await? else {
-        tx.rollback().await?;
-        return Ok(None);
-    };
-    let event = compose::conversation_updated(&changed.title, changed.status, now);
+    let Some(mut changed) = find(tx, owner, id).await? else { return Ok(None) };
+    let event = created_rows::conversation_updated(&changed.title, changed.status, now);
     let events = tx.append(id, base, vec![event]).await?;
     changed.last_seq = base + 1;
-    tx.commit().await?;
     Ok(Some((changed, events)))
 }
 
-/// Returns the rows of messages; `None` if there is not even the row of their conversation.
+/// Returns the rows of messages; `None` without a row of the conversation.
 fn message_rows(mut rows: Vec<Row>) -> StoreResult<Option<Vec<Row>>> {
     let Some(first) = rows.first() else { return Ok(None) };
     if first.get::<Option<&str>>("id")?.is_none() {

@@ -1,29 +1,28 @@
-//! Old logs, conversations and sets of tools.
+//! Retention of logs, conversations and tool sets.
 //!
-//! Owns the statements that find and change them. Must not know when they are old: the ages are parameters.
+//! Owns the statements that find and change old rows. Must not know what counts as old: the ages are parameters.
 
 use std::collections::HashMap;
 
-use async_trait::async_trait;
-
 use crate::domain::conversation::ConversationStatus;
-use crate::domain::conversation::fold::FoldedDelta;
+use crate::domain::conversation::delta_compaction::CompactedDelta;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{encode, read_word};
-use crate::store::runs::compose;
+use crate::store::runs::created_rows;
 use crate::store::sql::database::Database;
-use crate::store::sql::per_backend::{IdleFor, PerBackend};
+use crate::store::sql::per_backend::IdleAge;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::{piece, statements};
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{EndedRun, Expired, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying};
+use crate::store::{EndedRun, ExpiredRowCounts, IdleAction, RecordStore, StoreResult, TOOL_SETS_PIECE};
 use crate::support::clock::UnixMillis;
 
-/// The number of the lock under which one process folds at a time.
+/// The number of the lock that allows one process to compact deltas at a time.
 const FOLDING: i64 = 0x0043_4150_464f_4c44;
 
-/// Holds for conversations `c` in which nothing has happened for `$1` milliseconds. A conversation without an owner is being deleted.
+/// Tests whether conversation `c` has been idle for `$1` milliseconds. A conversation without an owner is being deleted.
 macro_rules! is_idle {
     ($dialect:ident) => {
         concat!("NOT c.pinned AND c.updated_at <= ", piece!($dialect now), " - $1 AND c.owner_id <> ''")
@@ -40,7 +39,7 @@ macro_rules! is_to_archive {
     };
 }
 
-/// Holds for conversations that were archived that long ago.
+/// Tests whether conversation `c` was archived that long ago.
 macro_rules! is_to_delete {
     ($dialect:ident) => {
         concat!(
@@ -53,7 +52,7 @@ macro_rules! is_to_delete {
     };
 }
 
-/// Holds for conversations without messages that no user has named or prepared.
+/// Tests whether conversation `c` has no messages, and no user has named or prepared it.
 macro_rules! is_empty {
     ($dialect:ident) => {
         concat!(
@@ -61,6 +60,17 @@ macro_rules! is_empty {
             is_idle!($dialect),
             " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id)
              AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = c.id)"
+        )
+    };
+}
+
+/// Tests whether conversation `c` served one request that long ago.
+macro_rules! is_hidden {
+    ($dialect:ident) => {
+        concat!(
+            "c.hidden AND ",
+            is_idle!($dialect),
+            " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
         )
     };
 }
@@ -86,11 +96,14 @@ statements! {
     TO_DELETE = ["SELECT owner_id, id FROM conversations c WHERE id > $2 AND ", is_to_delete, " ORDER BY id LIMIT $3"];
     EMPTY = ["SELECT owner_id, id FROM conversations c WHERE id > $2 AND ", is_empty, " ORDER BY id LIMIT $3"];
 
+    HIDDEN = ["SELECT owner_id, id FROM conversations c WHERE id > $2 AND ", is_hidden, " ORDER BY id LIMIT $3"];
+
     IS_TO_ARCHIVE = ["SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = $2 AND ", is_to_archive, ")"];
     IS_TO_DELETE = ["SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = $2 AND ", is_to_delete, ")"];
     IS_EMPTY = ["SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = $2 AND ", is_empty, ")"];
+    IS_HIDDEN = ["SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = $2 AND ", is_hidden, ")"];
 
-    // A transaction that holds a head is about to change its conversation, which is not idle then.
+    // A transaction that holds a head is about to change its conversation, which is then not idle.
     LOCK_HEADS = ["SELECT conversation_id, last_seq FROM conversation_heads WHERE conversation_id ", (in_list "$1"),
         { postgres: " FOR UPDATE SKIP LOCKED", sqlite: "" }];
 
@@ -103,128 +116,145 @@ statements! {
     DELETE_TOOL_SETS = ["DELETE FROM tool_sets WHERE hash ", (in_list "$1"), "
          AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = tool_sets.hash)"];
 
-    COUNT_EXPIRED = ["SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= ", now, ") AS tickets,
+    COUNT_EXPIRED = ["SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= ", now, ")
+             + (SELECT count(*) FROM browser_sessions WHERE expires_at <= ", now, ") AS tickets,
              (SELECT count(*) FROM idempotency_keys WHERE created_at <= ", now, " - $1) AS records,
              (SELECT count(*) FROM tool_audit WHERE at <= ", now, " - CAST($2 AS bigint)) AS audit,
              (SELECT count(*) FROM spending WHERE day < ", now, " / 86400000 - 1) AS spending,
-             (SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash)) AS tool_sets"];
+             (SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash)) AS tool_sets,
+             (SELECT count(*) FROM model_limitations WHERE expires_at <= ", now, ") AS limitations"];
 }
 
-#[async_trait]
-impl<B: PerBackend> RetentionStore for B {
-    async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
+/// Retention of old logs, conversations and tool sets. No fence is needed, because no worker writes to the logs of ended runs.
+impl dyn RecordStore + '_ {
+    /// Returns runs that ended at least `age_ms` ago by the database's clock and whose deltas are not compacted. Ordered by their
+    /// end, after the given run, at most `limit`.
+    pub async fn runs_to_compact(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
         let (finished_at, id) = after.map_or((i64::MIN, ""), |run| (run.finished_at.0, run.id.as_str()));
-        let rows = self.chores().fetch_all(TO_FOLD, values![age_ms, finished_at, id, limit]).await?;
-        rows.iter().map(|row| Ok(read_ended_run(row)?)).collect()
+        self.maintenance_database().read_all(TO_FOLD, values![age_ms, finished_at, id, limit], |row| Ok(read_ended_run(row)?)).await
     }
 
-    async fn fold_deltas(
+    /// Replaces deltas by merged ones, and marks the run `through`, if any, as compacted, in one transaction. Returns false and
+    /// changes nothing if the events have changed since the merge, or another process compacts now.
+    pub async fn compact_deltas(
         &self,
         conversation: &ConversationId,
-        folds: &[FoldedDelta],
+        folds: &[CompactedDelta],
         through: Option<&RunId>,
     ) -> StoreResult<bool> {
         let id = conversation.as_str();
         let gone: Vec<i64> = folds.iter().flat_map(|fold| fold.gone.iter().copied()).collect();
         let texts: Vec<(i64, &str)> = folds.iter().map(|fold| (fold.seq, fold.data.as_str())).collect();
         let (count, gone, texts) = (gone.len(), encode("events", "seq", id, &gone)?, encode("events", "data", id, &texts)?);
-        let mut tx = self.chores().begin().await?;
-        // The commit does not wait for the disk: deltas that a loss of power brings back are folded again, and cursors stay valid.
-        tx.on_postgres("SET LOCAL synchronous_commit = off").await?;
-        if !tx.try_lock("", FOLDING).await? {
-            tx.rollback().await?;
-            return Ok(false);
-        }
-        let removed = tx.execute(REMOVE_EVENTS, values![id, gone]).await?;
-        let replaced = tx.execute(REPLACE_EVENTS, values![id, texts]).await?;
-        if usize::try_from(removed) != Ok(count) || usize::try_from(replaced) != Ok(folds.len()) {
-            tx.rollback().await?;
-            return Ok(false);
-        }
-        if let Some(run) = through {
-            tx.execute(FOLDED, values![run.as_str()]).await?;
-        }
-        tx.commit().await?;
-        Ok(true)
+        let fold = async |tx: &mut Transaction| {
+            // The commit does not wait for the disk: if a loss of power restores deltas, they are compacted again, and cursors stay
+            // valid.
+            tx.on_postgres("SET LOCAL synchronous_commit = off").await?;
+            if !tx.try_lock("", FOLDING).await? {
+                return Ok(false);
+            }
+            let removed = tx.execute(REMOVE_EVENTS, values![id, &gone]).await?;
+            let replaced = tx.execute(REPLACE_EVENTS, values![id, &texts]).await?;
+            if usize::try_from(removed) != Ok(count) || usize::try_from(replaced) != Ok(folds.len()) {
+                return Ok(false);
+            }
+            if let Some(run) = through {
+                tx.execute(FOLDED, values![run.as_str()]).await?;
+            }
+            Ok(true)
+        };
+        self.maintenance_database().transaction(fold, |is_folded| *is_folded).await
     }
 
-    async fn idle_conversations(
+    /// Returns unpinned conversations to which `tidying` applies and that have been idle for `age_ms` by the database's clock.
+    /// Ordered by id, after the given one, at most `limit`.
+    pub async fn idle_conversations(
         &self,
-        tidying: Tidying,
+        tidying: IdleAction,
         age_ms: u64,
         after: Option<&ConversationId>,
         limit: u32,
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
         let list = match tidying {
-            Tidying::Archive => TO_ARCHIVE,
-            Tidying::Delete => TO_DELETE,
-            Tidying::DeleteEmpty => EMPTY,
+            IdleAction::Archive => TO_ARCHIVE,
+            IdleAction::Delete => TO_DELETE,
+            IdleAction::DeleteEmpty => EMPTY,
+            IdleAction::DeleteHidden => HIDDEN,
         };
         let after = after.map_or("", ConversationId::as_str);
-        let rows = self.chores().fetch_all(list, values![age_ms, after, limit]).await?;
+        let rows = self.maintenance_database().fetch_all(list, values![age_ms, after, limit]).await?;
         let read = |row: &Row| Ok((UserId::from_stored(row.get("owner_id")?), ConversationId::from_stored(row.get("id")?)));
         rows.iter().map(read).collect()
     }
 
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
-        let database = self.chores();
-        database.retry(|| archive(database, ids, age_ms)).await
+    /// Archives those of the conversations that are still idle. Returns the `conversation.updated` event of each.
+    pub async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
+        let database = self.maintenance_database();
+        database.retry(|| database.transaction(async |tx| archive(tx, ids, age_ms).await, |_| true)).await
     }
 
-    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
+    /// Deletes a conversation with all its rows if it is still idle. Returns false otherwise.
+    pub async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: IdleAction, age_ms: u64) -> StoreResult<bool> {
         let statement = match tidying {
-            Tidying::Archive => IS_TO_ARCHIVE,
-            Tidying::Delete => IS_TO_DELETE,
-            Tidying::DeleteEmpty => IS_EMPTY,
+            IdleAction::Archive => IS_TO_ARCHIVE,
+            IdleAction::Delete => IS_TO_DELETE,
+            IdleAction::DeleteEmpty => IS_EMPTY,
+            IdleAction::DeleteHidden => IS_HIDDEN,
         };
-        Ok(self.delete(owner, id, Some(IdleFor { statement, age_ms })).await?.is_some())
+        Ok(self.delete(owner, id, Some(IdleAge { statement, age_ms })).await?.is_some())
     }
 
-    async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
-        // Looked for without a lock, because there are hardly ever any.
-        let rows = self.chores().fetch_all(UNUSED_TOOL_SETS, values![TOOL_SETS_PIECE]).await?;
+    /// Removes tool sets that no run uses, at most [`TOOL_SETS_PIECE`]. Returns their number. If a run starts to use a set at the
+    /// same time, the set stays, or that run stores it again.
+    pub async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
+        // Searched without a lock, because there are rarely any.
+        let rows = self.maintenance_database().fetch_all(UNUSED_TOOL_SETS, values![TOOL_SETS_PIECE]).await?;
         let unused = rows.iter().map(|row| row.only()).collect::<Result<Vec<&str>, _>>()?;
         if unused.is_empty() {
             return Ok(0);
         }
-        let mut tx = self.chores().begin().await?;
-        // A run takes a set by an INSERT that leaves an existing row alone, which is not visible before the run is committed. So this
-        // waits for all writers of the table. Later writers wait for this, and find the row gone, so the lock is not waited for long.
-        tx.on_postgres("SET LOCAL lock_timeout = '200ms'; LOCK TABLE tool_sets IN SHARE ROW EXCLUSIVE MODE").await?;
-        let removed = tx.execute(DELETE_TOOL_SETS, &[unused.into_iter().collect::<Value<'_>>()]).await?;
-        tx.commit().await?;
-        Ok(removed)
+        let unused = [unused.into_iter().collect::<Value<'_>>()];
+        let remove = async |tx: &mut Transaction| {
+            // A run starts to use a tool set with an INSERT that keeps an existing row and is invisible until its commit. So this waits
+            // for all writers of the table. Later writers wait for this and insert the row again, so the lock is held only briefly.
+            tx.on_postgres("SET LOCAL lock_timeout = '200ms'; LOCK TABLE tool_sets IN SHARE ROW EXCLUSIVE MODE").await?;
+            tx.execute(DELETE_TOOL_SETS, &unused).await
+        };
+        self.maintenance_database().transaction(remove, |_| true).await
     }
 }
 
-/// Counts the rows that the next cleaning removes.
-pub(in crate::store) async fn count_expired(database: Database<'_>, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
+/// Counts the rows that the next cleaning would remove.
+pub(in crate::store) async fn count_expired(
+    database: Database<'_>,
+    keys_ms: u64,
+    audit_ms: Option<u64>,
+) -> StoreResult<ExpiredRowCounts> {
     let row = database.fetch_one(COUNT_EXPIRED, values![keys_ms, audit_ms]).await?;
-    Ok(Expired {
+    Ok(ExpiredRowCounts {
         tickets: row.count("tickets")?,
         records: row.count("records")?,
         audit: row.count("audit")?,
         spending: row.count("spending")?,
         tool_sets: row.count("tool_sets")?,
+        limitations: row.count("limitations")?,
     })
 }
 
-async fn archive(database: Database<'_>, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
-    let mut tx = database.begin().await?;
+async fn archive(tx: &mut Transaction, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
     let locked = tx.fetch_all(LOCK_HEADS, &[ids.iter().map(ConversationId::as_str).collect()]).await?;
     let bases = locked.iter().map(|row| Ok((row.get("conversation_id")?, row.get("last_seq")?)));
     let bases = bases.collect::<StoreResult<HashMap<&str, i64>>>()?;
-    // A statement of its own: it sees what was changed before the heads were locked.
+    // A separate statement, so that it sees changes from before the heads were locked.
     let archived = tx.fetch_all(ARCHIVE, &[age_ms.into(), bases.keys().copied().collect()]).await?;
     let mut events = Vec::with_capacity(archived.len());
     for row in &archived {
         let id: String = row.get("id")?;
         let Some(base) = bases.get(id.as_str()).copied() else { continue };
-        let status = read_word(row, "conversations", "status", &id, ConversationStatus::from_word)?;
-        let event = compose::conversation_updated(row.get("title")?, status, UnixMillis(row.get("archived_at")?));
+        let status = read_word(row, "conversations", "status", &id, ConversationStatus::from_name)?;
+        let event = created_rows::conversation_updated(row.get("title")?, status, UnixMillis(row.get("archived_at")?));
         events.append(&mut tx.append(&ConversationId::from_stored(id), base, vec![event]).await?);
     }
-    tx.commit().await?;
     Ok(events)
 }
 

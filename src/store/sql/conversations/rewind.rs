@@ -1,17 +1,17 @@
-//! Rewinds: a conversation is taken back to an earlier message, and a message is replaced.
+//! Rewinds a conversation to an earlier message, and replaces a message by an edited one.
 //!
 //! Owns the statements that supersede messages for a rewind. Must not know how a message is accepted.
 
 use crate::domain::ids::{MessageId, RunId};
-use crate::store::conversations::rewind::{TakenOut, before_edit, is_the_users, taken_for_edit, taken_out};
-use crate::store::runs::compose;
+use crate::store::conversations::rewind::{RemovedMessage, before_edit, is_the_users, removed_messages, taken_for_edit};
+use crate::store::runs::created_rows;
 use crate::store::sql::conversations::conversation_rows::find;
 use crate::store::sql::row::Row;
 use crate::store::sql::runs::accept::accept_in;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{AcceptRun, Accepted, Edited, IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult};
+use crate::store::{AcceptOutcome, AcceptRun, EditOutcome, IdempotencyKey, IdempotentOutcome, Rewind, RewindOutcome, StoreResult};
 
 statements! {
     OPEN_RUN = ["SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1"];
@@ -30,68 +30,77 @@ statements! {
     BODY = ["SELECT body FROM messages WHERE id = $1"];
 }
 
-/// Replaces a message: those from it on are superseded, and another one is accepted.
+/// Replaces a message: supersedes it and all later ones, and accepts the new message.
 pub(in crate::store::sql) async fn edit_in(
     tx: &mut Transaction,
     accept: &AcceptRun,
     message: &MessageId,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Edited>> {
-    // A request with the same key waits here for the one that came first.
+    key: Option<&IdempotencyKey>,
+) -> StoreResult<IdempotentOutcome<EditOutcome>> {
+    // A request with the same key waits here for the first one.
     tx.lock_head(&accept.owner, &accept.conversation_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Keyed::Fresh(rewound) = rewind_in(tx, &before_edit(accept, message), None).await? else { return Ok(Keyed::Mismatch) };
+    let IdempotentOutcome::Fresh(rewound) = rewind_in(tx, &before_edit(accept, message), None).await? else {
+        return Ok(IdempotentOutcome::Mismatch);
+    };
     let events = match taken_for_edit(rewound) {
         Ok(events) => events,
-        Err(refused) => return Ok(Keyed::Fresh(refused)),
+        Err(refused) => return Ok(IdempotentOutcome::Fresh(refused)),
     };
     if !is_the_users(message, tx.fetch_one(BODY, values![message.as_str()]).await?.only()?)? {
-        return Ok(Keyed::Fresh(Edited::NotTheUsers));
+        return Ok(IdempotentOutcome::Fresh(EditOutcome::NotTheUsers));
     }
     Ok(match accept_in(tx, accept, key).await? {
-        Some(Keyed::Fresh(accepted)) => Keyed::Fresh(Edited::from(accepted).after(events)),
-        None => Keyed::Fresh(Accepted::NoConversation.into()),
-        Some(Keyed::Replayed(_) | Keyed::Mismatch) => Keyed::Mismatch,
+        Some(IdempotentOutcome::Fresh(accepted)) => IdempotentOutcome::Fresh(EditOutcome::from(accepted).after(events)),
+        None => IdempotentOutcome::Fresh(AcceptOutcome::NoConversation.into()),
+        Some(IdempotentOutcome::Replayed(_) | IdempotentOutcome::Mismatch) => IdempotentOutcome::Mismatch,
     })
 }
 
 pub(in crate::store::sql) async fn rewind_in(
     tx: &mut Transaction,
     rewind: &Rewind,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Rewound>> {
+    key: Option<&IdempotencyKey>,
+) -> StoreResult<IdempotentOutcome<RewindOutcome>> {
     let Rewind { owner, conversation_id: id, from, now } = rewind;
     let base = tx.lock_head(owner, id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some(base) = base else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
+    let Some(base) = base else { return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoConversation)) };
     if let Some(row) = tx.fetch_optional(OPEN_RUN, values![id.as_str()]).await? {
-        return Ok(Keyed::Fresh(Rewound::Active { run_id: RunId::from_stored(row.only()?) }));
+        return Ok(IdempotentOutcome::Fresh(RewindOutcome::Active { run_id: RunId::from_stored(row.only()?) }));
     }
     let message = from.message().as_str();
     let Some(place) = tx.fetch_optional(PLACE, values![message, id.as_str()]).await? else {
-        return Ok(Keyed::Fresh(Rewound::NoMessage));
+        return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoMessage));
     };
     let (first_seq, position): (i64, i64) = (place.get("first_seq")?, place.get("position")?);
     let later = tx.fetch_all(LATER, values![id.as_str(), first_seq, position, from.takes_it(), message]).await?;
     let later = later.iter().map(read_taken_out).collect::<Result<Vec<_>, _>>()?;
-    let Some(superseded) = taken_out(later, first_seq) else { return Ok(Keyed::Fresh(Rewound::PartsCalls)) };
+    let Some(superseded) = removed_messages(later, first_seq) else {
+        return Ok(IdempotentOutcome::Fresh(RewindOutcome::PartsCalls));
+    };
     if !superseded.is_empty() {
         tx.execute(SUPERSEDE, &[message.into(), superseded.iter().map(MessageId::as_str).collect()]).await?;
         tx.execute(SET_IDLE, values![id.as_str(), *now]).await?;
     }
-    let Some(conversation) = find(tx, owner, id).await? else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
+    let Some(conversation) = find(tx, owner, id).await? else { return Ok(IdempotentOutcome::Fresh(RewindOutcome::NoConversation)) };
     let mut conversation = Box::new(conversation);
-    let events = tx.append(id, base, compose::rewound(&conversation.title, &superseded, *now)).await?;
+    let events = tx.append(id, base, created_rows::rewound(&conversation.title, &superseded, *now)).await?;
     conversation.last_seq = events.last().map_or(base, |event| event.seq);
-    let rewound = Rewound::Conversation { conversation, superseded, events };
+    let rewound = RewindOutcome::Conversation { conversation, superseded, events };
     tx.record(key, &rewound).await?;
-    Ok(Keyed::Fresh(rewound))
+    Ok(IdempotentOutcome::Fresh(rewound))
 }
 
-fn read_taken_out(row: &Row) -> Result<TakenOut, sqlx::Error> {
-    Ok(TakenOut { first_seq: row.get("first_seq")?, position: row.get("position")?, id: row.get("id")?, role: row.get("role")? })
+fn read_taken_out(row: &Row) -> Result<RemovedMessage, sqlx::Error> {
+    Ok(RemovedMessage {
+        first_seq: row.get("first_seq")?,
+        position: row.get("position")?,
+        id: row.get("id")?,
+        role: row.get("role")?,
+    })
 }

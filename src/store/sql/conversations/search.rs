@@ -1,24 +1,21 @@
 //! Full-text search.
 //!
-//! Owns the statements that read the index of words. Must not know how messages come into the index: triggers write it.
-
-use async_trait::async_trait;
+//! Owns the statements that read the search index. Must not know how messages get into the index: triggers write it.
 
 use crate::domain::conversation::search::{Term, Terms};
 use crate::domain::ids::UserId;
 use crate::store::pages::page_of;
 use crate::store::rows::decode;
-use crate::store::sql::backend::Backend;
 use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
-use crate::store::{Found, Page, PageRequest, SearchCursor, SearchStore, StoreResult};
+use crate::store::{IdCursor, Page, PageRequest, RecordStore, SearchCursor, SearchHit, StoreResult};
 
 statements! {
-    // A query in which the database finds no word matches nothing, not everything.
+    // A query without a word for the database matches nothing.
     SEARCH = [{
-        postgres: "WITH wanted AS (SELECT to_tsquery('simple', $2) AS words)
+        postgres: "WITH wanted AS (SELECT to_tsquery('simple', lowercase($2)) AS words)
              SELECT m.id, m.body, c.title FROM wanted, message_words w JOIN messages m ON m.id = w.message_id
              JOIN conversations c ON c.id = m.conversation_id
              WHERE numnode(wanted.words) > 0
@@ -27,20 +24,22 @@ statements! {
         sqlite: "SELECT m.id, m.body, c.title FROM message_words w JOIN message_words_of o ON o.number = w.rowid
              JOIN messages m ON m.id = o.message_id JOIN conversations c ON c.id = m.conversation_id
              WHERE message_words MATCH $2 AND m.owner_id = $1 AND c.owner_id = $1"
-    }, " AND m.superseded_by IS NULL
+    }, " AND m.superseded_by IS NULL AND NOT c.hidden
            AND (CAST($3 AS boolean) IS NULL OR (c.archived_at IS NOT NULL) = $3) AND (CAST($4 AS text) IS NULL OR m.id < $4)
          ORDER BY m.id DESC LIMIT $5"];
 }
 
-#[async_trait]
-impl<B: Backend> SearchStore for B {
-    async fn search(
+/// The search index of messages, always of one owner. Database triggers update it when messages are stored.
+impl dyn RecordStore + '_ {
+    /// Returns a page of messages that contain all terms, newest first. Omits superseded and internal messages. `archived` selects
+    /// the conversations.
+    pub async fn search(
         &self,
         owner: &UserId,
         terms: &Terms,
         archived: Option<bool>,
         page: &PageRequest<SearchCursor>,
-    ) -> StoreResult<Page<Found>> {
+    ) -> StoreResult<Page<SearchHit>> {
         let limit = page.limit.clamp(1, 100);
         let query = match self.database() {
             Database::Postgres(_) => postgres_query(terms),
@@ -49,11 +48,11 @@ impl<B: Backend> SearchStore for B {
         let after = page.after.as_ref().map(|after| after.0.as_str());
         let rows = self.database().fetch_all(SEARCH, values![owner.as_str(), query, archived, after, limit + 1]).await?;
         let found = rows.iter().map(read).collect::<StoreResult<_>>()?;
-        Ok(page_of(found, limit, |found: &Found| found.message.id.to_string()))
+        Ok(page_of(found, limit, |found: &SearchHit| IdCursor(&found.message.id).to_string()))
     }
 }
 
-/// Writes the query for Postgres, everything in quotes: no character of a query is an operator.
+/// Formats the query for Postgres with every term in quotes, so that no character acts as an operator.
 fn postgres_query(terms: &Terms) -> String {
     let term = |term: &Term| {
         let (words, is_prefix) = term.words();
@@ -64,7 +63,7 @@ fn postgres_query(terms: &Terms) -> String {
     terms.iter().map(term).collect::<Vec<_>>().join(" & ")
 }
 
-/// Writes the query for SQLite, everything in quotes.
+/// Formats the query for SQLite with every term in quotes.
 fn sqlite_query(owner: &UserId, terms: &Terms) -> String {
     let quoted = |words: &str| format!("\"{}\"", words.replace('"', " "));
     let term = |term: &Term| {
@@ -75,7 +74,7 @@ fn sqlite_query(owner: &UserId, terms: &Terms) -> String {
     format!("owner : {} AND words : ({})", quoted(owner.as_str()), terms.join(" AND "))
 }
 
-fn read(row: &Row) -> StoreResult<Found> {
+fn read(row: &Row) -> StoreResult<SearchHit> {
     let id: &str = row.get("id")?;
-    Ok(Found { message: decode("messages", "body", id, row.get("body")?)?, title: row.get("title")? })
+    Ok(SearchHit { message: decode("messages", "body", id, row.get("body")?)?, title: row.get("title")? })
 }

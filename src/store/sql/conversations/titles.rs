@@ -1,20 +1,20 @@
-//! Titles that models make.
+//! Titles that models generate.
 //!
-//! Owns the columns of `conversations` that tell how a title came about. Must not know when a title is made.
+//! Owns the columns of `conversations` that record a title's origin. Must not know when a title is generated.
 
 use async_trait::async_trait;
 
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, UserId};
-use crate::store::rows::{encode, word};
+use crate::store::rows::{encode, parse_word};
 use crate::store::runs::budget;
-use crate::store::runs::compose;
+use crate::store::runs::created_rows;
 use crate::store::sql::backend::Backend;
-use crate::store::sql::database::Database;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{StoreResult, TitleMade, TitleStore};
+use crate::store::{GeneratedTitle, StoreResult, TitleStore};
 
 const TABLE: &str = "conversations";
 
@@ -23,7 +23,7 @@ statements! {
 
     BOOK_USAGE = ["UPDATE conversations SET title_usage = $2, title_model = $3, title_at = $4 WHERE id = $1"];
 
-    // A title has no bounds of its own: what it used is added to the spending of its run's day.
+    // A title has no budget of its own: its cost is added to the spending of its run's day.
     BOOK_SPENDING = ["INSERT INTO spending AS s (owner_id, day, run_id, conversation_id, tokens, cost)
          VALUES ($1, ", now, " / 86400000, $2, $3, $4, $5)
          ON CONFLICT (owner_id, day, run_id) DO UPDATE SET
@@ -36,21 +36,20 @@ statements! {
 #[async_trait]
 impl<B: Backend> TitleStore for B {
     async fn claim_title(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<String>> {
-        let row = self.chores().returning(CLAIM, values![conversation.as_str(), owner.as_str()]).await?;
+        let row = self.maintenance_database().returning(CLAIM, values![conversation.as_str(), owner.as_str()]).await?;
         Ok(row.map(|row| row.only()).transpose()?)
     }
 
-    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
-        let database = self.chores();
-        database.retry(|| finish(database, &made)).await
+    async fn finish_title(&self, made: GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
+        let database = self.maintenance_database();
+        database.retry(|| database.transaction(async |tx| finish(tx, &made).await, |_| true)).await
     }
 }
 
-async fn finish(database: Database<'_>, made: &TitleMade) -> StoreResult<Vec<StoredEvent>> {
+async fn finish(tx: &mut Transaction, made: &GeneratedTitle) -> StoreResult<Vec<StoredEvent>> {
     let id = made.conversation.as_str();
-    let mut tx = database.begin().await?;
     let head = tx.lock_head(&made.owner, &made.conversation).await?;
-    // The spending of the day counts whether or not the conversation is still there.
+    // The spending of the day counts even if the conversation was deleted.
     if let Some((run, amount)) = made.booked() {
         let (tokens, cost) = budget::parts(amount);
         tx.execute(BOOK_SPENDING, values![made.owner.as_str(), run.as_str(), id, tokens, cost, budget::MOST]).await?;
@@ -64,11 +63,10 @@ async fn finish(database: Database<'_>, made: &TitleMade) -> StoreResult<Vec<Sto
         if let Some(title) = &made.title
             && let Some(row) = tx.fetch_optional(SET_TITLE, values![id, title, made.now, &made.was]).await?
         {
-            let status = word(TABLE, "status", id, row.only()?, ConversationStatus::from_word)?;
-            let updated = vec![compose::conversation_updated(title, status, made.now)];
+            let status = parse_word(TABLE, "status", id, row.only()?, ConversationStatus::from_name)?;
+            let updated = vec![created_rows::conversation_updated(title, status, made.now)];
             events = tx.append(&made.conversation, base, updated).await?;
         }
     }
-    tx.commit().await?;
     Ok(events)
 }

@@ -1,26 +1,26 @@
-//! Agents that owners keep, and their versions.
+//! Stored agents and their versions.
 //!
 //! Owns the tables `agents` and `agent_versions`. Must not know what a profile means.
-
-use async_trait::async_trait;
 
 use crate::domain::agent::agent_record::{AgentRecord, AgentVersion};
 use crate::domain::ids::{AgentId, UserId};
 use crate::store::pages::page_of;
-use crate::store::records::agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
+use crate::store::records::agents::{AgentCursor, AgentVersionCursor, MAX_AGENT_VERSIONS};
 use crate::store::rows::{decode, encode_storable};
-use crate::store::sql::backend::Backend;
 use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyClaim, Keyed, NamedChanged, NamedMade, Page, PageRequest, StoreResult};
+use crate::store::{
+    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
+};
 use crate::support::clock::UnixMillis;
 
-/// The number of the lock under which one request of an owner makes an agent at a time.
+/// The number of the lock that allows one request per owner to create an agent at a time.
 const LOCK: i64 = 15;
 
-/// Agents with what the version says that runs get.
+/// Selects agents with the content of the version that runs use.
 macro_rules! select_agents {
     ($dialect:ident) => {
         "SELECT a.id, a.owner_id, a.name, a.description, a.pinned, a.latest, v.profile, a.created_at, a.updated_at, a.revision
@@ -64,15 +64,16 @@ statements! {
     DELETE_VERSIONS = ["DELETE FROM agent_versions WHERE agent_id = $1"];
 }
 
-#[async_trait]
-impl<B: Backend> AgentStore for B {
-    async fn create_agent(
+/// Agents of owners and of the server. A viewer sees their own and the server's.
+impl dyn RecordStore + '_ {
+    /// Stores an agent with its first version, unless its owner has `most` already. Idempotent by `idempotency`.
+    pub async fn create_agent(
         &self,
         new: &AgentRecord,
         first: &AgentVersion,
         most: u32,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<NamedMade<AgentId>>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<AgentId>>> {
         let insert = values![
             new.id.as_str(),
             new.owner.as_ref().map(UserId::as_str),
@@ -89,65 +90,67 @@ impl<B: Backend> AgentStore for B {
         self.database().create_named(row, &[(INSERT, insert), (INSERT_VERSION, &version_values(&new.id, first)?)]).await
     }
 
-    async fn agent(&self, viewer: &UserId, id: &AgentId) -> StoreResult<Option<AgentRecord>> {
-        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), viewer.as_str()]).await?;
-        row.as_ref().map(read_agent).transpose()
+    /// Returns the agent, unless it is missing or belongs to another owner.
+    pub async fn agent(&self, viewer: &UserId, id: &AgentId) -> StoreResult<Option<AgentRecord>> {
+        self.database().read_optional(BY_ID, values![id.as_str(), viewer.as_str()], read_agent).await
     }
 
-    async fn agent_named(&self, viewer: &UserId, name: &str) -> StoreResult<Option<AgentRecord>> {
-        let row = self.database().fetch_optional(BY_NAME, values![name, viewer.as_str()]).await?;
-        row.as_ref().map(read_agent).transpose()
+    /// Returns the agent with that name. The viewer's own agent has priority over the server's.
+    pub async fn agent_named(&self, viewer: &UserId, name: &str) -> StoreResult<Option<AgentRecord>> {
+        self.database().read_optional(BY_NAME, values![name, viewer.as_str()], read_agent).await
     }
 
-    async fn agents(&self, viewer: &UserId, page: &PageRequest<AgentCursor>) -> StoreResult<Page<AgentRecord>> {
-        let limit = page.limit.clamp(1, 100);
-        let (name, id) = page.after.as_ref().map_or(("", ""), |after| (&after.name, after.id.as_str()));
-        let rows = self.database().fetch_all(PAGE, values![viewer.as_str(), name, id, limit + 1]).await?;
-        let cursor = |agent: &AgentRecord| AgentCursor { name: agent.name.clone(), id: agent.id.clone() }.to_string();
-        Ok(page_of(rows.iter().map(read_agent).collect::<StoreResult<_>>()?, limit, cursor))
+    /// Returns a page of agents, ordered by name.
+    pub async fn agents(&self, viewer: &UserId, page: &PageRequest<AgentCursor>) -> StoreResult<Page<AgentRecord>> {
+        let cursor = |agent: &AgentRecord| AgentCursor { name: agent.name.clone(), id: agent.id.clone() };
+        self.database().named_page(PAGE, viewer, page, read_agent, cursor).await
     }
 
-    async fn change_agent(&self, changed: &AgentRecord, version: Option<&AgentVersion>) -> StoreResult<NamedChanged> {
+    /// Stores a changed agent, except its owner, `created_at` and version content. `revision` is the one that the change was made
+    /// from. Also stores `version`, if present.
+    pub async fn change_agent(&self, changed: &AgentRecord, version: Option<&AgentVersion>) -> StoreResult<UpdateNamedOutcome> {
         let id = changed.id.as_str();
         let update =
             values![id, changed.revision, &changed.name, &changed.description, changed.pinned, changed.latest, changed.updated_at,];
         let Some(version) = version else { return self.database().change_named(UPDATE, update).await };
         let insert = version_values(&changed.id, version)?;
-        let mut tx = self.database().begin().await?;
-        let outcome = tx.change_named(UPDATE, update).await?;
-        match &outcome {
-            NamedChanged::Changed(_) => {
+        let is_changed = |outcome: &UpdateNamedOutcome| matches!(outcome, UpdateNamedOutcome::Changed(_));
+        let change = async |tx: &mut Transaction| {
+            let outcome = tx.change_named(UPDATE, update).await?;
+            if is_changed(&outcome) {
                 tx.execute(INSERT_VERSION, &insert).await?;
                 let oldest = i64::from(version.number) - i64::from(MAX_AGENT_VERSIONS);
                 tx.execute(DELETE_OLD_VERSIONS, values![id, oldest, changed.current()]).await?;
-                tx.commit().await?;
             }
-            NamedChanged::Stale | NamedChanged::NameTaken => tx.rollback().await?,
-        }
-        Ok(outcome)
+            Ok(outcome)
+        };
+        self.database().transaction(change, is_changed).await
     }
 
-    async fn agent_version(&self, id: &AgentId, number: u32) -> StoreResult<Option<AgentVersion>> {
-        let row = self.database().fetch_optional(VERSION, values![id.as_str(), number]).await?;
-        row.as_ref().map(read_version).transpose()
+    /// Returns a version of an agent. The caller has checked access.
+    pub async fn agent_version(&self, id: &AgentId, number: u32) -> StoreResult<Option<AgentVersion>> {
+        self.database().read_optional(VERSION, values![id.as_str(), number], read_version).await
     }
 
-    async fn agent_versions(&self, id: &AgentId, page: &PageRequest<AgentVersionCursor>) -> StoreResult<Page<AgentVersion>> {
+    /// Returns a page of versions, newest first, after the given one. The caller has checked access.
+    pub async fn agent_versions(&self, id: &AgentId, page: &PageRequest<AgentVersionCursor>) -> StoreResult<Page<AgentVersion>> {
         let limit = page.limit.clamp(1, 100);
         let before = page.after.map_or(i64::MAX, |after| i64::from(after.0));
         let rows = self.database().fetch_all(VERSIONS, values![id.as_str(), before, limit + 1]).await?;
-        let cursor = |version: &AgentVersion| version.number.to_string();
+        let cursor = |version: &AgentVersion| AgentVersionCursor(version.number).to_string();
         Ok(page_of(rows.iter().map(read_version).collect::<StoreResult<_>>()?, limit, cursor))
     }
 
-    async fn delete_agent(&self, owner: Option<&UserId>, id: &AgentId, revision: i64) -> StoreResult<bool> {
-        let mut tx = self.database().begin().await?;
-        let is_deleted = tx.execute(DELETE, values![id.as_str(), owner_text(owner), revision]).await? > 0;
-        if is_deleted {
-            tx.execute(DELETE_VERSIONS, values![id.as_str()]).await?;
-        }
-        tx.commit().await?;
-        Ok(is_deleted)
+    /// Deletes an agent of that owner, or of the server, with its versions. Returns false if none has that revision.
+    pub async fn delete_agent(&self, owner: Option<&UserId>, id: &AgentId, revision: i64) -> StoreResult<bool> {
+        let delete = async |tx: &mut Transaction| {
+            let is_deleted = tx.execute(DELETE, values![id.as_str(), owner_text(owner), revision]).await? > 0;
+            if is_deleted {
+                tx.execute(DELETE_VERSIONS, values![id.as_str()]).await?;
+            }
+            Ok(is_deleted)
+        };
+        self.database().transaction(delete, |_| true).await
     }
 }
 

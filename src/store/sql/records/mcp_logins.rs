@@ -1,18 +1,16 @@
-//! Logins at MCP servers, and the tokens that they brought.
+//! OAuth logins at MCP servers, and their tokens.
 //!
 //! Owns the tables `mcp_logins` and `mcp_tokens`. Must not know how a token is refreshed.
 
-use async_trait::async_trait;
-
 use crate::domain::ids::{McpServerId, UserId};
-use crate::store::records::mcp_logins::{McpLoginStore, McpTokens};
-use crate::store::sql::backend::Backend;
+use crate::store::records::mcp_logins::McpTokens;
 use crate::store::sql::records::providers::{login_values, read_login, read_sealed};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{LoginTaker, ProviderLogin, StoreResult};
-use crate::support::seal::Sealed;
+use crate::store::{LoginClaimant, ProviderLogin, RecordStore, StoreResult};
+use crate::support::encryption::EncryptedSecret;
 
 statements! {
     INSERT_LOGIN = ["INSERT INTO mcp_logins (owner_id, state_hash, browser_hash, key_hash, key_id, key_data, expires_at, server_id)
@@ -58,9 +56,10 @@ statements! {
          WHERE seen_at <= ", now, " - $1 AND NOT EXISTS (SELECT 1 FROM mcp_servers s WHERE s.id = mcp_tokens.server_id)"];
 }
 
-#[async_trait]
-impl<B: Backend> McpLoginStore for B {
-    async fn create_mcp_login(
+/// Logins at MCP servers. The caller has checked that the principal may use the server.
+impl dyn RecordStore + '_ {
+    /// Stores a login at a server for `lifetime_ms`, by the database's clock. It replaces the owner's earlier login at that server.
+    pub async fn create_mcp_login(
         &self,
         state_hash: &str,
         server: &McpServerId,
@@ -73,7 +72,13 @@ impl<B: Backend> McpLoginStore for B {
         Ok(())
     }
 
-    async fn take_mcp_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<(McpServerId, ProviderLogin)>> {
+    /// Consumes a login that belongs to `taker`: only one of several concurrent callers receives it. `None` if it is unknown,
+    /// another owner's, consumed or expired.
+    pub async fn take_mcp_login(
+        &self,
+        state_hash: &str,
+        taker: &LoginClaimant,
+    ) -> StoreResult<Option<(McpServerId, ProviderLogin)>> {
         let (owner, browser) = taker.parts();
         let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
         let Some(row) = row else { return Ok(None) };
@@ -81,12 +86,14 @@ impl<B: Backend> McpLoginStore for B {
         Ok(read_login(&row)?.map(|login| (server, login)))
     }
 
-    async fn mcp_tokens(&self, server: &McpServerId) -> StoreResult<Option<McpTokens>> {
+    /// Returns the tokens for a server.
+    pub async fn mcp_tokens(&self, server: &McpServerId) -> StoreResult<Option<McpTokens>> {
         let row = self.database().fetch_optional(TOKENS, values![server.as_str()]).await?;
         row.as_ref().map_or(Ok(None), read_tokens)
     }
 
-    async fn put_mcp_tokens(&self, tokens: &McpTokens) -> StoreResult<()> {
+    /// Stores tokens, replacing any others of the server, and voids a running refresh. Ignores their `version`.
+    pub async fn put_mcp_tokens(&self, tokens: &McpTokens) -> StoreResult<()> {
         let put = values![
             tokens.server.as_str(),
             tokens.owner.as_ref().map(UserId::as_str),
@@ -98,11 +105,20 @@ impl<B: Backend> McpLoginStore for B {
         Ok(())
     }
 
-    async fn claim_mcp_tokens(&self, server: &McpServerId, version: i64, for_ms: u32) -> StoreResult<bool> {
+    /// Claims the right to refresh tokens of this version, for `for_ms` by the database's clock. Returns false if another process
+    /// holds it, or the tokens have another version.
+    pub async fn claim_mcp_tokens(&self, server: &McpServerId, version: i64, for_ms: u32) -> StoreResult<bool> {
         Ok(self.database().execute(CLAIM_TOKENS, values![server.as_str(), version, for_ms]).await? > 0)
     }
 
-    async fn end_mcp_refresh(&self, server: &McpServerId, version: i64, anew: Option<(&Sealed, Option<i64>)>) -> StoreResult<bool> {
+    /// Ends a refresh of tokens of this version. Stores the new tokens with their lifetime, or keeps the old ones. Returns false,
+    /// and changes nothing, if the tokens have another version.
+    pub async fn end_mcp_refresh(
+        &self,
+        server: &McpServerId,
+        version: i64,
+        anew: Option<(&EncryptedSecret, Option<i64>)>,
+    ) -> StoreResult<bool> {
         let (database, server) = (self.database(), server.as_str());
         let ended = match anew {
             None => database.execute(RELEASE_TOKENS, values![server, version]).await?,
@@ -114,34 +130,38 @@ impl<B: Backend> McpLoginStore for B {
         Ok(ended > 0)
     }
 
-    async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
+    /// Deletes the tokens of a server: those of one version, or all, together with running logins. Returns false if there are none.
+    pub async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
         let (database, server) = (self.database(), server.as_str());
         if let Some(version) = version {
             return Ok(database.execute(DELETE_TOKENS_OF_VERSION, values![server, version]).await? > 0);
         }
-        let mut tx = database.begin().await?;
-        tx.execute(DELETE_LOGINS, values![server]).await?;
-        let deleted = tx.execute(DELETE_TOKENS, values![server]).await?;
-        tx.commit().await?;
-        Ok(deleted > 0)
+        let forget = async |tx: &mut Transaction| {
+            tx.execute(DELETE_LOGINS, values![server]).await?;
+            tx.execute(DELETE_TOKENS, values![server]).await
+        };
+        Ok(database.transaction(forget, |_| true).await? > 0)
     }
 
-    async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
+    /// Records that a process has these servers in its configuration now.
+    pub async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
         let servers: Value<'_> = servers.iter().map(McpServerId::as_str).collect();
         self.database().execute(SEE_TOKENS, &[servers]).await?;
         Ok(())
     }
 
-    async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64> {
-        let mut tx = self.database().begin().await?;
-        tx.execute(DELETE_EXPIRED_LOGINS, &[]).await?;
-        let deleted = tx.execute(DELETE_UNSEEN_TOKENS, values![unseen_ms]).await?;
-        tx.commit().await?;
-        Ok(deleted)
+    /// Deletes the tokens of servers that are not stored, and that no process has had in its configuration for `unseen_ms`, by the
+    /// database's clock. Also deletes expired logins. Returns the number of deleted tokens.
+    pub async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64> {
+        let forget = async |tx: &mut Transaction| {
+            tx.execute(DELETE_EXPIRED_LOGINS, &[]).await?;
+            tx.execute(DELETE_UNSEEN_TOKENS, values![unseen_ms]).await
+        };
+        self.database().transaction(forget, |_| true).await
     }
 }
 
-/// Reads tokens, unless they were lost with their key.
+/// Reads tokens; `None` if they were removed with their master key.
 fn read_tokens(row: &Row) -> StoreResult<Option<McpTokens>> {
     let server = McpServerId::from_stored(row.get("server_id")?);
     let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);

@@ -1,28 +1,26 @@
-//! MCP servers that owners keep.
+//! User servers: MCP servers that are stored through the API.
 //!
 //! Owns the table `mcp_servers`. Must not know how a server is started.
 
-use async_trait::async_trait;
-
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::model::provider::Reach;
+use crate::domain::model::provider::EgressScope;
 use crate::domain::tool::mcp_server::McpServerRecord;
-use crate::store::pages::page_of;
-use crate::store::records::mcp_servers::{McpServerCursor, McpServerStore};
+use crate::store::records::mcp_servers::McpServerCursor;
 use crate::store::rows::{encode_storable, read_json, read_word};
-use crate::store::sql::backend::Backend;
 use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::records::providers::read_sealed;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyClaim, Keyed, NamedChanged, NamedMade, Page, PageRequest, StoreResult};
+use crate::store::{
+    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult, UpdateNamedOutcome,
+};
 use crate::support::clock::UnixMillis;
 
 const TABLE: &str = "mcp_servers";
 
-/// The number of the lock under which an owner's requests with keys wait for each other.
+/// The number of the lock that serializes an owner's requests with idempotency keys.
 const LOCK: i64 = 8;
 
 macro_rules! columns {
@@ -63,14 +61,15 @@ statements! {
     DELETE_LOGINS = ["DELETE FROM mcp_logins WHERE server_id = $1"];
 }
 
-#[async_trait]
-impl<B: Backend> McpServerStore for B {
-    async fn create_mcp_server(
+/// MCP servers of owners and of the server. A viewer sees their own and the server's.
+impl dyn RecordStore + '_ {
+    /// Stores a server, unless its owner has `most` already. Idempotent by `idempotency`.
+    pub async fn create_mcp_server(
         &self,
         new: &McpServerRecord,
         most: u32,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<McpServerId>>> {
         let mut insert = values_of(new)?;
         insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into(), new.generation.into()]);
         let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
@@ -78,85 +77,90 @@ impl<B: Backend> McpServerStore for B {
         self.database().create_named(row, &[(INSERT, &insert)]).await
     }
 
-    async fn mcp_server(&self, viewer: &UserId, id: &McpServerId) -> StoreResult<Option<McpServerRecord>> {
-        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), viewer.as_str()]).await?;
-        row.as_ref().map(read_mcp_server).transpose()
+    /// Returns the server, unless it is missing or belongs to another owner.
+    pub async fn mcp_server(&self, viewer: &UserId, id: &McpServerId) -> StoreResult<Option<McpServerRecord>> {
+        self.database().read_optional(BY_ID, values![id.as_str(), viewer.as_str()], read_mcp_server).await
     }
 
-    async fn mcp_servers(&self, viewer: &UserId, page: &PageRequest<McpServerCursor>) -> StoreResult<Page<McpServerRecord>> {
-        let limit = page.limit.clamp(1, 100);
-        let (name, id) = page.after.as_ref().map_or(("", ""), |after| (&after.name, after.id.as_str()));
-        let rows = self.database().fetch_all(PAGE, values![viewer.as_str(), name, id, limit + 1]).await?;
-        let cursor = |server: &McpServerRecord| McpServerCursor { name: server.name.clone(), id: server.id.clone() }.to_string();
-        Ok(page_of(rows.iter().map(read_mcp_server).collect::<StoreResult<_>>()?, limit, cursor))
+    /// Returns a page of servers, ordered by name.
+    pub async fn mcp_servers(&self, viewer: &UserId, page: &PageRequest<McpServerCursor>) -> StoreResult<Page<McpServerRecord>> {
+        let cursor = |server: &McpServerRecord| McpServerCursor { name: server.name.clone(), id: server.id.clone() };
+        self.database().named_page(PAGE, viewer, page, read_mcp_server, cursor).await
     }
 
-    async fn usable_mcp_servers(&self, owner: &UserId) -> StoreResult<Vec<McpServerRecord>> {
-        let rows = self.database().fetch_all(USABLE, values![owner.as_str()]).await?;
-        rows.iter().map(read_mcp_server).collect()
+    /// Returns all enabled servers that the owner's runs may use, ordered by name: the owner's and the server's.
+    pub async fn usable_mcp_servers(&self, owner: &UserId) -> StoreResult<Vec<McpServerRecord>> {
+        self.database().read_all(USABLE, values![owner.as_str()], read_mcp_server).await
     }
 
-    async fn enabled_mcp_servers(&self, ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>> {
+    /// Returns the enabled ones of these servers, of any owner. For the process that holds connections to them.
+    pub async fn enabled_mcp_servers(&self, ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>> {
         let ids: Value<'_> = ids.iter().map(McpServerId::as_str).collect();
-        let rows = self.database().fetch_all(ENABLED, &[ids]).await?;
-        rows.iter().map(read_mcp_server).collect()
+        self.database().read_all(ENABLED, &[ids], read_mcp_server).await
     }
 
-    async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
+    /// Stores a changed server, except its owner, `created_at` and `generation`. `version` is the one that the change was made
+    /// from.
+    pub async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<UpdateNamedOutcome> {
         self.database().change_named(UPDATE, &values_of(changed)?).await
     }
 
-    async fn replace_mcp_server(
+    /// Changes a server like [`Self::change_mcp_server`], idempotent by `idempotency`. A repeated request changes nothing, even if
+    /// the server has changed since. An outcome without a change is not recorded.
+    pub async fn replace_mcp_server(
         &self,
         changed: &McpServerRecord,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<NamedChanged>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<UpdateNamedOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let outcome = replace(&mut tx, changed, key).await?;
-                tx.finish(outcome, |outcome| matches!(outcome, NamedChanged::Changed(_))).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| replace(tx, changed, key).await,
+                |outcome| outcome.is_fresh_and(|outcome| matches!(outcome, UpdateNamedOutcome::Changed(_))),
+            )
+        };
+        database.once(key, work).await
     }
 
-    async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
+    /// Increments the generation of a server of that owner, or of the server. Returns false if there is none.
+    pub async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
         Ok(self.database().execute(RENEW, values![id.as_str(), owner_text(owner)]).await? > 0)
     }
 
-    async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool> {
+    /// Deletes a server of that owner, or of the server. Returns false if none has that version.
+    pub async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool> {
         let (id, owner) = (id.as_str(), owner_text(owner));
-        let mut tx = self.database().begin().await?;
-        let is_deleted = tx.execute(DELETE, values![id, owner, version]).await? > 0;
-        if is_deleted {
-            tx.execute(DELETE_TOOL_REVIEWS, values![id, owner]).await?;
-            tx.execute(DELETE_TOKENS, values![id]).await?;
-            tx.execute(DELETE_LOGINS, values![id]).await?;
-        }
-        tx.commit().await?;
-        Ok(is_deleted)
+        let delete = async |tx: &mut Transaction| {
+            let is_deleted = tx.execute(DELETE, values![id, owner, version]).await? > 0;
+            if is_deleted {
+                tx.execute(DELETE_TOOL_REVIEWS, values![id, owner]).await?;
+                tx.execute(DELETE_TOKENS, values![id]).await?;
+                tx.execute(DELETE_LOGINS, values![id]).await?;
+            }
+            Ok(is_deleted)
+        };
+        self.database().transaction(delete, |_| true).await
     }
 }
 
 async fn replace(
     tx: &mut Transaction,
     changed: &McpServerRecord,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<NamedChanged>> {
-    // A request that is repeated while the first is under way finds a changed server, and has to see that the first changed it.
+    key: Option<&IdempotencyKey>,
+) -> StoreResult<IdempotentOutcome<UpdateNamedOutcome>> {
+    // A request that is repeated while the first one is running must find the changed server, and the first one's outcome.
     tx.lock(owner_text(changed.owner.as_ref()), LOCK).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
     let outcome = tx.change_named(UPDATE, &values_of(changed)?).await?;
-    if let NamedChanged::Changed(_) = &outcome {
+    if let UpdateNamedOutcome::Changed(_) = &outcome {
         tx.record(key, &outcome).await?;
     }
-    Ok(Keyed::Fresh(outcome))
+    Ok(IdempotentOutcome::Fresh(outcome))
 }
 
-/// Returns the values of [`UPDATE`], with which [`INSERT`] begins.
+/// Returns the values for [`UPDATE`]. The values for [`INSERT`] begin with them.
 fn values_of(record: &McpServerRecord) -> StoreResult<Vec<Value<'_>>> {
     let secrets = record.secrets.as_ref();
     let values = values![
@@ -166,7 +170,7 @@ fn values_of(record: &McpServerRecord) -> StoreResult<Vec<Value<'_>>> {
         encode_storable(TABLE, "entry", record.id.as_str(), &record.entry)?,
         secrets.map(|sealed| sealed.key_id.as_str()),
         secrets.map(|sealed| sealed.data.as_str()),
-        record.reach.as_str(),
+        record.egress.as_str(),
         record.enabled,
         record.updated_at,
     ];
@@ -180,7 +184,7 @@ fn read_mcp_server(row: &Row) -> StoreResult<McpServerRecord> {
         name: row.get("name")?,
         entry: read_json(row, TABLE, "entry", &id)?,
         secrets: read_sealed(row)?,
-        reach: read_word(row, TABLE, "reach", &id, Reach::from_word)?,
+        egress: read_word(row, TABLE, "reach", &id, EgressScope::from_name)?,
         enabled: row.get("enabled")?,
         created_at: UnixMillis(row.get("created_at")?),
         updated_at: UnixMillis(row.get("updated_at")?),

@@ -1,8 +1,11 @@
-//! Records that owners keep under names: agents, providers, MCP servers with their logins, and tool reviews.
+//! Records with names, unique per owner: agents, providers, MCP servers with their logins, tool reviews. Limitations of models, too.
+//!
+//! Owns their statements. Must not know what a record is used for.
 
 pub(super) mod agents;
 pub(super) mod mcp_logins;
 pub(super) mod mcp_servers;
+pub(super) mod model_limitations;
 pub(super) mod named;
 pub(super) mod providers;
 pub(super) mod tool_reviews;

@@ -1,28 +1,33 @@
-//! Rows that an owner keeps under names, each name once: limits, and names that are taken.
+//! Rows with a name that is unique per owner: limits, and names in use.
 //!
 //! Owns the order of lock, replay, count and insert. Must not know any table.
+
+use std::fmt::Display;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::domain::ids::UserId;
+use crate::store::pages::page_of;
 use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::Statement;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyClaim, Keyed, NamedChanged, NamedMade, StoreResult};
+use crate::store::{
+    CreateNamedOutcome, IdempotencyKey, IdempotentOutcome, NameCursor, Page, PageRequest, StoreResult, UpdateNamedOutcome,
+};
 
-/// A row to make under a name.
+/// A named row to create.
 pub struct NamedRow<'a, I> {
-    /// Counts the rows of an owner, `$1`, which is empty for the server's.
+    /// Counts the rows of an owner, `$1`, which is empty for the server.
     pub count: Statement,
-    /// The number of the lock under which one request of an owner counts at a time: another one for each table.
+    /// The number of the lock that allows one request per owner to count at a time. Each table has its own.
     pub lock: i64,
     pub owner: Option<&'a UserId>,
     pub most: u32,
     pub id: &'a I,
-    pub key: Option<&'a IdempotencyClaim>,
+    pub key: Option<&'a IdempotencyKey>,
 }
 
 /// Returns the owner as statements compare it: empty for the server.
@@ -31,22 +36,35 @@ pub fn owner_text(owner: Option<&UserId>) -> &str {
 }
 
 impl Database<'_> {
-    /// Makes a row by these statements, of which the first one writes nothing if the name is taken.
+    /// Creates a row with these statements. The first one writes nothing if the name exists.
     pub async fn create_named<I: Clone + Serialize + DeserializeOwned + Sync>(
         self,
         row: NamedRow<'_, I>,
         inserts: &[(Statement, &[Value<'_>])],
-    ) -> StoreResult<Keyed<NamedMade<I>>> {
-        self.once(row.key, || async {
-            let mut tx = self.begin().await?;
-            let made = create_named_in(&mut tx, &row, inserts).await?;
-            tx.finish(made, |made| matches!(made, NamedMade::Made(_))).await
-        })
-        .await
+    ) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<I>>> {
+        let is_made = |outcome: &IdempotentOutcome<CreateNamedOutcome<I>>| {
+            outcome.is_fresh_and(|made| matches!(made, CreateNamedOutcome::Made(_)))
+        };
+        self.once(row.key, || self.transaction(async |tx| create_named_in(tx, &row, inserts).await, is_made)).await
     }
 
-    /// Changes a row by one statement that returns its new version.
-    pub async fn change_named(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<NamedChanged> {
+    /// Reads a page of the rows that `viewer` may see, by name.
+    pub async fn named_page<T, I: Display + Serialize>(
+        self,
+        page: Statement,
+        viewer: &UserId,
+        wanted: &PageRequest<NameCursor<I>>,
+        read: fn(&Row) -> StoreResult<T>,
+        cursor: fn(&T) -> NameCursor<I>,
+    ) -> StoreResult<Page<T>> {
+        let limit = wanted.limit.clamp(1, 100);
+        let (name, id) = wanted.after.as_ref().map_or(("", String::new()), |after| (&after.name, after.id.to_string()));
+        let rows = self.read_all(page, values![viewer.as_str(), name, &id, limit + 1], read).await?;
+        Ok(page_of(rows, limit, |last| cursor(last).to_string()))
+    }
+
+    /// Changes a row with a statement that returns its new version.
+    pub async fn change_named(self, statement: Statement, values: &[Value<'_>]) -> StoreResult<UpdateNamedOutcome> {
         changed(self.returning(statement, values).await)
     }
 }
@@ -55,7 +73,7 @@ async fn create_named_in<I: Clone + Serialize + DeserializeOwned + Sync>(
     tx: &mut Transaction,
     row: &NamedRow<'_, I>,
     inserts: &[(Statement, &[Value<'_>])],
-) -> StoreResult<Keyed<NamedMade<I>>> {
+) -> StoreResult<IdempotentOutcome<CreateNamedOutcome<I>>> {
     let NamedRow { count, lock, owner, most, id, key } = *row;
     let owner = owner_text(owner);
     tx.lock(owner, lock).await?;
@@ -63,30 +81,30 @@ async fn create_named_in<I: Clone + Serialize + DeserializeOwned + Sync>(
         return Ok(recorded);
     }
     if tx.fetch_one(count, values![owner]).await?.only::<i64>()? >= i64::from(most) {
-        return Ok(Keyed::Fresh(NamedMade::TooMany));
+        return Ok(IdempotentOutcome::Fresh(CreateNamedOutcome::TooMany));
     }
     for (insert, values) in inserts {
         if tx.execute(*insert, values).await? == 0 {
-            return Ok(Keyed::Fresh(NamedMade::NameTaken));
+            return Ok(IdempotentOutcome::Fresh(CreateNamedOutcome::NameTaken));
         }
     }
-    let made = NamedMade::Made(id.clone());
+    let made = CreateNamedOutcome::Made(id.clone());
     tx.record(key, &made).await?;
-    Ok(Keyed::Fresh(made))
+    Ok(IdempotentOutcome::Fresh(made))
 }
 
 impl Transaction {
-    /// Changes a row by one statement that returns its new version. A transaction in which a name was taken can only end.
-    pub async fn change_named(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<NamedChanged> {
+    /// Changes a row with a statement that returns its new version. After a name conflict, the transaction can only be rolled back.
+    pub async fn change_named(&mut self, statement: Statement, values: &[Value<'_>]) -> StoreResult<UpdateNamedOutcome> {
         changed(self.fetch_optional(statement, values).await)
     }
 }
 
-fn changed(row: StoreResult<Option<Row>>) -> StoreResult<NamedChanged> {
+fn changed(row: StoreResult<Option<Row>>) -> StoreResult<UpdateNamedOutcome> {
     match row {
-        Ok(Some(row)) => Ok(NamedChanged::Changed(row.only()?)),
-        Ok(None) => Ok(NamedChanged::Stale),
-        Err(error) if error.is_unique_violation() => Ok(NamedChanged::NameTaken),
+        Ok(Some(row)) => Ok(UpdateNamedOutcome::Changed(row.only()?)),
+        Ok(None) => Ok(UpdateNamedOutcome::Stale),
+        Err(error) if error.is_unique_violation() => Ok(UpdateNamedOutcome::NameTaken),
         Err(error) => Err(error),
     }
 }

@@ -1,28 +1,24 @@
-//! Providers, their logins, and the sealed secrets of every table.
+//! Providers, their logins, and the encrypted secrets of all tables.
 //!
-//! Owns the tables `providers` and `provider_logins`. Must not know how a secret is sealed.
-
-use async_trait::async_trait;
+//! Owns the tables `providers` and `provider_logins`. Must not know how a secret is encrypted.
 
 use crate::domain::ids::{ProviderId, UserId};
-use crate::domain::model::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};
-use crate::store::pages::page_of;
+use crate::domain::model::provider::{EgressScope, ProviderKind, ProviderRecord, StoredSecret};
 use crate::store::records::providers::{
-    LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow, SecretOf,
+    EncryptedRow, LoginClaimant, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, SecretKind,
 };
 use crate::store::rows::{encode_storable, read_json, read_optional_json, read_word};
-use crate::store::sql::backend::Backend;
 use crate::store::sql::records::named::{NamedRow, owner_text};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::{Statement, statements};
 use crate::store::sql::value::{Value, values};
-use crate::store::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
+use crate::store::{IdempotencyKey, IdempotentOutcome, Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
-use crate::support::seal::Sealed;
+use crate::support::encryption::EncryptedSecret;
 
 const TABLE: &str = "providers";
 
-/// The number of the lock under which one request of an owner makes a provider at a time.
+/// The number of the lock that allows one request per owner to create a provider at a time.
 const LOCK: i64 = 7;
 
 macro_rules! columns {
@@ -88,14 +84,15 @@ statements! {
          WHERE server_id || '.tokens' = $1 AND key_id = $2 AND key_data = $3"];
 }
 
-#[async_trait]
-impl<B: Backend> ProviderStore for B {
-    async fn create_provider(
+/// Providers of owners and of the server. A viewer sees their own and the server's.
+impl dyn RecordStore + '_ {
+    /// Stores a provider, unless its owner has `most` already. Idempotent by `idempotency`.
+    pub async fn create_provider(
         &self,
         new: &ProviderRecord,
         most: u32,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<ProviderMade>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<ProviderMade>> {
         let mut insert = values_of(new)?;
         insert.extend([Value::from(new.owner.as_ref().map(UserId::as_str)), new.created_at.into()]);
         let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
@@ -103,62 +100,68 @@ impl<B: Backend> ProviderStore for B {
         self.database().create_named(row, &[(INSERT, &insert)]).await
     }
 
-    async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
-        let row = self.database().fetch_optional(BY_ID, values![id.as_str(), viewer.as_str()]).await?;
-        row.as_ref().map(read_provider).transpose()
+    /// Returns the provider, unless it is missing or belongs to another owner.
+    pub async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
+        self.database().read_optional(BY_ID, values![id.as_str(), viewer.as_str()], read_provider).await
     }
 
-    async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
-        let limit = page.limit.clamp(1, 100);
-        let (name, id) = page.after.as_ref().map_or(("", ""), |after| (&after.name, after.id.as_str()));
-        let rows = self.database().fetch_all(PAGE, values![viewer.as_str(), name, id, limit + 1]).await?;
-        let cursor =
-            |provider: &ProviderRecord| ProviderCursor { name: provider.name.clone(), id: provider.id.clone() }.to_string();
-        Ok(page_of(rows.iter().map(read_provider).collect::<StoreResult<_>>()?, limit, cursor))
+    /// Returns a page of providers, ordered by name.
+    pub async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
+        let cursor = |provider: &ProviderRecord| ProviderCursor { name: provider.name.clone(), id: provider.id.clone() };
+        self.database().named_page(PAGE, viewer, page, read_provider, cursor).await
     }
 
-    async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
-        let row = self.database().fetch_optional(BY_NAME, values![owner.as_str(), name]).await?;
-        row.as_ref().map(read_provider).transpose()
+    /// Returns the enabled provider with that name: the owner's own, or else the server's.
+    pub async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
+        self.database().read_optional(BY_NAME, values![owner.as_str(), name], read_provider).await
     }
 
-    async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
+    /// Stores a changed provider, except its owner and `created_at`. `version` is the one that the change was made from.
+    pub async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
         self.database().change_named(UPDATE, &values_of(changed)?).await
     }
 
-    async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
+    /// Deletes a provider of that owner, or of the server. Returns false if none has that version.
+    pub async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
         Ok(self.database().execute(DELETE, values![id.as_str(), owner_text(owner), version]).await? > 0)
     }
 
-    async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
+    /// Stores a login for `lifetime_ms`, by the database's clock. It replaces the owner's earlier login.
+    pub async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
         self.database().execute(INSERT_LOGIN, &login_values(state_hash, login, lifetime_ms)).await?;
         Ok(())
     }
 
-    async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>> {
+    /// Consumes a login that belongs to `taker`: only one of several concurrent callers receives it. `None` if it is unknown,
+    /// another owner's, consumed or expired.
+    pub async fn take_login(&self, state_hash: &str, taker: &LoginClaimant) -> StoreResult<Option<ProviderLogin>> {
         let (owner, browser) = taker.parts();
         let row = self.database().take(LOGIN_EXISTS, TAKE_LOGIN, values![state_hash, owner, browser]).await?;
         Ok(row.as_ref().map(read_login).transpose()?.flatten())
     }
 
-    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
-        let rows = self.database().fetch_all(MASTER_KEYS, &[]).await?;
-        rows.iter().map(|row| Ok((row.get("key_id")?, row.get("secrets")?))).collect()
+    /// Returns the master keys that encrypt secrets, each with the number of its secrets.
+    pub async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
+        self.database().read_all(MASTER_KEYS, &[], |row| Ok((row.get("key_id")?, row.get("secrets")?))).await
     }
 
-    async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+    /// Returns encrypted secrets ordered by id, after the given one, at most `limit`.
+    pub async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<EncryptedRow>> {
         let rows = self.database().fetch_all(SEALED_ROWS, values![after.unwrap_or_default(), limit]).await?;
         let rows = rows.iter().map(read_sealed_row).collect::<StoreResult<Vec<_>>>()?;
         Ok(rows.into_iter().flatten().collect())
     }
 
-    async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
+    /// Replaces the secret of `row` by the same secret under another master key, or removes it. Returns false if it no longer
+    /// exists.
+    pub async fn reseal(&self, row: &EncryptedRow, anew: Option<&EncryptedSecret>) -> StoreResult<bool> {
         let reseal: Statement = match row.of {
-            // A new version, though it is the same key: a change that was made from the old version would restore the old seal.
-            SecretOf::Provider => RESEAL_PROVIDER,
-            SecretOf::McpServer => RESEAL_MCP_SERVER,
-            // No new generation: a refresh that is under way must not lose its tokens, which get the newest key, too.
-            SecretOf::McpTokens => RESEAL_MCP_TOKENS,
+            // Increments the version although the key is the same: a change based on the old version would restore the old
+            // encryption.
+            SecretKind::Provider => RESEAL_PROVIDER,
+            SecretKind::McpServer => RESEAL_MCP_SERVER,
+            // Keeps the generation: a running refresh must not lose its tokens, which are encrypted with the newest key as well.
+            SecretKind::McpTokens => RESEAL_MCP_TOKENS,
         };
         let values = values![
             &row.id,
@@ -171,7 +174,7 @@ impl<B: Backend> ProviderStore for B {
     }
 }
 
-/// Returns the values of [`UPDATE`], with which [`INSERT`] begins.
+/// Returns the values for [`UPDATE`]. The values for [`INSERT`] begin with them.
 fn values_of(record: &ProviderRecord) -> StoreResult<Vec<Value<'_>>> {
     let (id, key) = (record.id.as_str(), record.key.as_ref());
     let values = values![
@@ -180,13 +183,13 @@ fn values_of(record: &ProviderRecord) -> StoreResult<Vec<Value<'_>>> {
         &record.name,
         record.kind.as_str(),
         &record.base_url,
-        record.reach.as_str(),
+        record.egress.as_str(),
         key.map(|key| key.sealed.key_id.as_str()),
         key.map(|key| key.sealed.data.as_str()),
         key.and_then(|key| key.hint.as_deref()),
         encode_storable(TABLE, "models", id, &record.models)?,
         encode_storable(TABLE, "limits", id, &record.limits)?,
-        record.accent.as_ref().map(|accent| encode_storable(TABLE, "accent", id, accent)).transpose()?,
+        record.quirks.as_ref().map(|quirks| encode_storable(TABLE, "accent", id, quirks)).transpose()?,
         record.enabled,
         record.updated_at,
     ];
@@ -198,13 +201,13 @@ fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
     Ok(ProviderRecord {
         owner: row.get::<Option<String>>("owner_id")?.map(UserId::from_stored),
         name: row.get("name")?,
-        kind: read_word(row, TABLE, "kind", &id, ProviderKind::from_word)?,
+        kind: read_word(row, TABLE, "kind", &id, ProviderKind::from_name)?,
         base_url: row.get("base_url")?,
-        reach: read_word(row, TABLE, "reach", &id, Reach::from_word)?,
+        egress: read_word(row, TABLE, "reach", &id, EgressScope::from_name)?,
         key: read_sealed(row)?.map(|sealed| StoredSecret { sealed, hint }),
         models: read_json(row, TABLE, "models", &id)?,
         limits: read_json(row, TABLE, "limits", &id)?,
-        accent: read_optional_json(row, TABLE, "accent", &id)?,
+        quirks: read_optional_json(row, TABLE, "accent", &id)?,
         enabled: row.get("enabled")?,
         created_at: UnixMillis(row.get("created_at")?),
         updated_at: UnixMillis(row.get("updated_at")?),
@@ -214,26 +217,26 @@ fn read_provider(row: &Row) -> StoreResult<ProviderRecord> {
 }
 
 /// Reads `key_id` and `key_data`.
-pub(in crate::store::sql) fn read_sealed(row: &Row) -> Result<Option<Sealed>, sqlx::Error> {
+pub(in crate::store::sql) fn read_sealed(row: &Row) -> Result<Option<EncryptedSecret>, sqlx::Error> {
     let (key_id, data): (Option<String>, Option<String>) = (row.get("key_id")?, row.get("key_data")?);
-    Ok(key_id.zip(data).map(|(key_id, data)| Sealed { key_id, data }))
+    Ok(key_id.zip(data).map(|(key_id, data)| EncryptedSecret { key_id, data }))
 }
 
-fn read_sealed_row(row: &Row) -> StoreResult<Option<SealedRow>> {
+fn read_sealed_row(row: &Row) -> StoreResult<Option<EncryptedRow>> {
     let owner = row.get::<Option<String>>("owner_id")?.map(UserId::from_stored);
     let id: String = row.get("id")?;
-    let of = read_word(row, "secrets", "kind", &id, SecretOf::from_word)?;
-    Ok(read_sealed(row)?.map(|sealed| SealedRow { of, owner, id, sealed }))
+    let of = read_word(row, "secrets", "kind", &id, SecretKind::from_name)?;
+    Ok(read_sealed(row)?.map(|sealed| EncryptedRow { of, owner, id, sealed }))
 }
 
-/// Returns the values with which the insertion of a login begins.
+/// Returns the first values for the insertion of a login.
 pub(in crate::store::sql) fn login_values<'a>(state_hash: &'a str, login: &'a ProviderLogin, lifetime_ms: u32) -> Vec<Value<'a>> {
     let (owner, key_hash) = (login.owner.as_str(), login.key_hash.as_deref());
-    let Sealed { key_id, data } = &login.verifier;
+    let EncryptedSecret { key_id, data } = &login.verifier;
     values![owner, state_hash, &login.browser_hash, key_hash, key_id, data, lifetime_ms].to_vec()
 }
 
-/// Reads a login that was taken, unless it has expired.
+/// Reads a consumed login, unless it has expired.
 pub(in crate::store::sql) fn read_login(row: &Row) -> Result<Option<ProviderLogin>, sqlx::Error> {
     if !row.get::<bool>("is_valid")? {
         return Ok(None);

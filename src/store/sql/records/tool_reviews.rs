@@ -1,27 +1,31 @@
-//! Tool reviews: the definitions of tools that were seen, accepted or changed.
+//! Tool reviews: seen, accepted and changed tool definitions.
 //!
 //! Owns the table `tool_pins`. Must not know where definitions come from.
 
 use async_trait::async_trait;
 
-use crate::domain::ids::{PinId, UserId};
-use crate::domain::tool::pin::{PinStatus, SeenDefinition, ToolPin};
+use crate::domain::ids::{ToolReviewId, UserId};
+use crate::domain::tool::tool_review::{ReviewedDefinition, ToolReview, ToolReviewStatus};
 use crate::store::StoreResult;
-use crate::store::records::tool_reviews::{EVERYBODY, MAX_PINS, PinScope, PinStore, SeenTool, StoredDefinition, compare, servers};
-use crate::store::rows::{decode, word};
+use crate::store::records::tool_reviews::{
+    ListedDefinition, MAX_REVIEWS, SHARED, StoredDefinition, ToolReviewScope, ToolReviewStore, compare, servers,
+};
+use crate::store::rows::{decode, parse_word};
 use crate::store::sql::backend::Backend;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::{Value, values};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 
 const TABLE: &str = "tool_pins";
 
-/// The number of the lock under which definitions are kept: of two processes that see a tool for the first time, one is first.
+/// The number of the lock that serializes writers of definitions: of two processes that see a tool for the first time, one is
+/// first.
 const LOCK: i64 = 0x0043_4150_5049_4e53;
 
-/// Definitions `p` with the accepted one before a changed one.
+/// Selects definitions `p`, each with the accepted definition before a changed one.
 macro_rules! select_definitions {
     ($dialect:ident) => {
         "SELECT p.id, p.owner_id, p.server, p.tool, p.definition_hash, p.description, p.parameters, p.hints, p.status,
@@ -54,43 +58,43 @@ statements! {
 }
 
 #[async_trait]
-impl<B: Backend> PinStore for B {
-    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
-        let places = serde_json::json!(servers(seen)).to_string();
-        let rows = self.chores().fetch_all(OF_SERVERS, values![&places]).await?;
-        let sight = compare(seen, &read_all(&rows)?);
-        if sight.new.is_empty() {
-            return Ok(sight.changed);
+impl<B: Backend> ToolReviewStore for B {
+    async fn compare_tool_definitions(&self, seen: &[ListedDefinition]) -> StoreResult<Vec<ToolReviewId>> {
+        let owners_and_servers = serde_json::json!(servers(seen)).to_string();
+        let rows = self.maintenance_database().fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
+        let diff = compare(seen, &read_all(&rows)?);
+        if diff.new.is_empty() {
+            return Ok(diff.changed);
         }
-        let mut tx = self.chores().begin().await?;
-        tx.lock(EVERYBODY, LOCK).await?;
-        let rows = tx.fetch_all(OF_SERVERS, values![&places]).await?;
-        let sight = compare(seen, &read_all(&rows)?);
-        for (tool, status) in sight.new {
-            if status == PinStatus::Changed {
-                tx.execute(DELETE_CHANGED, values![tool.owner(), &tool.server, &tool.tool]).await?;
+        let store = async |tx: &mut Transaction| {
+            tx.lock(SHARED, LOCK).await?;
+            let rows = tx.fetch_all(OF_SERVERS, values![&owners_and_servers]).await?;
+            let diff = compare(seen, &read_all(&rows)?);
+            for (tool, status) in diff.new {
+                if status == ToolReviewStatus::Changed {
+                    tx.execute(DELETE_CHANGED, values![tool.owner(), &tool.server, &tool.tool]).await?;
+                }
+                tx.execute(INSERT, &definition(tool, status)).await?;
             }
-            tx.execute(INSERT, &definition(tool, status)).await?;
-        }
-        tx.commit().await?;
-        Ok(sight.changed)
+            Ok(diff.changed)
+        };
+        self.maintenance_database().transaction(store, |_| true).await
     }
 
-    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
-        let values = values![viewer.as_str(), EVERYBODY, status.map(PinStatus::as_str), MAX_PINS];
-        let rows = self.database().fetch_all(LIST, values).await?;
-        rows.iter().map(read_definition).collect()
+    async fn tool_reviews(&self, viewer: &UserId, status: Option<ToolReviewStatus>) -> StoreResult<Vec<ToolReview>> {
+        let values = values![viewer.as_str(), SHARED, status.map(ToolReviewStatus::as_str), MAX_REVIEWS];
+        self.database().read_all(LIST, values, read_definition).await
     }
 
-    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
+    async fn accept_tool_review(&self, scope: &ToolReviewScope, id: &ToolReviewId, by: &UserId) -> StoreResult<Option<ToolReview>> {
         let (id, owner) = (id.as_str(), scope.owner.as_str());
-        let accept = values![by.as_str(), id, owner, scope.everybody];
-        let row = self.database().change(ACCEPT, accept, BY_ID, values![id, owner, scope.everybody]).await?;
+        let accept = values![by.as_str(), id, owner, scope.includes_shared];
+        let row = self.database().change(ACCEPT, accept, BY_ID, values![id, owner, scope.includes_shared]).await?;
         row.as_ref().map(read_definition).transpose()
     }
 }
 
-fn definition(tool: &SeenTool, status: PinStatus) -> [Value<'_>; 9] {
+fn definition(tool: &ListedDefinition, status: ToolReviewStatus) -> [Value<'_>; 9] {
     [
         Value::from(tool.id.as_str()),
         tool.owner().into(),
@@ -111,30 +115,31 @@ fn read_all(rows: &[Row]) -> StoreResult<Vec<StoredDefinition>> {
             server: row.get("server")?,
             tool: row.get("tool")?,
             hash: row.get("definition_hash")?,
-            is_accepted: word(TABLE, "status", "", row.get("status")?, PinStatus::from_word)? == PinStatus::Accepted,
+            is_accepted: parse_word(TABLE, "status", "", row.get("status")?, ToolReviewStatus::from_name)?
+                == ToolReviewStatus::Accepted,
         })
     };
     rows.iter().map(read).collect()
 }
 
-fn read_definition(row: &Row) -> StoreResult<ToolPin> {
+fn read_definition(row: &Row) -> StoreResult<ToolReview> {
     let id: String = row.get("id")?;
     let owner: String = row.get("owner_id")?;
     let before = row.get::<Option<String>>("before_hash")?.zip(row.get::<Option<&str>>("before_parameters")?);
-    let before = before.map(|(hash, parameters)| -> StoreResult<SeenDefinition> {
-        Ok(SeenDefinition {
+    let before = before.map(|(hash, parameters)| -> StoreResult<ReviewedDefinition> {
+        Ok(ReviewedDefinition {
             definition_hash: hash,
             description: row.get::<Option<String>>("before_description")?.unwrap_or_default(),
             parameters: decode(TABLE, "parameters", &id, parameters)?,
             hints: decode(TABLE, "hints", &id, row.get::<Option<&str>>("before_hints")?.unwrap_or("null"))?,
         })
     });
-    Ok(ToolPin {
-        owner_id: (owner != EVERYBODY).then(|| UserId::from_stored(owner)),
+    Ok(ToolReview {
+        owner_id: (owner != SHARED).then(|| UserId::from_stored(owner)),
         server: row.get("server")?,
         tool: row.get("tool")?,
-        status: word(TABLE, "status", &id, row.get("status")?, PinStatus::from_word)?,
-        definition: SeenDefinition {
+        status: parse_word(TABLE, "status", &id, row.get("status")?, ToolReviewStatus::from_name)?,
+        definition: ReviewedDefinition {
             definition_hash: row.get("definition_hash")?,
             description: row.get("description")?,
             parameters: decode(TABLE, "parameters", &id, row.get("parameters")?)?,
@@ -144,6 +149,6 @@ fn read_definition(row: &Row) -> StoreResult<ToolPin> {
         seen_at: UnixMillis(row.get("seen_at")?).to_rfc3339(),
         accepted_by: row.get::<Option<String>>("accepted_by")?.map(UserId::from_stored),
         accepted_at: row.get::<Option<i64>>("accepted_at")?.map(|at| UnixMillis(at).to_rfc3339()),
-        id: PinId::from_stored(id),
+        id: ToolReviewId::from_stored(id),
     })
 }

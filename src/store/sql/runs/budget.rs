@@ -1,6 +1,6 @@
 //! Budgets of owners: reservations before model calls.
 //!
-//! Owns the reservations in `spending`. Settlements are part of the log. Must not know what a budget allows.
+//! Owns the reservations in `spending`. `charge_budget.rs` ends them. Must not know what a budget allows.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable as _};
 
 use crate::domain::ids::UserId;
-use crate::domain::run::budget::{Allowance, Amount, Reserve, Reserved, Standing};
+use crate::domain::run::budget::{Allowance, Amount, BudgetUse, ReservationOutcome, ReservationRequest};
 use crate::domain::run::record::Fence;
 use crate::store::StoreResult;
-use crate::store::postgres::answer::{ANSWER_LIMIT, within};
+use crate::store::postgres::timeouts::{ANSWER_LIMIT, with_deadline};
 use crate::store::runs::budget::{BudgetStore, OLD_PIECE, amount, parts};
 use crate::store::sql::backend::Backend;
 use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
+use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
 
-/// The number of the lock under which one reservation of an owner is judged at a time.
+/// The number of the lock that allows one reservation decision per owner at a time.
 const LOCK: i64 = 0x6275_6467_6574;
 
-/// The longest wait for a turn among the reservations of an owner.
+/// The time limit for a reservation of an owner to get its turn.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
 statements! {
@@ -51,7 +52,7 @@ statements! {
     LET_GO = ["UPDATE spending SET held_tokens = 0, held_cost = 0, held_epoch = NULL
          WHERE owner_id = $1 AND day BETWEEN $2 - 1 AND $2 AND run_id = $3 AND held_epoch = $4"];
 
-    // SQLite has no exact decimals: the digits before and after the point are added up as whole numbers.
+    // SQLite has no exact decimals: the digits before and after the decimal point are summed as integers.
     OF_CONVERSATION = [{
         postgres: "SELECT coalesce(sum((u.used->>'input_tokens')::bigint + (u.used->>'output_tokens')::bigint), 0)::bigint AS tokens,
                  (coalesce(sum((u.used->'cost'->>'amount')::numeric), 0) * 1000000000000)::bigint AS cost
@@ -75,23 +76,28 @@ statements! {
          )"];
 }
 
-/// The outcome of one try to reserve.
+/// The outcome of one attempt to reserve.
 enum Attempt {
-    /// The reservation was judged. `None` if the fence is not the newest.
-    Judged(Option<Reserved>),
-    /// Another reservation of the owner is being judged.
+    /// The reservation was decided. `None` if the fence is not the newest.
+    Judged(Option<ReservationOutcome>),
+    /// Another reservation of the owner is being decided.
     Locked,
 }
 
 #[async_trait]
 impl<B: Backend> BudgetStore for B {
-    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
+    async fn reserve(
+        &self,
+        fence: &Fence,
+        owner: &UserId,
+        reserve: &ReservationRequest,
+    ) -> StoreResult<Option<ReservationOutcome>> {
         let database = self.worker();
-        // No connection is held while others have their turn: hundreds of runs of one owner would hold all of them.
+        // No connection is held during the wait: otherwise hundreds of runs of one owner would hold all connections.
         let turn = || async {
             let attempt = database.retry(|| judge_once(database, fence, owner, reserve));
             let attempt = match database {
-                Database::Postgres(_) => Box::pin(within(ANSWER_LIMIT, attempt)).await,
+                Database::Postgres(_) => Box::pin(with_deadline(ANSWER_LIMIT, attempt)).await,
                 Database::Sqlite(_) => attempt.await,
             };
             match attempt {
@@ -106,48 +112,48 @@ impl<B: Backend> BudgetStore for B {
             .with_total_delay(Some(TURN_LIMIT))
             .without_max_times()
             .with_jitter();
-        Box::pin(turn.retry(waits)).await.unwrap_or(Ok(Some(Reserved::Busy)))
+        Box::pin(turn.retry(waits)).await.unwrap_or(Ok(Some(ReservationOutcome::Busy)))
     }
 
     async fn remove_old_spending(&self) -> StoreResult<u64> {
-        self.chores().execute(REMOVE_OLD, values![OLD_PIECE]).await
+        self.maintenance_database().execute(REMOVE_OLD, values![OLD_PIECE]).await
     }
 }
 
-async fn judge_once(database: Database<'_>, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Attempt> {
+async fn judge_once(database: Database<'_>, fence: &Fence, owner: &UserId, reserve: &ReservationRequest) -> StoreResult<Attempt> {
     let mut tx = database.begin_at_once().await?;
-    // The reservations of others are read by a statement that begins after the lock was taken.
+    let attempt = judge_in(&mut tx, fence, owner, reserve).await;
+    tx.end(attempt, |attempt| matches!(attempt, Attempt::Judged(Some(_)))).await
+}
+
+async fn judge_in(tx: &mut Transaction, fence: &Fence, owner: &UserId, reserve: &ReservationRequest) -> StoreResult<Attempt> {
+    // A statement that begins after the lock reads the other reservations.
     if !tx.try_lock(owner.as_str(), LOCK).await? {
-        tx.rollback().await?;
         return Ok(Attempt::Locked);
     }
     let (conversation, run) = (fence.conversation_id.as_str(), fence.run_id.as_str());
     let standing = tx.fetch_optional(STANDING, values![conversation, run, fence.epoch, owner.as_str()]).await?;
-    let Some(standing) = standing else {
-        tx.rollback().await?;
-        return Ok(Attempt::Judged(None));
-    };
+    let Some(standing) = standing else { return Ok(Attempt::Judged(None)) };
     let of_conversation = match reserve.conversation == Allowance::default() {
         true => Amount::default(),
         false => read_amount(&tx.fetch_one(OF_CONVERSATION, values![conversation]).await?, "tokens", "cost")?,
     };
-    let of_day = Standing {
+    let of_day = BudgetUse {
         spent: read_amount(&standing, "tokens", "cost")?.plus(read_amount(&standing, "lost_tokens", "lost_cost")?),
         held: read_amount(&standing, "held_tokens", "held_cost")?,
     };
     let (day, left_ms): (i64, i64) = (standing.get("day")?, standing.get("left_ms")?);
-    let answer = reserve.judge(of_conversation, of_day, day, u64::try_from(left_ms).unwrap_or(0));
+    let answer = reserve.decide(of_conversation, of_day, day, u64::try_from(left_ms).unwrap_or(0));
     match answer {
-        Reserved::Granted { .. } => {
+        ReservationOutcome::Granted { .. } => {
             let (tokens, cost) = parts(reserve.amount);
             tx.execute(HOLD, values![owner.as_str(), day, run, conversation, tokens, cost, fence.epoch]).await?;
         }
-        // An earlier reservation of the run under this fence ends, too.
-        Reserved::Busy | Reserved::Spent { .. } => {
+        // Also ends an earlier reservation of the run under this fence.
+        ReservationOutcome::Busy | ReservationOutcome::Spent { .. } => {
             tx.execute(LET_GO, values![owner.as_str(), day, run, fence.epoch]).await?;
         }
     }
-    tx.commit().await?;
     Ok(Attempt::Judged(Some(answer)))
 }
 

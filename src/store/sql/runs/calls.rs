@@ -1,11 +1,11 @@
-//! Tool calls as rows.
+//! The rows of tool calls.
 //!
-//! Owns how calls of a run are read and inserted by use cases; runs write theirs through the log. Must not know what a call does.
+//! Owns how use cases read and insert calls of a run. Runs write theirs through the log writer. Must not know what a call does.
 
 use serde_json::Value;
 
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
-use crate::domain::run::handle::Handle;
+use crate::domain::run::call_handle::Handle;
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::domain::tool::{Repair, ToolCall, ToolCallState, ToolOutcome};
 use crate::store::rows::{decode, encode, encode_storable, read_json, read_optional_json, read_time, read_word, unsigned};
@@ -26,7 +26,7 @@ statements! {
          JOIN runs r ON r.id = t.run_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
          WHERE t.id = $1 AND t.run_id = $2 AND t.owner_id = $3"];
 
-    // `written` are the arguments in the message, and `tool` is the tool's name at its server.
+    // `written` contains the arguments in the message, and `tool` the tool's name at its server.
     RECORD = ["SELECT t.id, t.run_id, t.message_id, t.name, t.server, t.arguments, t.state, t.outcome, t.repair, t.undoes,
              t.started_at, t.ended_at, ", {
         postgres: "(
@@ -51,11 +51,10 @@ statements! {
 
 /// Reads the calls of a run, by step and position.
 pub(in crate::store) async fn calls_of_run(database: Database<'_>, run: &RunId) -> StoreResult<Vec<ToolCall>> {
-    let rows = database.fetch_all(OF_RUN, values![run.as_str()]).await?;
-    rows.iter().map(|row| read_call(row, run)).collect()
+    database.read_all(OF_RUN, values![run.as_str()], |row| read_call(row, run)).await
 }
 
-/// Reads the answer of a run that holds a call, with all calls of the run.
+/// Reads the answer of a run that contains a call, with all calls of the run.
 pub(in crate::store::sql) async fn call_batch(
     database: Database<'_>,
     owner: &UserId,
@@ -66,18 +65,17 @@ pub(in crate::store::sql) async fn call_batch(
     let Some(row) = database.fetch_optional(ANSWER, answer).await? else { return Ok(None) };
     let message = decode("messages", "body", row.get("id")?, row.get("body")?)?;
     let tools = read_optional_json(&row, "tool_sets", "definitions", run.as_str())?.unwrap_or_default();
-    Ok(Some(CallBatch::found(message, calls_of_run(database, run).await?, tools, call)))
+    Ok(Some(CallBatch::from_parts(message, calls_of_run(database, run).await?, tools, call)))
 }
 
-/// Reads one call of a run, with its whole result.
+/// Reads one call of a run with its complete result.
 pub(in crate::store::sql) async fn call_record(
     database: Database<'_>,
     owner: &UserId,
     run: &RunId,
     call: &CallId,
 ) -> StoreResult<Option<ToolCallRecord>> {
-    let row = database.fetch_optional(RECORD, values![call.as_str(), run.as_str(), owner.as_str()]).await?;
-    row.as_ref().map(read_call_record).transpose()
+    database.read_optional(RECORD, values![call.as_str(), run.as_str(), owner.as_str()], read_call_record).await
 }
 
 /// Inserts a call into a run.
@@ -125,7 +123,7 @@ fn read_call(row: &Row, run: &RunId) -> StoreResult<ToolCall> {
         arguments_hash: row.get("arguments_hash")?,
         replay: read_json(row, TABLE, "replay", &id)?,
         repair: read_optional_json(row, TABLE, "repair", &id)?,
-        state: read_word(row, TABLE, "state", &id, ToolCallState::from_word)?,
+        state: read_word(row, TABLE, "state", &id, ToolCallState::from_name)?,
         outcome: read_optional_json(row, TABLE, "outcome", &id)?,
         key: row.get::<Option<String>>("key")?.map(CallId::from_stored),
         undoes: row.get::<Option<String>>("undoes")?.map(CallId::from_stored),
@@ -134,14 +132,14 @@ fn read_call(row: &Row, run: &RunId) -> StoreResult<ToolCall> {
     })
 }
 
-/// Reads a row of `tool_calls`, with `written`, the arguments in its message as JSON, and `tool`, its name at its server.
+/// Reads a row of `tool_calls` with `written`, the arguments in its message as JSON, and `tool`, the tool's name at its server.
 fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
     let id: String = row.get("id")?;
     let arguments: Value = read_json(row, TABLE, "arguments", &id)?;
     let written = row.get::<Option<&str>>("written")?.map(|text| decode::<Value>("messages", "body", &id, text)).transpose()?;
     let repair: Option<Repair> = read_optional_json(row, TABLE, "repair", &id)?;
     let outcome: Option<ToolOutcome> = read_optional_json(row, TABLE, "outcome", &id)?;
-    // Repaired arguments differ from the written ones even if no human edited them, and the store does not repeat the repair.
+    // Repaired arguments differ from the written ones even if no human edited them, and the store cannot repeat the repair.
     let is_repaired = repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
     let edited = !is_repaired && written.is_some_and(|written| written != arguments);
     let (is_error, duration_ms) = (outcome.as_ref().is_some_and(|it| it.is_error), outcome.as_ref().map(|it| it.duration_ms));
@@ -155,7 +153,7 @@ fn read_call_record(row: &Row) -> StoreResult<ToolCallRecord> {
         edited,
         repair,
         undoes: row.get::<Option<String>>("undoes")?.map(CallId::from_stored),
-        state: read_word(row, TABLE, "state", &id, ToolCallState::from_word)?,
+        state: read_word(row, TABLE, "state", &id, ToolCallState::from_name)?,
         is_error,
         content: outcome.map_or_else(Vec::new, |outcome| outcome.content),
         duration_ms,

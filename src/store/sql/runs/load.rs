@@ -1,12 +1,13 @@
-//! A claimed run as its worker needs it.
+//! Loads a claimed run for its worker.
 //!
-//! Owns what is read beside the run's row, and how a record is put together. Must not know how a database reads the row and the history.
+//! Owns what is read in addition to the run's row, and how a record is composed. Must not know how a database reads the row and the
+//! history.
 
 use std::sync::Arc;
 
 use crate::domain::conversation::message::Message;
 use crate::domain::ids::{RunId, UserId};
-use crate::domain::run::budget::Lost;
+use crate::domain::run::budget::LostReservation;
 use crate::domain::run::change::{RunCounters, StepKind, StepRow, StepStatus};
 use crate::domain::run::context::ContextSummary;
 use crate::domain::run::record::{Fence, RunRecord};
@@ -16,7 +17,7 @@ use crate::store::rows::{
     claim_cause, decode_profile, own_layers, read_json, read_optional_json, read_optional_word, read_word, unsigned,
 };
 use crate::store::runs::budget;
-use crate::store::sql::conversations::input::open_questions;
+use crate::store::sql::conversations::questions::open_questions;
 use crate::store::sql::database::Database;
 use crate::store::sql::row::Row;
 use crate::store::sql::runs::calls::calls_of_run;
@@ -26,30 +27,31 @@ use crate::store::sql::value::values;
 statements! {
     STEPS = ["SELECT step, kind, status FROM run_steps WHERE run_id = $1 ORDER BY step"];
 
-    // The newest calls of earlier runs that have ended well or badly. A duplicate call, which has not been made, does not count.
+    // Selects the newest calls of earlier runs that have succeeded or failed. A duplicate call, which was not executed, does not
+    // count.
     CALLS_BEFORE = ["SELECT t.name, t.state = 'failed' AS has_failed FROM runs r JOIN tool_calls t ON t.run_id = r.id
          WHERE r.conversation_id = $1 AND r.first_seq < (SELECT first_seq FROM runs WHERE id = $2) AND r.owner_id = $3 AND t.owner_id = $3
              AND (t.state = 'failed' OR t.state = 'done' AND t.started_at IS NOT NULL)
          ORDER BY r.first_seq DESC, t.step DESC, t.position DESC LIMIT $4"];
 
-    // The reservation that the run holds under an older fence.
+    // Selects the reservation that the run holds under an older fence.
     LOST = ["SELECT day, held_tokens, held_cost FROM spending
          WHERE owner_id = $1 AND day >= ", now, " / 86400000 - 1 AND run_id = $2 AND held_epoch < $3 ORDER BY day DESC LIMIT 1"];
 }
 
-/// The messages that a model reads.
+/// The messages for the model.
 #[derive(Default)]
 pub(in crate::store) struct History {
     pub messages: Vec<Message>,
     pub summary: Option<ContextSummary>,
-    /// The first messages that the summary covers as well.
+    /// Number of first messages that the summary covers.
     pub covered: usize,
 }
 
-/// Reads what a record holds beside the run's row and the history. A run without steps has no calls and no questions.
+/// Reads everything of a record except the run's row and the history. A run without steps has no calls and no questions.
 ///
-/// These statements need no common snapshot. While the fence holds, no other process writes steps and calls. Once it does not hold, no
-/// decision that follows from them can be written. The calls of earlier runs have all ended.
+/// These statements need no common snapshot. While the fence is valid, no other process writes steps and calls. When it is void, no
+/// decision based on them can be written. The calls of earlier runs have all ended.
 pub(in crate::store) async fn record(
     database: Database<'_>,
     fence: &Fence,
@@ -83,11 +85,11 @@ pub(in crate::store) async fn record(
         fence: fence.clone(),
         owner,
         attempt: unsigned(row.get("attempt")?),
-        // The claim under way is counted, but has not ended yet.
+        // The current claim is counted, but has not ended.
         crashes: unsigned(row.get("crashes")?).saturating_sub(1),
         cause: claim_cause(id, row.get("claim_cause")?),
-        status: read_word(row, "runs", "status", id, RunStatus::from_word)?,
-        reason: read_optional_word(row, "runs", "reason", id, WaitReason::from_word)?,
+        status: read_word(row, "runs", "status", id, RunStatus::from_name)?,
+        reason: read_optional_word(row, "runs", "reason", id, WaitReason::from_name)?,
         profile: Arc::new(profile),
         own_layers: own_layers(row)?,
         tools: read_optional_json(row, "tool_sets", "definitions", id)?,
@@ -111,13 +113,13 @@ fn read_step(row: &Row, run: &RunId) -> StoreResult<StepRow> {
     Ok(StepRow {
         run_id: run.clone(),
         step: unsigned(row.get("step")?),
-        kind: read_word(row, "run_steps", "kind", run.as_str(), StepKind::from_word)?,
-        status: read_word(row, "run_steps", "status", run.as_str(), StepStatus::from_word)?,
+        kind: read_word(row, "run_steps", "kind", run.as_str(), StepKind::from_name)?,
+        status: read_word(row, "run_steps", "status", run.as_str(), StepStatus::from_name)?,
     })
 }
 
-async fn lost_reservation(database: Database<'_>, fence: &Fence, owner: &UserId) -> StoreResult<Option<Lost>> {
+async fn lost_reservation(database: Database<'_>, fence: &Fence, owner: &UserId) -> StoreResult<Option<LostReservation>> {
     let row = database.fetch_optional(LOST, values![owner.as_str(), fence.run_id.as_str(), fence.epoch]).await?;
     let Some(row) = row else { return Ok(None) };
-    Ok(Some(Lost { day: row.get("day")?, amount: budget::amount(row.get("held_tokens")?, row.get("held_cost")?) }))
+    Ok(Some(LostReservation { day: row.get("day")?, amount: budget::amount(row.get("held_tokens")?, row.get("held_cost")?) }))
 }

@@ -6,6 +6,7 @@ pub(super) mod accept;
 pub(super) mod budget;
 pub(super) mod calls;
 pub(super) mod cancel;
+pub(in crate::store) mod charge_budget;
 pub(super) mod load;
 pub(super) mod new_run;
 pub(super) mod resume;
@@ -16,12 +17,14 @@ use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
 use crate::domain::agent::AgentProfile;
+use crate::domain::conversation::message::Message;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
+use crate::domain::run::output::RunOutput;
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::tool::call_record::ToolCallRecord;
 use crate::store::pages::page_of;
 use crate::store::rows::{decode_profile, read_json};
-use crate::store::runs::compose;
+use crate::store::runs::created_rows;
 use crate::store::sql::conversations::rewind::edit_in;
 use crate::store::sql::per_backend::PerBackend;
 use crate::store::sql::row::Row;
@@ -31,12 +34,16 @@ use crate::store::sql::runs::run_rows::{BY_ID, RunRow, run_columns};
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, CancelRun, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, Page, PageRequest,
-    ResumeRun, Resumed, RunCursor, RunFilter, RunStore, RunView, StoreResult,
+    AcceptOutcome, AcceptRun, CallBatch, CancelOutcome, CancelRun, EditOutcome, Explanation, IdempotencyKey, IdempotentOutcome,
+    Page, PageRequest, ResumeOutcome, ResumeRun, RunCursor, RunFilter, RunStore, RunView, StoreError, StoreResult,
 };
 
 statements! {
     PROFILE = ["SELECT profile FROM runs WHERE id = $1 AND owner_id = $2"];
+
+    OUTPUT = ["SELECT r.profile, m.id, m.body
+         FROM runs r JOIN messages m ON m.conversation_id = r.conversation_id AND m.run_id = r.id
+         WHERE r.id = $1 AND r.owner_id = $2 ORDER BY m.position DESC LIMIT 1"];
 
     ACTIVE = ["SELECT ", run_columns, " FROM runs
          WHERE conversation_id = $1 AND owner_id = $2 AND active", { postgres: "", sqlite: " = 1" }];
@@ -89,7 +96,11 @@ statements! {
 
 #[async_trait]
 impl<B: PerBackend> RunStore for B {
-    async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+    async fn accept_run(
+        &self,
+        accept: AcceptRun,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<AcceptOutcome>> {
         self.accept(&accept, idempotency.as_ref()).await
     }
 
@@ -97,16 +108,16 @@ impl<B: PerBackend> RunStore for B {
         &self,
         accept: AcceptRun,
         message: &MessageId,
-        idempotency: Option<IdempotencyClaim>,
-    ) -> StoreResult<Keyed<Edited>> {
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<EditOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let edited = edit_in(&mut tx, &accept, message, key).await?;
-                tx.finish(edited, |edited| edited.stored().is_some()).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| edit_in(tx, &accept, message, key).await,
+                |outcome| outcome.is_fresh_and(|edited| edited.stored().is_some()),
+            )
+        };
+        database.once(key, work).await
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
@@ -144,31 +155,50 @@ impl<B: PerBackend> RunStore for B {
         row.map(|row| decode_profile(id.as_str(), row.only()?)).transpose()
     }
 
+    async fn run_output(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunOutput>> {
+        let Some(row) = self.database().fetch_optional(OUTPUT, values![id.as_str(), owner.as_str()]).await? else {
+            return Ok(None);
+        };
+        let profile = decode_profile(id.as_str(), row.get("profile")?)?;
+        match read_json::<Message>(&row, "messages", "body", row.get("id")?) {
+            Ok(last) => Ok(RunOutput::of(&last, profile.options.output_schema.is_some())),
+            // The run is shown without its output, because its status and error can still be read.
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::warn!(run.id = %id, error = &error as &dyn std::error::Error, "the output of the run cannot be read");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         let row = self.database().fetch_optional(ACTIVE, values![conversation.as_str(), owner.as_str()]).await?;
         Ok(row.as_ref().map(RunRow::read).transpose()?.map(|row| row.run))
     }
 
-    async fn cancel_run(&self, cancel: CancelRun<'_>, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Cancelled>> {
+    async fn cancel_run(
+        &self,
+        cancel: CancelRun<'_>,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<CancelOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let outcome = cancel_in(&mut tx, cancel, key).await?;
-                tx.finish(outcome, |_| true).await
-            })
-            .await
+        let work = || database.transaction(async |tx| cancel_in(tx, cancel, key).await, |outcome| outcome.is_fresh_and(|_| true));
+        database.once(key, work).await
     }
 
-    async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+    async fn resume_run(
+        &self,
+        resume: ResumeRun,
+        idempotency: Option<IdempotencyKey>,
+    ) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
         let (database, key) = (self.database(), idempotency.as_ref());
-        database
-            .once(key, || async {
-                let mut tx = database.begin().await?;
-                let resumed = resume_in(&mut tx, &resume, key).await?;
-                tx.finish(resumed, |resumed| matches!(resumed, Resumed::Run { .. })).await
-            })
-            .await
+        let work = || {
+            database.transaction(
+                async |tx| resume_in(tx, &resume, key).await,
+                |outcome| outcome.is_fresh_and(|resumed| matches!(resumed, ResumeOutcome::Run { .. })),
+            )
+        };
+        database.once(key, work).await
     }
 
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
@@ -180,24 +210,30 @@ impl<B: PerBackend> RunStore for B {
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
-        let row = self.database().fetch_optional(EXPLAIN, values![id.as_str(), owner.as_str(), self.owner_cap()]).await?;
-        row.as_ref().map(|row| read_explanation(row, id, self.owner_cap())).transpose()
+        self.database()
+            .read_optional(EXPLAIN, values![id.as_str(), owner.as_str(), self.owner_cap()], |row| {
+                read_explanation(row, id, self.owner_cap())
+            })
+            .await
     }
 
     async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
-        let rows = self.chores().fetch_all(COUNTS, &[]).await?;
-        rows.iter().map(|row| Ok((row.get("status")?, row.get("runs")?))).collect()
+        self.maintenance_database().read_all(COUNTS, &[], |row| Ok((row.get("status")?, row.get("runs")?))).await
     }
 }
 
-/// Returns the statement for a page of runs. Its parameters are the owner, the limit, the conversation, the cursor's time and id, the
-/// status, the agent, and the times.
+/// Returns the statement for a page of runs. Its parameters are the owner, the limit, the conversation, the cursor's time and id,
+/// the status, the agent, and the times.
 ///
-/// It names only those that the filter uses: a condition that is always true would mislead the planner.
+/// It contains only the conditions that the filter uses, because a condition that is always true misleads the planner.
 fn list_statement(filter: &RunFilter, after: Option<&RunCursor>) -> String {
     let order = if filter.conversation.is_some() { "first_seq" } else { "created_at" };
     let conditions = [
-        filter.conversation.as_ref().map(|_| " AND conversation_id = $3".to_owned()),
+        Some(match filter.conversation {
+            Some(_) => " AND conversation_id = $3".to_owned(),
+            // Clients that keep the conversation themselves have no use for its runs.
+            None => " AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.id = conversation_id AND c.hidden)".to_owned(),
+        }),
         after.map(|_| format!(" AND ({order}, id) < ($4, $5)")),
         filter.status.map(|_| " AND status = $6".to_owned()),
         filter.agent.as_ref().map(|_| " AND agent = $7".to_owned()),
@@ -221,13 +257,13 @@ fn read_explanation(row: &Row, id: &RunId, owner_cap: u32) -> StoreResult<Explan
         None => None,
     };
     Ok(Explanation {
-        // The claim under way is counted, but has not ended badly.
+        // The current claim is counted, but has not crashed.
         crashes: crashes.saturating_sub(u32::from(lease_node.is_some())),
         lease_node: lease_node.map(NodeId::from_stored),
         lease_expires_in_ms: row.get("expires_in")?,
         lease_age_ms: row.get("lease_age")?,
         queue_position,
-        owner_cap: compose::full_owner(queue_position, row.get("owner_running")?, owner_cap),
+        owner_cap: created_rows::full_owner(queue_position, row.get("owner_running")?, owner_cap),
         claimable_in_ms: row.get("claimable_in")?,
         behind_run: row.get::<Option<String>>("behind_run")?.map(RunId::from_stored),
         live_leases: row.get("live_leases")?,

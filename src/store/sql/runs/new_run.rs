@@ -1,4 +1,4 @@
-//! New runs, and what a message or a run that goes on writes into its conversation.
+//! Inserts new runs, and updates their conversations.
 //!
 //! Owns how a run and a message are inserted. Must not know why: accepting and resuming decide that.
 
@@ -17,7 +17,7 @@ use crate::store::{AcceptRun, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
-    // A title that was made of the first words is one that a model may replace.
+    // A model may replace a title that was made from the first words.
     UPDATE_CONVERSATION = ["UPDATE conversations SET title = $2, status = $3, updated_at = $4, archived_at = NULL,
              title_by = CASE title WHEN '' THEN 'words' ELSE title_by END,
              agent = coalesce($5, agent, $6), model = coalesce($7, model)
@@ -31,7 +31,7 @@ statements! {
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"];
 }
 
-/// Title and status of a conversation from now on, and the agent and the model that it keeps.
+/// The new title and status of a conversation, and its agent and model.
 pub(in crate::store::sql) struct ConversationState<'a> {
     pub title: &'a str,
     pub status: ConversationStatus,
@@ -57,7 +57,7 @@ pub(in crate::store::sql) struct NewRun<'a> {
     /// The frozen profile as JSON.
     pub profile: &'a str,
     pub max_crashes: u32,
-    /// Whether it is the active one, which can be claimed.
+    /// Whether the run is active, and so can be claimed.
     pub is_active: bool,
     pub first_seq: i64,
     pub now: UnixMillis,
@@ -85,7 +85,7 @@ pub(in crate::store::sql) async fn insert_run(tx: &mut Transaction, new: NewRun<
     Ok(())
 }
 
-/// Inserts a message, whose body is `body`, at a position in its conversation.
+/// Inserts a message with `body` at a position in its conversation.
 pub(in crate::store::sql) async fn insert_message(
     tx: &mut Transaction,
     owner: &UserId,

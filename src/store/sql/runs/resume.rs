@@ -1,21 +1,22 @@
-//! Resuming runs: waking one that waits, and continuing after one that has ended.
+//! Resumes runs: wakes a waiting run, or continues an ended one.
 //!
-//! Owns the statements that tell whether a run can be continued, and that supersede messages for that. Must not know how a run works.
+//! Owns the statements that check whether a run can be continued, and that supersede messages for that. Must not know how a run
+//! works.
 
 use crate::domain::conversation::{AgentChoice, ConversationStatus};
 use crate::domain::ids::{CallId, ConversationId, MessageId};
 use crate::domain::run::{Run, RunStatus};
-use crate::store::rows::{decode_profile, storable_message};
-use crate::store::runs::compose;
+use crate::store::rows::{decode_profile, encode_storable, storable_message};
+use crate::store::runs::created_rows;
 use crate::store::sql::runs::calls::insert_call;
 use crate::store::sql::runs::new_run::{ConversationState, NewRun, insert_message, insert_run, update_conversation};
 use crate::store::sql::runs::run_rows::{find_run, has_all_runs, lock_head_of_run};
 use crate::store::sql::statement::statements;
 use crate::store::sql::transaction::Transaction;
 use crate::store::sql::value::values;
-use crate::store::{CallBatch, GoOn, IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult};
+use crate::store::{CallBatch, IdempotencyKey, IdempotentOutcome, ResumeKind, ResumeOutcome, ResumeRun, StoreResult};
 
-/// Holds if the message body in a column is one of the server's own hints.
+/// Tests whether a message body in a column is an internal message.
 macro_rules! is_internal {
     (postgres $body:literal) => {
         concat!("(", $body, "::json ->> 'internal' IS NOT NULL)")
@@ -37,7 +38,7 @@ macro_rules! is_internal_message {
     };
 }
 
-/// Holds if run `$run` was made to take a call back and has answered no message.
+/// Tests whether run `$run` was created to undo a call, and has answered no message.
 macro_rules! only_undid {
     ($dialect:ident $run:literal) => {
         concat!(
@@ -52,8 +53,8 @@ macro_rules! only_undid {
     };
 }
 
-/// Holds if a rewind has superseded the message that run `$run` had to answer: the first user message of the newest run, up to this
-/// one, that has any. Messages that were superseded before the run began do not count: `NOTE_REWINDS` marks them.
+/// Tests whether a rewind has superseded the message that run `$run` should answer: the first user message of the newest run, up to
+/// this one, that has any. Ignores messages that were superseded before the run began, which `NOTE_REWINDS` marks.
 macro_rules! turn_taken_out {
     ($dialect:ident $run:literal) => {
         concat!(
@@ -74,7 +75,7 @@ macro_rules! turn_taken_out {
     };
 }
 
-/// Holds if run `$run` has a message for which a condition holds.
+/// Tests whether run `$run` has a message that meets a condition.
 macro_rules! has_message {
     ($run:literal $condition:literal) => {
         concat!(
@@ -89,13 +90,13 @@ macro_rules! has_message {
     };
 }
 
-/// Holds if the failed run `runs` can be continued: no other run answers the message that it had to answer, and no rewind has
-/// superseded that message.
+/// Tests whether the failed run `runs` can be continued: no other run answers its message, and no rewind has superseded that
+/// message.
 macro_rules! is_resumable {
     ($dialect:ident) => {
         concat!(
-            // A later run has answered the message, or has resumed this one already. A run that only took a call back answers no
-            // message, nor does one that a rewind has superseded as a whole.
+            // A later run has answered the message, or has resumed this run already. A run that only undid a call answers no
+            // message, and neither does a run that a rewind has superseded completely.
             "(NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = runs.conversation_id
                  AND (n.finished_at IS NULL OR n.first_seq > runs.first_seq AND NOT ",
             $crate::store::sql::runs::resume::only_undid!($dialect "n"),
@@ -104,7 +105,8 @@ macro_rules! is_resumable {
             " OR NOT (",
             $crate::store::sql::runs::resume::turn_taken_out!($dialect "n"),
             " OR ",
-            // Messages that a retry replaces name the run of the retry: all others were superseded by a rewind.
+            // Messages that a retry replaces contain the id of the retry's run. All other superseded messages were superseded by a
+            // rewind.
             $crate::store::sql::runs::resume::has_message!("n" "m.superseded_by IS NOT NULL
                  AND NOT EXISTS (SELECT 1 FROM runs s WHERE s.id = m.superseded_by)"),
             ")))) AND NOT ",
@@ -124,7 +126,7 @@ statements! {
     WAKE = ["UPDATE runs SET claim_cause = 'request', claimable_at = ", least, "(coalesce(claimable_at, ", now, "), ", now, ")
          WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM run_leases WHERE run_id = $1)"];
 
-    // A call can be taken back once, even if other runs came after it.
+    // A call can be undone once, even if other runs came after it.
     ENDED = ["SELECT runs.profile, c.title, c.status, CASE WHEN CAST($3 AS text) IS NULL THEN ", is_resumable, " ELSE
                  NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
                  -- A duplicate call is answered without being made. A call that never began may have been made by a retry in its name.
@@ -144,8 +146,8 @@ statements! {
                      AND u.state <> 'denied' AND (u.started_at IS NOT NULL OR u.state = 'done')) AS is_taken_back
          FROM runs JOIN conversations c ON c.id = runs.conversation_id WHERE runs.id = $1"];
 
-    // A turn begins with the newest run that has a user message which no rewind has superseded. Later runs have continued after
-    // another one, have taken a call back, or are superseded. Models continue to read calls of earlier turns that were taken back.
+    // A turn begins with the newest run that has a user message which no rewind has superseded. Later runs have continued another
+    // one, have undone a call, or are superseded. Models still read the undone calls of earlier turns.
     SUPERSEDE = ["WITH turn AS (
              SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
              WHERE m.conversation_id = $2 AND m.role = 'user' AND NOT ", is_internal_message, " AND m.superseded_by IS NULL
@@ -159,12 +161,13 @@ statements! {
          ELSE run_id = $3 AND position >= (SELECT position FROM messages WHERE id = $4 AND run_id = $3) END
          RETURNING id, position"];
 
-    // A summary that reaches into these runs tells of messages that have just been superseded.
+    // A summary that covers messages of these runs describes superseded messages.
     DELETE_SUMMARY = ["DELETE FROM context_summaries WHERE conversation_id = $1 AND EXISTS (
              SELECT 1 FROM messages m JOIN messages gone ON gone.run_id = m.run_id
              WHERE m.id = context_summaries.covers AND gone.conversation_id = $1 AND gone.superseded_by = $2)"];
 
-    // Marks the messages that rewinds have superseded until now: the new run answers the messages that are left, and no earlier run does.
+    // Marks the messages that rewinds have superseded so far. The new run answers the remaining messages, and earlier runs answer
+    // none.
     NOTE_REWINDS = ["UPDATE messages SET superseded_by = $1
          WHERE conversation_id = $2 AND role = 'user' AND NOT ", is_internal_body, " AND superseded_by IS NOT NULL
              AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = messages.superseded_by)"];
@@ -172,7 +175,7 @@ statements! {
     BEGIN_STEP = ["INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
          VALUES ($1, $2, 1, 'tools', 'started', 1, ", now, ")"];
 
-    // The answer was the first round, and its request held all messages that had joined before it.
+    // The answer counts as the first round. Its request contained all messages that had joined before it.
     COUNT_ROUND = ["UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2), counters = ", {
         postgres: "(counters::jsonb || jsonb_build_object('rounds', 1, 'heard',
                  (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id)))::text",
@@ -184,57 +187,71 @@ statements! {
 pub(in crate::store::sql) async fn resume_in(
     tx: &mut Transaction,
     resume: &ResumeRun,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<Resumed>> {
+    key: Option<&IdempotencyKey>,
+) -> StoreResult<IdempotentOutcome<ResumeOutcome>> {
     let head = lock_head_of_run(tx, &resume.owner, &resume.run_id).await?;
     if let Some(recorded) = tx.recorded(key).await? {
         return Ok(recorded);
     }
-    let Some((conversation, base)) = head else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
-    let Some(run) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
-    let resumed = match (&resume.how, run.status) {
-        (GoOn::Resume, RunStatus::Waiting) if compose::can_be_woken(&run) => {
-            tx.execute(WAKE, values![run.id.as_str()]).await?;
-            Resumed::Run { run, events: Vec::new() }
-        }
-        (how, status) if compose::can_be_gone_on_from(how, status) => continue_after(tx, resume, run, &conversation, base).await?,
-        _ => Resumed::NotResumable { run },
+    let Some((conversation, base)) = head else { return Ok(IdempotentOutcome::Fresh(ResumeOutcome::NoRun)) };
+    let Some(run) = find_run(tx, &resume.owner, &resume.run_id).await? else {
+        return Ok(IdempotentOutcome::Fresh(ResumeOutcome::NoRun));
     };
-    if let Resumed::Run { .. } = &resumed {
+    let resumed = match (&resume.how, run.status) {
+        (ResumeKind::Resume, RunStatus::Waiting) if created_rows::can_be_woken(&run) => {
+            tx.execute(WAKE, values![run.id.as_str()]).await?;
+            ResumeOutcome::Run { run, events: Vec::new() }
+        }
+        (how, status) if created_rows::can_be_gone_on_from(how, status) => {
+            continue_after(tx, resume, run, &conversation, base).await?
+        }
+        _ => ResumeOutcome::NotResumable { run },
+    };
+    if let ResumeOutcome::Run { .. } = &resumed {
         tx.record(key, &resumed).await?;
     }
-    Ok(Keyed::Fresh(resumed))
+    Ok(IdempotentOutcome::Fresh(resumed))
 }
 
-/// Stores a new run with the profile of the one that has ended. It continues from the same history.
+/// Stores a new run with the profile of the ended run, or with another model. It continues with the same history.
 async fn continue_after(
     tx: &mut Transaction,
     resume: &ResumeRun,
     ended: Run,
     conversation: &ConversationId,
     base: i64,
-) -> StoreResult<Resumed> {
-    let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
-    let row = values![run_id.as_str(), how.original(), how.undone().map(CallId::as_str), how.is_confirmed()];
+) -> StoreResult<ResumeOutcome> {
+    let ResumeRun { owner, run_id, how, model, new_run_id, trace, max_active_runs, now } = resume;
+    let row = values![run_id.as_str(), how.original(), how.undone_call().map(CallId::as_str), how.is_confirmed()];
     let row = tx.fetch_one(ENDED, row).await?;
     if !row.get("is_newest")? {
-        return Ok(Resumed::NotResumable { run: ended });
+        return Ok(ResumeOutcome::NotResumable { run: ended });
     }
     if row.get("is_taken_back")? {
-        return Ok(Resumed::TakenBack);
+        return Ok(ResumeOutcome::TakenBack);
     }
     if has_all_runs(tx, owner, *max_active_runs).await? {
-        return Ok(Resumed::TooManyRuns);
+        return Ok(ResumeOutcome::TooManyRuns);
     }
-    let (profile, title): (&str, &str) = (row.get("profile")?, row.get("title")?);
-    let max_crashes = decode_profile(run_id.as_str(), profile)?.max_crashes;
+    let (stored, title): (&str, &str) = (row.get("profile")?, row.get("title")?);
+    let mut profile = decode_profile(run_id.as_str(), stored)?;
+    let max_crashes = profile.max_crashes;
+    let profile = match model {
+        Some(model) => {
+            profile.name_model(model);
+            encode_storable("runs", "profile", new_run_id.as_str(), &profile)?
+        }
+        None => stored.to_owned(),
+    };
     let run = Run {
         id: new_run_id.clone(),
+        model: model.clone().unwrap_or(ended.model),
         status: RunStatus::Queued,
         attempt: 0,
         finish_reason: None,
         usage: None,
         error: None,
+        output: None,
         trace_id: Some(trace.clone()),
         created_at: now.to_rfc3339(),
         started_at: None,
@@ -244,22 +261,22 @@ async fn continue_after(
     let superseded = supersede(tx, resume, conversation).await?;
     tx.execute(NOTE_REWINDS, values![new_run_id.as_str(), conversation.as_str()]).await?;
     let is_changed = row.get::<&str>("status")? != ConversationStatus::Queued.as_str();
-    let events = compose::going_on(resume, superseded, is_changed.then_some(title));
+    let events = created_rows::continuation_events(resume, superseded, is_changed.then_some(title));
     let (status, default_agent) = (ConversationStatus::Queued, Some(run.agent.as_str()));
     let state = ConversationState { title, status, choice: &AgentChoice::default(), default_agent };
     update_conversation(tx, conversation, state, *now).await?;
     let events = tx.append(conversation, base, events).await?;
-    let new = NewRun { owner, run: &run, profile, max_crashes, is_active: true, first_seq: base + 1, now: *now };
+    let new = NewRun { owner, run: &run, profile: &profile, max_crashes, is_active: true, first_seq: base + 1, now: *now };
     insert_run(tx, new).await?;
     if let Some(batch) = how.batch() {
         take_over(tx, resume, batch, base + 1).await?;
     }
-    Ok(Resumed::Run { run, events })
+    Ok(ResumeOutcome::Run { run, events })
 }
 
-/// Supersedes the messages that the new run replaces, with hints to the model among them. User messages stay.
+/// Supersedes the messages that the new run replaces, including internal messages. User messages stay.
 async fn supersede(tx: &mut Transaction, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
+    if matches!(resume.how, ResumeKind::Resume | ResumeKind::Undo { .. }) {
         return Ok(Vec::new());
     }
     let (new, conversation) = (resume.new_run_id.as_str(), conversation.as_str());
@@ -271,7 +288,7 @@ async fn supersede(tx: &mut Transaction, resume: &ResumeRun, conversation: &Conv
     Ok(superseded.into_iter().map(|(_, id)| MessageId::from_stored(id)).collect())
 }
 
-/// Lets the new run begin where its predecessor had the answer with these calls.
+/// Starts the new run at the point where its predecessor had the answer with these calls.
 async fn take_over(tx: &mut Transaction, resume: &ResumeRun, batch: &CallBatch, position: i64) -> StoreResult<()> {
     let (owner, new) = (&resume.owner, &resume.new_run_id);
     let (message, body) = storable_message(batch.message.clone())?;

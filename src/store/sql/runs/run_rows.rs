@@ -1,6 +1,6 @@
-//! Runs as rows, for several aggregates.
+//! The rows of runs, for several aggregates.
 //!
-//! Owns how one run of an owner is read. Must not know what is done with it.
+//! Owns how a run is read. Must not know what a use case does with it.
 
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::Usage;
@@ -30,7 +30,7 @@ statements! {
     COUNT_UNFINISHED = ["SELECT count(*) FROM (SELECT 1 FROM runs WHERE owner_id = $1 AND finished_at IS NULL LIMIT $2) AS unfinished"];
 }
 
-/// A run with columns that clients do not see.
+/// A run with the columns that clients do not see.
 pub(in crate::store::sql) struct RunRow {
     pub run: Run,
     pub crashes: u32,
@@ -46,15 +46,16 @@ impl RunRow {
         let usage: Usage = read_json(row, table, "usage", &id)?;
         let run = Run {
             conversation_id: ConversationId::from_stored(row.get("conversation_id")?),
-            status: read_word(row, table, "status", &id, RunStatus::from_word)?,
-            reason: read_optional_word(row, table, "reason", &id, WaitReason::from_word)?,
+            status: read_word(row, table, "status", &id, RunStatus::from_name)?,
+            reason: read_optional_word(row, table, "reason", &id, WaitReason::from_name)?,
             agent: row.get("agent")?,
             agent_version: unsigned(row.get("agent_version")?),
             model: row.get("model")?,
             attempt: unsigned(row.get("attempt")?),
-            finish_reason: read_optional_word(row, table, "finish_reason", &id, FinishReason::from_word)?,
+            finish_reason: read_optional_word(row, table, "finish_reason", &id, FinishReason::from_name)?,
             usage: (usage != Usage::default()).then_some(usage),
             error: read_optional_json(row, table, "error", &id)?,
+            output: None,
             trace_id: row.get::<Option<String>>("trace_id")?.map(TraceId::from_stored),
             created_at: UnixMillis(created_at).to_rfc3339(),
             started_at: read_time(row, "started_at")?,
@@ -80,7 +81,7 @@ pub(in crate::store::sql) async fn find_run(tx: &mut Transaction, owner: &UserId
 
 /// Locks the head of a run's conversation, unless the run is missing or belongs to another owner.
 ///
-/// Returns the conversation and its newest sequence number. Rows that the head protects are read after this.
+/// Returns the conversation and its newest sequence number. Rows that the head protects must be read after this.
 pub(in crate::store::sql) async fn lock_head_of_run(
     tx: &mut Transaction,
     owner: &UserId,
@@ -90,7 +91,7 @@ pub(in crate::store::sql) async fn lock_head_of_run(
     Ok(tx.lock_head(owner, &conversation_id).await?.map(|base| (conversation_id, base)))
 }
 
-/// Returns whether the owner has as many unfinished runs as allowed; 0 allows any number.
+/// Returns whether the owner has reached the limit of unfinished runs; 0 for no limit.
 pub(in crate::store::sql) async fn has_all_runs(tx: &mut Transaction, owner: &UserId, most: u32) -> StoreResult<bool> {
     Ok(most > 0 && tx.fetch_one(COUNT_UNFINISHED, values![owner.as_str(), most]).await?.only::<i64>()? >= i64::from(most))
 }

@@ -1,24 +1,21 @@
-//! Usage of runs and titles, added up by day, owner and model.
+//! Usage of runs and titles, summed by day, owner and model.
 //!
-//! Owns how usage is added up. Must not know prices.
-
-use async_trait::async_trait;
+//! Owns how usage is summed. Must not know prices.
 
 use crate::domain::ids::UserId;
 use crate::domain::model::Usage;
 use crate::domain::model::cost::Cost;
 use crate::domain::run::usage::DayUsage;
 use crate::store::pages::page_of;
-use crate::store::runs::usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
-use crate::store::sql::backend::Backend;
+use crate::store::runs::usage::{DAY_MS, UsageCursor, UsageFilter};
 use crate::store::sql::row::Row;
 use crate::store::sql::statement::statements;
 use crate::store::sql::value::values;
-use crate::store::{Page, PageRequest, StoreResult};
+use crate::store::{Page, PageRequest, RecordStore, StoreResult};
 use crate::support::clock::UnixMillis;
 
 statements! {
-    // SQLite has no exact decimals: the digits before and after the point of a cost are added up as whole numbers.
+    // SQLite has no exact decimals: the digits before and after a cost's decimal point are summed as integers.
     PAGE = [
         {
             postgres: "WITH used AS (
@@ -60,9 +57,9 @@ statements! {
     ];
 }
 
-#[async_trait]
-impl<B: Backend> UsageStore for B {
-    async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
+impl dyn RecordStore + '_ {
+    /// Returns the usage of stored runs by day, owner and model, newest day first.
+    pub async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
         let limit = page.limit.clamp(1, 100);
         let (day, owner, model) =
             page.after.as_ref().map_or((i64::MAX, "", ""), |after| (after.day, after.owner.as_str(), &after.model));
@@ -75,7 +72,7 @@ impl<B: Backend> UsageStore for B {
     }
 }
 
-/// Reads the usage of one day, owner and model with the cursor behind it.
+/// Reads the usage of one day, owner and model, with its cursor.
 fn read_day(row: &Row) -> StoreResult<(UsageCursor, DayUsage)> {
     let day: i64 = row.get("day")?;
     let cost: Option<i64> = row.get("cost")?;

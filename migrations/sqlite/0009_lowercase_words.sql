@@ -1,0 +1,1 @@
+-- Nothing: the search of SQLite ignores case in every alphabet already.

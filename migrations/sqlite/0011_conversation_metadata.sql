@@ -1,0 +1,2 @@
+-- Keys and values of the client, as a JSON object. NULL for none.
+ALTER TABLE conversations ADD COLUMN metadata text;

@@ -1,0 +1,51 @@
+//! Poolers in transaction mode, such as PgBouncer: they give each transaction another session of the database.
+//!
+//! Owns how such a pooler is found, and what a transaction needs behind one. Startup parameters do not reach the session, and neither
+//! prepared statements nor session locks outlive a transaction. So each access is a transaction of its own, which sets its limits
+//! itself and takes its prepared statements with it. Must not know any table.
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{Connection as _, Error, Row as _, raw_sql};
+
+use crate::store::StoreResult;
+
+/// The limits of a session, which a direct connection gets as startup parameters.
+pub(in crate::store) const LIMITS: [(&str, &str); 4] =
+    [("statement_timeout", "10s"), ("lock_timeout", "2s"), ("idle_in_transaction_session_timeout", "5s"), ("jit", "off")];
+
+/// Begins a transaction with the same limits.
+pub(in crate::store) const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '2s'; \
+     SET LOCAL idle_in_transaction_session_timeout = '5s'; SET LOCAL jit = off";
+
+/// The SQLSTATE with which a pooler refuses a startup parameter.
+const PROTOCOL_VIOLATION: &str = "08P01";
+
+/// Returns whether a pooler keeps startup parameters from the sessions of the database, by refusing or by ignoring them.
+pub(in crate::store) async fn is_between(options: &PgConnectOptions) -> StoreResult<bool> {
+    let [(name, limit), ..] = LIMITS;
+    let mut connection = match PgConnection::connect_with(&options.clone().options([(name, limit)])).await {
+        Ok(connection) => connection,
+        Err(Error::Database(error)) if error.code().as_deref() == Some(PROTOCOL_VIOLATION) => return Ok(true),
+        Err(error) => return Err(error.into()),
+    };
+    // Not prepared: the session may be another one for each message.
+    let row = raw_sql("SELECT current_setting('statement_timeout')").fetch_one(&mut connection).await?;
+    let is_set = row.try_get::<&str, _>(0)? == limit;
+    let _ = connection.close().await;
+    Ok(!is_set)
+}
+
+/// Works in a transaction, which is committed if the work succeeds.
+pub(in crate::store) async fn in_transaction<T, E: From<Error>>(
+    connection: &mut PgConnection,
+    work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
+) -> Result<T, E> {
+    let mut tx = connection.begin_with(BEGIN).await?;
+    let answer = work(&mut *tx).await;
+    // Their names would be taken in a session that another connection gets next.
+    let cleared = tx.clear_cached_statements().await;
+    let answer = answer?;
+    cleared?;
+    tx.commit().await?;
+    Ok(answer)
+}
